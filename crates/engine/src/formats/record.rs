@@ -1,0 +1,101 @@
+//! The records of a family's log.
+
+use crate::buffer::Buffer;
+use crate::identity::{Block, EgroupId, GroupId, Seq};
+use std::sync::Arc;
+
+/// One record. Its family and epoch stand beside it, in the message or in the frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub seq: Seq,
+    pub body: Body,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// A write of whole blocks, at most [`crate::limits::RECORD_BLOCKS`].
+    Data { block: Block, data: Buffer },
+    /// The range reads as zeros from here on.
+    Zero { block: Block, count: u64 },
+    /// An egroup is durable on all members of its group, and these blocks lie there now.
+    Map(Arc<MapRecord>),
+    /// The map up to this record is in pages; replay begins at `replay_from`.
+    Checkpoint(Arc<Checkpoint>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MapRecord {
+    /// None when the edits only unmap.
+    pub named: Option<NamedEgroup>,
+    pub edits: Vec<Edit>,
+}
+
+/// An egroup and where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedEgroup {
+    pub egroup: EgroupId,
+    pub group: GroupId,
+    pub units: u32,
+}
+
+/// `count` blocks from `block` on are now at `unit` onwards of the record's egroup, or nowhere (zeros).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Edit {
+    pub block: Block,
+    pub count: u64,
+    pub unit: Option<u32>,
+    /// Data and zero records of these blocks up to and including this number are done with: what the
+    /// log index holds of them goes. 0 for compaction, which moves what was drained long ago.
+    pub covers: Seq,
+}
+
+/// The root of a family's map, as of this record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// Every data or zero record below this has its map record below this checkpoint.
+    pub replay_from: Seq,
+    /// Blocks mapped to units.
+    pub mapped: u64,
+    /// The egroups that hold pages. (Those that hold data are in the directory pages.)
+    pub map_egroups: Vec<NamedEgroup>,
+    /// Where the index pages are, in order of their keys.
+    pub index: Vec<IndexPlace>,
+}
+
+/// Where the index page `number` of a kind of pages is: it tells the places of pages
+/// `number * 256 ..` of that kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexPlace {
+    pub kind: PageKind,
+    pub number: u64,
+    pub place: PagePlace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageKind {
+    /// Where 1024 blocks are.
+    Leaf,
+    /// 128 egroup numbers: group, units, live units.
+    Directory,
+}
+
+/// Where a page is. Content there never changes, so a place is also the best cache key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PagePlace {
+    pub egroup: EgroupId,
+    pub unit: u32,
+    pub units: u32,
+}
+
+impl Record {
+    /// Blocks of payload behind the record's header in a frame. (Map and checkpoint records are encoded
+    /// into whole blocks as well.)
+    pub fn payload_bytes(&self) -> usize {
+        match &self.body {
+            Body::Data { data, .. } => data.len(),
+            Body::Zero { .. } => 0,
+            Body::Map(map) => 64 + 40 * map.edits.len(),
+            Body::Checkpoint(checkpoint) => 64 + 24 * checkpoint.map_egroups.len() + 40 * checkpoint.index.len(),
+        }
+    }
+}

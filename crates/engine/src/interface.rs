@@ -1,0 +1,285 @@
+//! What goes into a shard and what comes out: the whole boundary between deciding and doing.
+//! The node and the simulator speak exactly this; the engine knows no file, socket, clock or thread.
+
+use crate::buffer::Buffer;
+use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket};
+use crate::message::Message;
+use std::collections::BTreeMap;
+
+/// Something that happened. Each is handled at once and completely; nothing waits inside.
+#[derive(Debug)]
+pub enum Input {
+    /// A frontend asks. Exactly one [`Reply`] with this ticket follows (I9).
+    Request { ticket: Ticket, family: FamilyId, request: Request },
+    /// The drive operation `token` ended.
+    DriveDone { token: u64, result: Result<DriveResult, DriveFault> },
+    /// Another shard (or this one, by way of the network) says something.
+    Message { from: ShardId, message: Message },
+    /// The control plane decides something.
+    Order(Order),
+    /// The time of [`crate::Shard::wake_at`] has come. Harmless at any other time.
+    Wake,
+}
+
+/// A request on a vDisk. Offsets and lengths are bytes; any alignment is allowed.
+#[derive(Debug, Clone)]
+pub enum Request {
+    Read { offset: u64, len: u32 },
+    /// `data` is best page-aligned; then it is written without a copy.
+    Write { offset: u64, data: Buffer },
+    /// Makes the range read as zeros, and frees its space.
+    Zero { offset: u64, len: u64 },
+    /// All acknowledged writes are durable already (I1): answered at once.
+    Flush,
+    /// Which parts of the range hold data. At most `limit` extents are told.
+    Extents { offset: u64, len: u64, limit: u32 },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// A write, zero or flush is done and durable.
+    Done,
+    /// The bytes asked for, in order; together exactly as long as the read.
+    Data(Vec<Buffer>),
+    /// From the offset asked for on, in order, without gaps.
+    Extents(Vec<Extent>),
+    Error(RequestError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub len: u64,
+    /// False: reads as zeros and takes no space.
+    pub data: bool,
+}
+
+/// Why a request failed. Frontends turn it into their protocol's error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    #[error("the range is outside the vDisk")]
+    OutOfRange,
+    #[error("no shard serves this vDisk here")]
+    NotServed,
+    #[error("the pool is full")]
+    NoSpace,
+    /// Every copy of the block is damaged or gone.
+    #[error("block {block} is damaged or gone on every drive that held it")]
+    Damaged { block: u64 },
+    /// The owner lost its place (a newer epoch exists) or gave up: the outcome is not known.
+    #[error("this node no longer owns the vDisk")]
+    Fenced,
+    /// Too many requests are open; the client has to wait for replies first.
+    #[error("too many requests are waiting")]
+    Busy,
+}
+
+/// The two regions of a drive. Offsets in each begin at 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Area {
+    /// The ring of the oplog; its files are written once at creation.
+    Log,
+    /// Superblock, egroup table, egroups.
+    Data,
+}
+
+/// Work for a drive. Offsets and lengths are whole blocks of 4 KiB.
+#[derive(Debug)]
+pub struct DriveOperation {
+    /// Comes back in [`Input::DriveDone`]; unique over the shard's life.
+    pub token: u64,
+    pub drive: DriveId,
+    pub area: Area,
+    pub work: DriveWork,
+}
+
+#[derive(Debug)]
+pub enum DriveWork {
+    Read { offset: u64, len: u32 },
+    /// One write of all pieces, one behind the other. `durable`: when it ends, the bytes (these, not
+    /// others) have been flushed too. Otherwise they are in a cache that a power cut empties.
+    Write { offset: u64, pieces: Vec<Buffer>, durable: bool },
+    /// Makes durable every write of this area that had **ended** before this was submitted.
+    Flush,
+    /// The bytes are not needed any more; a hint, after which they read as anything.
+    Discard { offset: u64, len: u64 },
+}
+
+#[derive(Debug)]
+pub enum DriveResult {
+    Read(Buffer),
+    Done,
+}
+
+/// What a drive says when it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriveFault {
+    /// This range cannot be read or written; the rest of the drive may be fine.
+    Unreadable,
+    /// The drive does not answer any more.
+    Gone,
+}
+
+/// What the control plane wants. Orders to one shard arrive in the order they were given.
+#[derive(Debug, Clone)]
+pub enum Order {
+    /// Who is where and alive. Replaces the former view whole.
+    View(View),
+    /// Use this drive: `format` makes it empty first. Ends in [`Notice::DriveReady`] or `DriveFailed`.
+    OpenDrive { drive: DriveId, geometry: Geometry, format: bool },
+    /// Stop using this drive at once; what is in flight there is forgotten.
+    CloseDrive { drive: DriveId },
+    /// Serve this family in `record.epoch`, which is higher than that of any owner before.
+    OpenFamily(FamilyRecord),
+    /// Stop serving it. Requests still open are answered with [`RequestError::Fenced`].
+    CloseFamily { family: FamilyId },
+    /// Destroy everything of the family on all drives in the view. Ends in [`Notice::FamilyDropped`].
+    DropFamily { family: FamilyId, epoch: Epoch },
+    /// The size of a served family has changed (in bytes).
+    Resize { family: FamilyId, size: u64 },
+    /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
+    SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
+    /// Drain everything and write a checkpoint, to make the next start quick.
+    /// Ends in [`Notice::FamilySettled`].
+    Settle { family: FamilyId },
+}
+
+/// News for the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    DriveReady { drive: DriveId },
+    /// The drive failed, at opening or later; the engine does not use it any more.
+    DriveFailed { drive: DriveId, reason: DriveTrouble },
+    /// Served from now on.
+    FamilyReady { family: FamilyId, epoch: Epoch, replayed: u64 },
+    /// Not served: it cannot be opened, or lost its place.
+    FamilyFailed { family: FamilyId, epoch: Epoch, reason: FamilyTrouble },
+    FamilyDropped { family: FamilyId },
+    FamilySettled { family: FamilyId },
+    /// Put these segments into the family's config record if its epoch is still `epoch` and its version
+    /// `version - 1`; answered by [`Order::SegmentsChanged`].
+    ChangeSegments { family: FamilyId, epoch: Epoch, version: u64, segments: Vec<Segment> },
+    /// A damaged or missing copy was met, or repaired.
+    Damage { drive: DriveId, damage: Damage },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DriveTrouble {
+    #[error("the drive does not answer")]
+    Gone,
+    #[error("the drive's superblock is damaged in both copies")]
+    NoSuperblock,
+    #[error("the drive was formatted with another geometry")]
+    OtherGeometry,
+    #[error("the drive holds a format this version does not know")]
+    OtherFormat,
+    #[error("the drive belongs to drive number {0}")]
+    OtherDrive(DriveId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FamilyTrouble {
+    #[error("no member of its log answers")]
+    NoMember,
+    #[error("record {0} of its log is lost on every member; what is after it cannot be trusted")]
+    RecordLost(Seq),
+    #[error("page {0} of its map is damaged on every drive")]
+    PageLost(u64),
+    #[error("a newer owner exists")]
+    Fenced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Damage {
+    /// A part of the log ring at this byte could not be read or verified at opening.
+    Log { offset: u64 },
+    /// An egroup's copy is bad or missing here.
+    CopyBad { family: FamilyId, egroup: EgroupId },
+    /// ... and is good again.
+    CopyRepaired { family: FamilyId, egroup: EgroupId },
+    /// No good copy of this block was found anywhere.
+    BlockLost { family: FamilyId, block: u64 },
+}
+
+/// How a drive is divided. Fixed when it is formatted. Bytes, whole MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Length of the log area.
+    pub log: u64,
+    /// Length of the data area.
+    pub data: u64,
+}
+
+/// Who is where, as the control plane sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct View {
+    /// Grows with every change; an older view is ignored.
+    pub version: u64,
+    pub drives: BTreeMap<DriveId, DriveView>,
+    pub groups: BTreeMap<GroupId, GroupView>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveView {
+    pub shard: ShardId,
+    /// Drives with the same number fail together (a node; on a single node, the drive itself).
+    pub domain: u32,
+    pub state: DriveState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriveState {
+    Up,
+    /// Not answering now; its data is expected back.
+    Down,
+    /// Its data is gone for good.
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupView {
+    /// As many as the replication factor, in distinct fault domains where there are enough.
+    pub members: Vec<DriveId>,
+    /// Drives that were members before and may still hold egroups that the new ones have not got yet.
+    pub former: Vec<DriveId>,
+}
+
+/// What the config store holds of a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FamilyRecord {
+    pub family: FamilyId,
+    pub epoch: Epoch,
+    /// Bytes.
+    pub size: u64,
+    /// How many copies of everything.
+    pub factor: u32,
+    /// The oplog, oldest first; empty before the first opening.
+    pub segments: Vec<Segment>,
+    /// Counts changes of `segments`.
+    pub version: u64,
+}
+
+/// A run of a family's log with a fixed member set. It ends where the next one begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    pub first: Seq,
+    pub members: Vec<DriveId>,
+}
+
+/// Everything one step wants done. The caller empties it after each step; order matters only
+/// inside `operations` of one drive area (a flush covers what ended before it, nothing else).
+#[derive(Debug, Default)]
+pub struct Outputs {
+    pub operations: Vec<DriveOperation>,
+    pub messages: Vec<(ShardId, Message)>,
+    pub replies: Vec<(Ticket, Reply)>,
+    pub notices: Vec<Notice>,
+}
+
+impl Outputs {
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+            && self.messages.is_empty()
+            && self.replies.is_empty()
+            && self.notices.is_empty()
+    }
+}

@@ -1,0 +1,17 @@
+//! The storage engine of Weft: it decides, and does nothing itself.
+//!
+//! One [`shard::Shard`] is one engine on one core. Everything that happens enters through `Shard::step` and
+//! everything it wants done leaves in [`interface::Outputs`]; there is no clock, file, socket, thread or
+//! randomness in here, so the same code runs in a node and, millions of events a second, in the simulator.
+
+pub mod buffer;
+pub mod checksum;
+pub mod formats;
+pub mod identity;
+pub mod interface;
+pub mod limits;
+pub mod message;
+
+pub use identity::{Block, DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket, Time};
+pub use interface::{Input, Notice, Order, Outputs, Reply, Request};
+pub use limits::Limits;

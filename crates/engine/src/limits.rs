@@ -1,0 +1,105 @@
+//! Every limit of the engine in one place, checked against each other (I10).
+//! The node uses [`Limits::default`]; the simulator small ones, so that every limit is met often.
+
+/// Units of 4 KiB in an egroup at most: with its table page it is a little under 4 MiB.
+pub const EGROUP_UNITS: usize = 960;
+
+/// Blocks of one data record at most (1 MiB): larger writes are cut.
+pub const RECORD_BLOCKS: u64 = 256;
+
+/// Blocks covered by one leaf page of the map (4 MiB of address space).
+pub const LEAF_BLOCKS: u64 = 1024;
+
+/// The largest vDisk in bytes: what NBD and Linux can address.
+pub const VDISK_BYTES_MAX: u64 = i64::MAX as u64 & !4095;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests open on one family at most; more are refused as busy.
+    pub requests_max: usize,
+    /// Bytes of acknowledged, undrained data one family keeps in memory at most.
+    pub dirty_bytes_max: u64,
+    /// Drain begins when this much is dirty, for larger and better sorted egroups.
+    pub drain_bytes_begin: u64,
+    /// ... or when the oldest dirty data is this old.
+    pub drain_age_us: u64,
+    /// Egroups being written by one family's drain at once.
+    pub drain_egroups_max: usize,
+    /// Map edits kept beside the tree at most; a checkpoint begins at half of it.
+    pub edits_max: usize,
+    /// Bytes of leaf pages kept in memory per family.
+    pub pages_bytes_max: usize,
+    /// Log bytes one family keeps before it checkpoints to trim them.
+    pub log_bytes_checkpoint: u64,
+    /// Bytes of one log frame at most, without its header.
+    pub frame_bytes_max: usize,
+    /// Log frames in flight per drive.
+    pub frames_in_flight: usize,
+    /// Writes of at least this many bytes may bypass the log ...
+    pub bypass_write_bytes: u64,
+    /// ... when this much is outstanding on the vDisk.
+    pub bypass_outstanding_bytes: u64,
+    /// A question to another shard is asked again after this time.
+    pub call_retry_us: u64,
+    /// Egroups whose live share is under this many percent are compacted when space is wanted.
+    pub compact_live_percent: u32,
+    /// Egroups being compacted by one family at once.
+    pub compact_egroups_max: usize,
+    /// Every family asks its drives for their lists of egroups this often.
+    pub audit_interval_us: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_max: 4096,
+            dirty_bytes_max: 192 << 20,
+            drain_bytes_begin: 64 << 20,
+            drain_age_us: 5_000_000,
+            drain_egroups_max: 4,
+            edits_max: 1 << 18,
+            pages_bytes_max: 64 << 20,
+            log_bytes_checkpoint: 256 << 20,
+            frame_bytes_max: 1 << 20,
+            frames_in_flight: 2,
+            bypass_write_bytes: 128 << 10,
+            bypass_outstanding_bytes: 3 << 19,
+            call_retry_us: 1_000_000,
+            compact_live_percent: 75,
+            compact_egroups_max: 2,
+            audit_interval_us: 60_000_000,
+        }
+    }
+}
+
+impl Limits {
+    /// Small limits for the simulator.
+    pub fn small() -> Self {
+        Self {
+            requests_max: 64,
+            dirty_bytes_max: 512 << 10,
+            drain_bytes_begin: 128 << 10,
+            drain_age_us: 200_000,
+            drain_egroups_max: 2,
+            edits_max: 512,
+            pages_bytes_max: 64 << 10,
+            log_bytes_checkpoint: 512 << 10,
+            frame_bytes_max: 64 << 10,
+            frames_in_flight: 2,
+            bypass_write_bytes: 32 << 10,
+            bypass_outstanding_bytes: 64 << 10,
+            call_retry_us: 50_000,
+            compact_live_percent: 75,
+            compact_egroups_max: 2,
+            audit_interval_us: 2_000_000,
+        }
+    }
+
+    /// Panics if limits contradict each other.
+    pub fn check(&self) {
+        assert!(self.drain_bytes_begin < self.dirty_bytes_max, "drain begins before memory is full");
+        assert!(self.bypass_write_bytes <= self.bypass_outstanding_bytes, "a bypassing write counts itself");
+        assert!(self.frames_in_flight > 0 && self.drain_egroups_max > 0, "work needs a place to happen");
+        assert!(self.requests_max > 0 && self.edits_max >= 64, "something must be allowed");
+    }
+}

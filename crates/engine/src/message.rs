@@ -1,0 +1,114 @@
+//! What shards say to each other: an owner asks the keeper of a drive, and the keeper answers.
+//! Every question may be asked again with the same call number when no answer came: keepers make each
+//! of them idempotent. Nothing here relies on order between messages.
+
+use crate::buffer::Buffer;
+use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
+use crate::formats::record::Record;
+
+#[derive(Debug, Clone)]
+pub enum Message {
+    /// Owner to keeper.
+    Ask { call: u64, drive: DriveId, family: FamilyId, epoch: Epoch, question: Question },
+    /// Keeper to owner. `free` is what the drive could still give to new egroups, in bytes.
+    Answer { call: u64, drive: DriveId, family: FamilyId, free: u64, answer: Result<Answer, Refusal> },
+    /// Keeper to the last known owner, not asked for: the ring runs full and this family's oldest record
+    /// at `seq` is in the way of its reuse. Drain and checkpoint past it, please.
+    Press { drive: DriveId, family: FamilyId, seq: Seq },
+}
+
+#[derive(Debug, Clone)]
+pub enum Question {
+    /// Refuse every owner older than the asking epoch from now on, and tell what is held.
+    Fence,
+    /// Make these records durable. They follow each other without gaps. `trim`: records up to and
+    /// including it are not needed any more. `first` is the first number of the current segment: a
+    /// keeper that holds nothing at or after it, and nothing right before `records`, may begin there.
+    Append { first: Seq, trim: Seq, records: Vec<Record> },
+    /// Records up to and including this are not needed any more.
+    Trim { up_to: Seq },
+    /// Records from `from` on, in order, up to about `bytes` of data, damaged ones left out.
+    ReadLog { from: Seq, bytes: u32 },
+    /// Store a whole egroup and flush it. Written once: if the name exists with the same content
+    /// it is a success. `replace`: a repair; a copy that exists is replaced.
+    WriteEgroup { egroup: EgroupId, class: Class, units: Vec<Buffer>, blocks: Vec<u64>, replace: bool },
+    /// Units of an egroup, verified.
+    ReadUnits { egroup: EgroupId, runs: Vec<UnitRun> },
+    /// The vDisk blocks (or page keys) that the units of an egroup were written for, and its size.
+    DescribeEgroup { egroup: EgroupId },
+    /// These egroups are not needed any more. Unknown names are fine.
+    DeleteEgroups { egroups: Vec<EgroupId> },
+    /// Names of this family's egroups after `after`, in order, at most some thousand.
+    ListEgroups { after: EgroupId },
+    /// Everything of the family goes: records, egroups, fence.
+    DropFamily,
+}
+
+/// Who may use the last free space of a drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Client data: leaves a reserve untouched.
+    Data,
+    /// What frees space in the end: map pages, compaction, repair.
+    Reserve,
+}
+
+/// `count` units from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnitRun {
+    pub first: u32,
+    pub count: u32,
+}
+
+#[derive(Debug, Clone)]
+pub enum Answer {
+    Fenced(Held),
+    /// Everything of this family up to and including `up_to` that this keeper was ever given in this
+    /// segment is durable here. `room`: bytes of new client data this family may have outstanding
+    /// (sent, not yet answered) on this ring.
+    Appended { up_to: Seq, room: u64 },
+    Trimmed { room: u64 },
+    /// `end`: no record held here lies after the last one given.
+    Records { records: Vec<Record>, end: bool },
+    EgroupWritten,
+    /// One entry for each run asked for: the units joined, or the first unit that is damaged.
+    Units(Vec<Result<Buffer, BadUnit>>),
+    Egroup { blocks: Vec<u64> },
+    Deleted,
+    /// Names in order; `end`: there are no more after the last.
+    Listed { egroups: Vec<EgroupId>, end: bool },
+    Dropped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadUnit {
+    pub unit: u32,
+}
+
+/// What a keeper holds of a family's log.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// The lowest and highest record held; both 0 if none.
+    pub low: Seq,
+    pub high: Seq,
+    /// Checkpoint records among them, in order.
+    pub checkpoints: Vec<Seq>,
+    /// See [`Answer::Appended`].
+    pub room: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A newer owner was here.
+    Fenced(Epoch),
+    /// The ring has no room for this now; ask again after trims.
+    LogFull,
+    /// The drive has no room for this egroup; a smaller one may fit.
+    NoSpace,
+    /// The records do not follow what is held: begin at this one.
+    Gap { expected: Seq },
+    /// The egroup is not here.
+    NotFound,
+    /// The drive is not open here, or has failed.
+    DriveGone,
+}
