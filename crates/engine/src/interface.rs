@@ -262,6 +262,8 @@ pub struct FamilyRecord {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     pub first: Seq,
+    /// The epoch of the owner that began it. Older records at or after `first` do not count.
+    pub epoch: Epoch,
     pub members: Vec<DriveId>,
 }
 

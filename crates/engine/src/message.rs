@@ -19,8 +19,10 @@ pub enum Message {
 
 #[derive(Debug, Clone)]
 pub enum Question {
-    /// Refuse every owner older than the asking epoch from now on, and tell what is held.
-    Fence,
+    /// Refuse every owner older than the asking epoch from now on, and tell what is held. Records at or
+    /// after `first` (the beginning of the family's last segment) of an epoch older than `since` (that in
+    /// which the segment was made) are leftovers of an owner that lost: the keeper lets go of them first.
+    Fence { first: Seq, since: Epoch },
     /// Make these records durable. They follow each other without gaps. `trim`: records up to and
     /// including it are not needed any more. `first` is the first number of the current segment: a
     /// keeper that holds nothing at or after it, and nothing right before `records`, may begin there.
@@ -60,7 +62,7 @@ pub struct UnitRun {
     pub count: u32,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Fenced(Held),
     /// Everything of this family up to and including `up_to` that this keeper was ever given in this

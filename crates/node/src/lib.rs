@@ -1,1 +1,14 @@
-//! Being built.
+//! The doing half of a Weft node: threads, drives, sockets, the config store and the API.
+//! Promises: what the engine decides is done, in order, and what happens reaches it; nothing here decides about data.
+//! Leaves to others: deciding (`weft_engine`), protocols (`weft_frontends`), the command line (`weft`).
+
+pub mod api;
+mod attach;
+mod config;
+mod control;
+mod drives;
+pub mod offline;
+mod shard_loop;
+
+pub use control::{Settings, StartError, run};
+pub use drives::DRIVE_BYTES_MIN;

@@ -1,1 +1,107 @@
-fn main() {}
+//! The simulator's command. Exit code 0: all was well; 1: a seed failed, and how to see it again was printed.
+
+use clap::Parser;
+use std::process::ExitCode;
+use std::time::Instant;
+use weft_sim::coverage::Coverage;
+use weft_sim::kept::kept;
+use weft_sim::plan::Plan;
+use weft_sim::run::{Outcome, run};
+
+/// Runs the engine of Weft on pretend drives and networks that fail as real ones do.
+#[derive(Parser)]
+#[command(name = "weft-sim", version)]
+struct Arguments {
+    /// Run new seeds for this many seconds (when neither --seed nor --seeds is given).
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Run this one seed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this plan; all in turn without it.
+    #[arg(long, value_enum)]
+    plan: Option<Plan>,
+    /// Run this many seeds of every plan.
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first of the seeds.
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Run only the seeds that failed once.
+    #[arg(long)]
+    kept: bool,
+    /// Print everything that goes into and comes out of shards.
+    #[arg(long)]
+    trace: bool,
+    /// Do not stop at the first failing seed.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// What all seeds of this call met.
+struct Tally {
+    coverage: Coverage,
+    failures: u64,
+    keep_going: bool,
+}
+
+impl Tally {
+    /// Adds one seed; true if it is time to stop.
+    fn add(&mut self, outcome: &Outcome) -> bool {
+        self.coverage.merge(&outcome.coverage);
+        let Some(failure) = &outcome.failure else { return false };
+        self.failures += 1;
+        println!("FAILED: plan {} seed {}: {failure}", outcome.plan.name(), outcome.seed);
+        println!("  again: {} [--trace]", outcome.command());
+        !self.keep_going
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let began = Instant::now();
+    let mut tally = Tally { coverage: Coverage::default(), failures: 0, keep_going: arguments.keep_going };
+    all(&arguments, &mut tally, began);
+    println!("{}", tally.coverage.report(began.elapsed().as_secs_f64()));
+    if tally.failures > 0 {
+        println!("{} seeds FAILED", tally.failures);
+        return ExitCode::from(1);
+    }
+    println!("all judges are content");
+    ExitCode::SUCCESS
+}
+
+fn all(arguments: &Arguments, tally: &mut Tally, began: Instant) {
+    let plans = arguments.plan.map_or(Plan::ALL.to_vec(), |plan| vec![plan]);
+    let trace = arguments.trace;
+    if let Some(seed) = arguments.seed {
+        for plan in plans {
+            if tally.add(&run(plan, seed, trace)) {
+                return;
+            }
+        }
+        return;
+    }
+    for kept in kept() {
+        if arguments.plan.is_none_or(|plan| plan == kept.plan) && tally.add(&run(kept.plan, kept.seed, trace)) {
+            println!("  kept because: {}", kept.why);
+            return;
+        }
+    }
+    if arguments.kept {
+        return;
+    }
+    let mut seed = arguments.from;
+    loop {
+        for &plan in &plans {
+            let over = match arguments.seeds {
+                Some(count) => seed >= arguments.from.saturating_add(count),
+                None => began.elapsed().as_secs() >= arguments.seconds,
+            };
+            if over || tally.add(&run(plan, seed, trace)) {
+                return;
+            }
+        }
+        seed += 1;
+    }
+}

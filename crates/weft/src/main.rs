@@ -1,1 +1,86 @@
-fn main() {}
+//! The one binary: runs a node, speaks to one, looks at drives offline, and measures.
+//! Promises: exit code 0 done, 1 failed, 2 bad input (trying again the same way fails the same way); every error is one
+//! line on stderr: what, why, what to do. Leaves the work to the crates `node` and `lab`.
+
+mod arguments;
+mod check;
+mod client;
+mod inspect;
+mod lab;
+mod output;
+mod size;
+mod stats;
+mod status;
+mod trouble;
+mod up;
+mod vdisk;
+
+use arguments::{Arguments, Command};
+use clap::{CommandFactory, Parser};
+use std::process::ExitCode;
+use trouble::Trouble;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return explain_usage(&error),
+    };
+    match run(arguments) {
+        Ok(code) => code,
+        Err(trouble) => {
+            eprintln!("weft: {}", trouble.line());
+            trouble.exit_code()
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
+    let json = arguments.json;
+    match arguments.command {
+        Command::Up(up) => up::run(up)?,
+        Command::Down(place) => status::down(&place, json)?,
+        Command::Status(place) => status::status(&place, json)?,
+        Command::Vdisk(command) => vdisk::run(command, json)?,
+        Command::Stats(stats) => stats::run(&stats, json)?,
+        Command::Lab(command) => return lab::run(command, json),
+        Command::Check(mut arguments) => {
+            arguments.json |= json;
+            return check::run(arguments).map_err(|error| Trouble::from_offline(&error));
+        }
+        Command::Inspect(mut arguments) => {
+            arguments.json |= json;
+            return inspect::run(arguments).map_err(|error| Trouble::from_offline(&error));
+        }
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "weft", &mut script);
+            output::write(&script);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Help and versions go to stdout. A mistake becomes one line, because that is what scripts and people read.
+fn explain_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            output::write(error.render().to_string().as_bytes());
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("weft: a command is missing; `weft --help` lists them with examples");
+            ExitCode::from(2)
+        }
+        _ => {
+            let text = error.render().to_string();
+            // The message is everything before the first empty line: usage and hints follow it.
+            let message: Vec<&str> =
+                text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+            let message = message.join(" ");
+            let message = message.strip_prefix("error: ").unwrap_or(&message);
+            eprintln!("weft: {message}; add --help to the command to see what it takes");
+            ExitCode::from(2)
+        }
+    }
+}

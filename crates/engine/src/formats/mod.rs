@@ -1,4 +1,12 @@
 //! Every byte that Weft puts on a drive: little-endian, versioned, checksummed. `docs/formats.md` tells
 //! the same in prose, byte by byte.
+//!
+//! Everything here is total: any bytes may be decoded, and what is not sound is told so.
 
+mod fields;
+pub mod frame;
+pub mod layout;
+pub mod payload;
 pub mod record;
+pub mod superblock;
+pub mod table;

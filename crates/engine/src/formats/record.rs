@@ -52,7 +52,10 @@ pub struct Edit {
 /// The root of a family's map, as of this record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checkpoint {
-    /// Every data or zero record below this has its map record below this checkpoint.
+    /// The map holds the edits of map records up to and including this one.
+    pub map_to: Seq,
+    /// Replay begins here, at most at `map_to + 1`: every data or zero record below it is covered by a map
+    /// record up to `map_to`.
     pub replay_from: Seq,
     /// Blocks mapped to units.
     pub mapped: u64,

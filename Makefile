@@ -1,0 +1,28 @@
+# One command per job, the same here and in CI. Variables: SECONDS and SEED for `sim`, DEMO_SIZE and DEMO_RUNTIME for
+# `demo`, BENCH_SIZE, BENCH_RUNTIME and BENCH_REPEATS for `bench`, PARTS for `test` (see scripts/test.sh --help).
+
+# make takes SECONDS from the environment only when it was exported; bash's own variable is not.
+SECONDS ?= 60
+
+.PHONY: demo test sim bench build clean
+
+demo:
+	@scripts/demo.sh
+
+test:
+	@scripts/test.sh $(PARTS)
+
+sim:
+	@scripts/ensure-tools.sh build
+	@. scripts/cargo-path.sh && cargo run --release --quiet -p weft-sim -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan $(PLAN))
+
+bench:
+	@scripts/ensure-tools.sh test
+	@scripts/bench
+
+build:
+	@scripts/ensure-tools.sh build
+	@. scripts/cargo-path.sh && cargo build --release
+
+clean:
+	rm -rf target bench-out .weft-demo

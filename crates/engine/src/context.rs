@@ -1,0 +1,249 @@
+//! What every part of the owner half works with: time, limits, the view, and the questions it has asked.
+//! Promises: a question is repeated until it is answered or its drive is no longer up; then the asker hears
+//! [`Refusal::DriveGone`] once. Questions to drives of the own shard never leave it.
+//! Leaves to others: what an answer means (`volume`).
+
+use crate::counters::Counters;
+use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
+use crate::interface::{DriveState, Notice, Outputs, Reply, View};
+use crate::limits::Limits;
+use crate::message::{Answer, Message, Question, Refusal};
+use crate::identity::Ticket;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Names what an answer is for, inside one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    Fence,
+    /// A piece of the log, for recovery.
+    Replay,
+    Append,
+    Trim,
+    /// The egroup of this placement job.
+    Place(u64),
+    /// Units for this read part.
+    Units(u64),
+    /// A page of the map, for this fetch.
+    Page(u64),
+    Audit(u64),
+    Compact(u64),
+    /// Nobody waits for it.
+    Forget,
+    /// Part of dropping the family.
+    Drop,
+}
+
+/// A question that has no answer yet.
+#[derive(Debug)]
+struct Call {
+    family: FamilyId,
+    epoch: Epoch,
+    drive: DriveId,
+    purpose: Purpose,
+    question: Question,
+    ask_again: Time,
+}
+
+/// All questions of a shard.
+#[derive(Debug, Default)]
+pub struct Calls {
+    last: u64,
+    open: BTreeMap<u64, Call>,
+    /// No question has to be asked again before this. May be too early, never too late.
+    next_repeat: Option<Time>,
+}
+
+/// An answer with what it was for.
+pub struct Answered {
+    pub family: FamilyId,
+    pub drive: DriveId,
+    pub purpose: Purpose,
+    pub answer: Result<Answer, Refusal>,
+}
+
+impl Calls {
+    /// Call numbers of a shard that started at another time must differ, so that a late answer to an earlier
+    /// life finds nothing; `seed` gives them another beginning.
+    pub fn new(seed: u64) -> Self {
+        Self { last: seed << 40, open: BTreeMap::new(), next_repeat: None }
+    }
+
+    pub fn len_of(&self, family: FamilyId) -> usize {
+        self.open.values().filter(|call| call.family == family).count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// A drive was closed or failed: what was asked of it in vain is asked again.
+    pub fn revive(&mut self, drive: DriveId, now: Time) {
+        for call in self.open.values_mut().filter(|call| call.drive == drive) {
+            call.ask_again = now.after(1_000);
+            self.next_repeat = earlier(self.next_repeat, call.ask_again);
+        }
+    }
+
+    /// A family is not served any more: nobody waits for these.
+    pub fn forget(&mut self, family: FamilyId) {
+        self.open.retain(|_, call| call.family != family);
+    }
+
+    /// An answer has come. None: it was answered before, or nobody waits any more.
+    pub fn take(&mut self, call: u64, answer: Result<Answer, Refusal>, view: &View, now: Time, retry_us: u64) -> Option<Answered> {
+        let open = self.open.get_mut(&call)?;
+        // A keeper that says its drive is gone while the view says it is up is starting, or the view is
+        // about to change: only the view decides who is a member, so ask again.
+        if matches!(answer, Err(Refusal::DriveGone)) && is_up(view, open.drive) {
+            open.ask_again = now.after(retry_us);
+            self.next_repeat = earlier(self.next_repeat, open.ask_again);
+            return None;
+        }
+        let call = self.open.remove(&call).expect("it was just found");
+        Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer })
+    }
+
+    /// Questions to drives that are no longer up.
+    pub fn gone(&self, view: &View) -> Vec<u64> {
+        self.open.iter().filter(|(_, call)| !is_up(view, call.drive)).map(|(&number, _)| number).collect()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.next_repeat
+    }
+
+    /// Asks again what has been without an answer for too long.
+    pub fn repeat(&mut self, now: Time, limits: &Limits, view: &View, own: ShardId, out: &mut Outputs, local: &mut VecDeque<Message>) {
+        if self.next_repeat.is_none_or(|at| at > now) {
+            return;
+        }
+        self.next_repeat = None;
+        for (&number, call) in &mut self.open {
+            if call.ask_again > now {
+                if call.ask_again != NEVER {
+                    self.next_repeat = earlier(self.next_repeat, call.ask_again);
+                }
+                continue;
+            }
+            let Some(drive) = view.drives.get(&call.drive) else { continue };
+            let message = Message::Ask {
+                call: number,
+                drive: call.drive,
+                family: call.family,
+                epoch: call.epoch,
+                question: call.question.clone(),
+            };
+            if drive.shard == own {
+                // The own keeper answers every question once; it is asked again only after it refused.
+                call.ask_again = NEVER;
+                local.push_back(message);
+            } else {
+                call.ask_again = now.after(limits.call_retry_us);
+                self.next_repeat = earlier(self.next_repeat, call.ask_again);
+                out.messages.push((drive.shard, message));
+            }
+        }
+    }
+}
+
+const NEVER: Time = Time(u64::MAX);
+
+/// The earlier of a wish to wake, if there is one, and `at`.
+pub fn earlier(wish: Option<Time>, at: Time) -> Option<Time> {
+    Some(wish.map_or(at, |wish| wish.min(at)))
+}
+
+pub fn is_up(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_some_and(|drive| drive.state == DriveState::Up)
+}
+
+/// Numbers that look random and are the same in every run of the same seed (SplitMix64).
+#[derive(Debug)]
+pub struct Draw(u64);
+
+impl Draw {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+/// What a step of one volume may use.
+pub struct Context<'a> {
+    pub now: Time,
+    pub shard: ShardId,
+    pub limits: &'a Limits,
+    pub view: &'a View,
+    pub calls: &'a mut Calls,
+    /// What each drive last said it could still take.
+    pub free: &'a mut BTreeMap<DriveId, u64>,
+    pub draw: &'a mut Draw,
+    pub counters: &'a mut Counters,
+    pub out: &'a mut Outputs,
+    /// Messages of this shard to itself.
+    pub local: &'a mut VecDeque<Message>,
+}
+
+impl Context<'_> {
+    /// Asks the keeper of `drive`. If the drive is not up, the answer is [`Refusal::DriveGone`].
+    pub fn ask(&mut self, family: FamilyId, epoch: Epoch, drive: DriveId, question: Question, purpose: Purpose) {
+        self.calls.last += 1;
+        let call = self.calls.last;
+        let shard = self.view.drives.get(&drive).map(|drive| drive.shard);
+        let own = shard == Some(self.shard);
+        if !is_up(self.view, drive) {
+            let answer = Err(Refusal::DriveGone);
+            self.local.push_back(Message::Answer { call, drive, family, free: 0, answer });
+            let ask_again = NEVER;
+            let question = Question::Trim { up_to: crate::identity::Seq(0) };
+            self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again });
+            return;
+        }
+        let shard = shard.expect("a drive that is up is in the view");
+        // The question is kept to be asked again; its data is shared, not copied.
+        let ask_again = if own { NEVER } else { self.now.after(self.limits.call_retry_us) };
+        if !own {
+            self.calls.next_repeat = earlier(self.calls.next_repeat, ask_again);
+        }
+        let message = Message::Ask { call, drive, family, epoch, question: question.clone() };
+        self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again });
+        if own {
+            self.local.push_back(message);
+        } else {
+            self.out.messages.push((shard, message));
+        }
+    }
+
+    pub fn is_up(&self, drive: DriveId) -> bool {
+        is_up(self.view, drive)
+    }
+
+    /// Whether this shard keeps the drive itself.
+    pub fn is_own(&self, drive: DriveId) -> bool {
+        self.view.drives.get(&drive).is_some_and(|view| view.shard == self.shard)
+    }
+
+    pub fn members(&self, group: GroupId) -> &[DriveId] {
+        self.view.groups.get(&group).map_or(&[], |group| &group.members)
+    }
+
+    pub fn notice(&mut self, notice: Notice) {
+        self.out.notices.push(notice);
+    }
+
+    pub fn reply(&mut self, ticket: Ticket, reply: Reply) {
+        self.out.replies.push((ticket, reply));
+    }
+}

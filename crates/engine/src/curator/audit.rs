@@ -1,0 +1,306 @@
+//! The audit: asks every drive for the names of the family's egroups and compares them with the map.
+//! Promises: what no map record can ever name again is deleted, wherever it lies; what a member lacks is copied
+//! to it; a former member keeps its copies until all members have theirs.
+//! Leaves to others: making copies (`copy`), deleting what has died since (`map/checkpoint.rs`).
+
+use super::copy::Copies;
+use crate::context::{Context, Purpose, earlier, is_up};
+use crate::formats::record::Body;
+use crate::identity::{DriveId, EgroupId, GroupId, Time};
+use crate::interface::{Damage, DriveState, GroupView, Notice, View};
+use crate::message::{Answer, Question, Refusal};
+use crate::sabotage::{Bug, planted};
+use crate::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names in one question to delete.
+const DELETES_MAX: usize = 1024;
+
+/// What of a view decides where egroups should be.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    drives: BTreeMap<DriveId, DriveState>,
+    groups: BTreeMap<GroupId, GroupView>,
+}
+
+/// The drive that is being asked.
+#[derive(Debug)]
+struct Running {
+    task: u64,
+    drive: DriveId,
+    /// The last name compared.
+    after: EgroupId,
+    /// The newest name given out when this began ...
+    newest: EgroupId,
+    /// ... and older ones that no durable record named yet. Neither may be in the drive's list.
+    unfinished: BTreeSet<EgroupId>,
+    /// It lacks something.
+    lacks: bool,
+    /// The view changed on the way: what was found out says nothing about the drive as it is now.
+    outdated: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    last: u64,
+    seen: Option<Seen>,
+    /// Drives moved, groups changed: every drive is asked soon.
+    due: bool,
+    /// When every drive is asked again anyway. None: it was never done.
+    next_round: Option<Time>,
+    /// Drives to be asked.
+    wanted: BTreeSet<DriveId>,
+    running: Option<Running>,
+    /// Drives that were found to have everything, under the present view, and lost nothing we know of since.
+    whole: BTreeSet<DriveId>,
+    /// Groups of which a drive that is no member keeps copies, because members may lack them.
+    kept: BTreeMap<DriveId, BTreeSet<GroupId>>,
+    pub(super) copies: Copies,
+}
+
+impl Audit {
+    /// Nothing is being asked, nothing wants to be, and no copy is owed.
+    pub fn is_clean(&self) -> bool {
+        let began = self.next_round.is_some() && !self.due;
+        began && self.running.is_none() && self.wanted.is_empty() && self.copies.is_empty()
+    }
+
+    pub fn on_view(&mut self, view: &View) {
+        let seen = Seen {
+            drives: view.drives.iter().map(|(&drive, view)| (drive, view.state)).collect(),
+            groups: view.groups.clone(),
+        };
+        if self.seen.as_ref() == Some(&seen) {
+            return;
+        }
+        self.seen = Some(seen);
+        self.due = true;
+        self.whole.clear();
+        self.kept.clear();
+        self.copies.on_view();
+        if let Some(running) = &mut self.running {
+            running.outdated = true;
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        match (self.next_round, self.copies.wake_at()) {
+            (Some(round), copies) => earlier(copies, round),
+            (None, copies) => copies,
+        }
+    }
+
+    pub(super) fn next_task(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// This drive is to be asked (again).
+    pub(super) fn want(&mut self, drive: DriveId) {
+        self.wanted.insert(drive);
+    }
+
+    /// A member needs a copy of this egroup.
+    pub(super) fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
+        self.whole.remove(&drive);
+        self.copies.owe(egroup, drive);
+    }
+
+    /// Whether every member of the group is known to have everything.
+    fn is_whole(&self, group: &GroupView) -> bool {
+        !group.members.is_empty() && group.members.iter().all(|drive| self.whole.contains(drive))
+    }
+
+    /// Drives that kept copies for the sake of groups that are whole by now: they can let go of them.
+    fn want_keepers_of_needless_copies(&mut self, view: &View) {
+        let whole = |group: &GroupId| view.groups.get(group).is_some_and(|group| self.is_whole(group));
+        let ready: Vec<DriveId> = self
+            .kept
+            .iter()
+            .filter(|(_, groups)| groups.iter().any(whole))
+            .map(|(&drive, _)| drive)
+            .collect();
+        for drive in ready {
+            self.kept.remove(&drive);
+            self.wanted.insert(drive);
+        }
+    }
+}
+
+impl Volume {
+    /// Asks the next drive, if it is time, and goes on copying.
+    pub(crate) fn start_audit(&mut self, ctx: &mut Context) {
+        if self.audit.due || self.audit.next_round.is_none_or(|at| at <= ctx.now) {
+            self.audit.due = false;
+            self.audit.next_round = Some(ctx.now.after(ctx.limits.audit_interval_us));
+            self.audit.copies.forget_hopeless();
+            // Not only members: any drive may hold what nobody wants any more.
+            let up = ctx.view.drives.keys().copied().filter(|&drive| is_up(ctx.view, drive));
+            self.audit.wanted.extend(up);
+        }
+        while self.audit.running.is_none()
+            && let Some(drive) = self.audit.wanted.pop_first()
+        {
+            if ctx.is_up(drive) {
+                self.begin_audit(drive, ctx);
+            }
+        }
+        self.start_copies(ctx);
+    }
+
+    fn begin_audit(&mut self, drive: DriveId, ctx: &mut Context) {
+        let task = self.audit.next_task();
+        self.audit.kept.remove(&drive);
+        let mut unfinished: BTreeSet<EgroupId> = self.placing.writing().collect();
+        unfinished.extend(self.named_by_pending());
+        unfinished.extend(self.compaction.naming());
+        self.audit.running = Some(Running {
+            task,
+            drive,
+            after: EgroupId(0),
+            newest: self.placing.newest(),
+            unfinished,
+            lacks: false,
+            outdated: false,
+        });
+        // A drive that was away missed what was said about the log.
+        let trim = Question::Trim { up_to: self.log.trim };
+        ctx.ask(self.family, self.epoch, drive, trim, Purpose::Trim);
+        let question = Question::ListEgroups { after: EgroupId(0) };
+        ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
+    }
+
+    /// Egroups in map records that are not durable yet.
+    fn named_by_pending(&self) -> impl Iterator<Item = EgroupId> + '_ {
+        self.log.pending().filter_map(|record| match &record.body {
+            Body::Map(map) => map.named.map(|named| named.egroup),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn on_audit(
+        &mut self,
+        task: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
+        if self.audit.copies.is_running(task) {
+            return self.on_copy(task, drive, answer, ctx);
+        }
+        let Some(running) = self.audit.running.take_if(|running| running.task == task) else { return };
+        assert_eq!(running.drive, drive, "the drive that was asked answers");
+        match answer {
+            Ok(Answer::Listed { egroups, end }) => self.on_listed(running, &egroups, end, ctx),
+            Ok(other) => unreachable!("a question for names is answered by {other:?}"),
+            // The drive went away; when it is back the view has changed, and it is asked again.
+            Err(_) => {}
+        }
+    }
+
+    /// A part of the drive's list: compared, and the next one asked for.
+    fn on_listed(&mut self, mut running: Running, listed: &[EgroupId], end: bool, ctx: &mut Context) {
+        assert!(listed.is_sorted_by(|a, b| a < b), "a keeper lists names in order");
+        assert!(listed.first().is_none_or(|&first| first > running.after), "a list goes on where it ended");
+        assert!(end || !listed.is_empty(), "a list that goes on has names");
+        let last = match listed.last() {
+            Some(&last) if !end => last,
+            _ => EgroupId(u64::MAX),
+        };
+        self.copy_what_is_missing(&mut running, listed, last, ctx);
+        self.delete_what_is_needless(&running, listed, ctx);
+        running.after = last;
+        if !end {
+            let question = Question::ListEgroups { after: last };
+            ctx.ask(self.family, self.epoch, running.drive, question, Purpose::Audit(running.task));
+            self.audit.running = Some(running);
+            return;
+        }
+        if !running.lacks && !running.outdated && !self.audit.copies.owes(running.drive) {
+            self.audit.whole.insert(running.drive);
+            self.audit.want_keepers_of_needless_copies(ctx.view);
+        }
+    }
+
+    fn copy_what_is_missing(
+        &mut self,
+        running: &mut Running,
+        listed: &[EgroupId],
+        last: EgroupId,
+        ctx: &Context,
+    ) {
+        let first = EgroupId(running.after.0 + 1);
+        let data = self.map.directory.range(first..=last).map(|(egroup, entry)| (egroup, entry.group));
+        let pages = self.map.map_egroups.range(first..=last).map(|(&egroup, named)| (egroup, named.group));
+        let mut missing: Vec<EgroupId> = Vec::new();
+        for (egroup, group) in data.chain(pages) {
+            let existed = egroup <= running.newest && !running.unfinished.contains(&egroup);
+            if existed
+                && ctx.members(group).contains(&running.drive)
+                && listed.binary_search(&egroup).is_err()
+            {
+                missing.push(egroup);
+            }
+        }
+        running.lacks |= !missing.is_empty();
+        for egroup in missing {
+            self.audit.owe(egroup, running.drive);
+        }
+    }
+
+    fn delete_what_is_needless(&mut self, running: &Running, listed: &[EgroupId], ctx: &mut Context) {
+        let named: BTreeSet<EgroupId> = self.named_by_pending().chain(self.compaction.naming()).collect();
+        let mut needless: Vec<EgroupId> = Vec::new();
+        for &egroup in listed {
+            let Some(group) = self.map.group_of(egroup) else {
+                // A name is given once, and goes from placing to a pending record to the map within one step
+                // each. One that is in none of them will never be named.
+                let coming = named.contains(&egroup) || self.placing.is_writing(egroup);
+                if egroup.epoch() <= self.epoch && !coming && !planted(Bug::SpaceLeak) {
+                    ctx.counters.orphans_deleted += 1;
+                    needless.push(egroup);
+                }
+                continue;
+            };
+            let Some(view) = ctx.view.groups.get(&group) else { continue };
+            if view.members.contains(&running.drive) {
+                continue;
+            }
+            if self.audit.is_whole(view) {
+                needless.push(egroup);
+            } else {
+                self.audit.kept.entry(running.drive).or_default().insert(group);
+            }
+        }
+        for egroups in needless.chunks(DELETES_MAX) {
+            let question = Question::DeleteEgroups { egroups: egroups.to_vec() };
+            ctx.ask(self.family, self.epoch, running.drive, question, Purpose::Forget);
+        }
+    }
+
+    /// The copy of an egroup on this drive is damaged or missing: told once, and made anew.
+    pub(crate) fn on_bad_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
+        let Some(group) = self.map.group_of(egroup) else { return };
+        if self.audit.copies.knows(egroup, drive) {
+            return;
+        }
+        ctx.counters.copies_bad += 1;
+        ctx.notice(Notice::Damage { drive, damage: Damage::CopyBad { family: self.family, egroup } });
+        if ctx.members(group).contains(&drive) {
+            self.audit.owe(egroup, drive);
+        }
+    }
+
+    /// An egroup was just named: members that did not get it, because they were away or joined the group
+    /// while it was written, get a copy.
+    pub(crate) fn check_copies(&mut self, egroup: EgroupId, group: GroupId, ctx: &mut Context) {
+        // What recovery appends again was not written by us; the audit after the opening looks at it.
+        let Some(written) = self.placing.take_written(egroup) else { return };
+        for &drive in ctx.members(group) {
+            // One that is away is asked for its list when it comes back.
+            if !written.contains(&drive) && ctx.is_up(drive) {
+                self.audit.owe(egroup, drive);
+            }
+        }
+    }
+}

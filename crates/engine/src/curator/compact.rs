@@ -1,0 +1,147 @@
+//! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
+//! Promises: nothing is moved in families that waste little; victims wait for the checkpoint that deletes them
+//! before many more are emptied; a full pool is worth more work than one with space.
+//! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
+
+use super::moves::Job;
+use crate::context::Context;
+use crate::identity::{EgroupId, Time};
+use crate::limits::EGROUP_UNITS;
+use crate::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Between the beginnings of two jobs.
+const PAUSE_US: u64 = 20_000;
+/// An egroup that could not be read, or found no room, is left alone for so long.
+const AVOID_US: u64 = 5_000_000;
+/// Egroups emptied by one job at most.
+const VICTIMS_MAX: usize = 16;
+/// Egroups that are empty but not deleted yet: with more, the next checkpoint comes first. When the pool is full,
+/// each of them stands for space of the reserve that pages need.
+const EMPTIED_MAX: usize = 32;
+const EMPTIED_MAX_WHEN_FULL: usize = 4;
+/// In a full pool even an egroup with few dead units is worth its while.
+const LIVE_PERCENT_WHEN_FULL: u32 = 95;
+/// Dead units that nobody minds.
+const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Compaction {
+    last: u64,
+    pub(super) jobs: BTreeMap<u64, Job>,
+    /// Emptied egroups that the next checkpoint will find dead.
+    pub(super) emptied: BTreeSet<EgroupId>,
+    avoid: BTreeMap<EgroupId, Time>,
+    /// Nothing begins before this.
+    not_before: Time,
+    /// There may be more to do then.
+    more: bool,
+}
+
+impl Compaction {
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.more.then_some(self.not_before)
+    }
+
+    /// Egroups that are durable but not in a map record yet: not orphans.
+    pub fn naming(&self) -> impl Iterator<Item = EgroupId> + '_ {
+        self.jobs.values().filter_map(Job::naming)
+    }
+
+    /// These are left alone for a while.
+    pub(super) fn leave_alone(&mut self, egroups: impl IntoIterator<Item = EgroupId>, now: Time) {
+        self.avoid.extend(egroups.into_iter().map(|egroup| (egroup, now.after(AVOID_US))));
+    }
+
+    fn is_busy_with(&self, egroup: EgroupId) -> bool {
+        self.jobs.values().any(|job| job.is_busy_with(egroup))
+    }
+}
+
+impl Volume {
+    /// Begins a job if space is wanted and it is time.
+    pub(crate) fn start_compaction(&mut self, ctx: &mut Context) {
+        let full = self.placing.is_full();
+        self.compaction.more = false;
+        let allowed = full || self.requests.waiting.is_empty() && !self.checkpointing.is_running();
+        if self.compaction.jobs.len() >= ctx.limits.compact_egroups_max
+            || !allowed
+            || !self.may_be_wasteful(full)
+        {
+            return;
+        }
+        if ctx.now < self.compaction.not_before {
+            self.compaction.more = true;
+            return;
+        }
+        self.compaction.not_before = ctx.now.after(PAUSE_US);
+        let directory = &self.map.directory;
+        self.compaction.emptied.retain(|&egroup| directory.contains(egroup));
+        self.compaction.avoid.retain(|_, until| *until > ctx.now);
+        let emptied_max = if full { EMPTIED_MAX_WHEN_FULL } else { EMPTIED_MAX };
+        if self.compaction.emptied.len() >= emptied_max || !self.is_wasteful(full) {
+            return;
+        }
+        let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
+        let victims = self.choose_victims(percent);
+        if victims.is_empty() {
+            return;
+        }
+        self.compaction.more = true;
+        self.compaction.last += 1;
+        let number = self.compaction.last;
+        self.describe_victim(number, Job::new(victims), ctx);
+    }
+
+    /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.
+    fn may_be_wasteful(&self, full: bool) -> bool {
+        let (units, live) = (self.map.directory.units(), self.map.directory.live());
+        if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+    }
+
+    fn is_wasteful(&self, full: bool) -> bool {
+        let (mut units, mut live) = (self.map.directory.units(), self.map.directory.live());
+        let fresh = self.map.fresh.iter().filter_map(|&egroup| self.map.directory.get(egroup));
+        live += fresh.map(|entry| u64::from(entry.units - entry.live)).sum::<u64>();
+        for entry in self.compaction.emptied.iter().filter_map(|&egroup| self.map.directory.get(egroup)) {
+            units -= u64::from(entry.units);
+            live -= u64::from(entry.live);
+        }
+        if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+    }
+
+    /// The emptiest that fit into one egroup together.
+    fn choose_victims(&self, percent: u32) -> VecDeque<EgroupId> {
+        let mut victims = VecDeque::new();
+        let mut live = 0;
+        for egroup in self.map.directory.least_live(percent) {
+            let entry =
+                self.map.directory.get(egroup).expect("an egroup with a live share is in the directory");
+            let taken = self.compaction.emptied.contains(&egroup)
+                || self.compaction.avoid.contains_key(&egroup)
+                || self.compaction.is_busy_with(egroup);
+            // Nothing of a fresh one is counted, and what is dead goes by itself.
+            if entry.live == 0 || taken || self.map.fresh.contains(&egroup) {
+                continue;
+            }
+            live += entry.live as usize;
+            if live > EGROUP_UNITS || victims.len() == VICTIMS_MAX {
+                break;
+            }
+            victims.push_back(egroup);
+        }
+        victims
+    }
+
+    /// So much is emptied that a checkpoint should free it.
+    pub(crate) fn owes_compacted_space(&self) -> bool {
+        let emptied = &self.compaction.emptied;
+        emptied.len() >= EMPTIED_MAX
+            && !self.map.edits.is_empty()
+            && emptied.iter().filter(|&&egroup| self.map.directory.contains(egroup)).count() >= EMPTIED_MAX
+    }
+}

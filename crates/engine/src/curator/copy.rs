@@ -1,0 +1,316 @@
+//! Copies of egroups made anew: read from whoever has good units, written to the member that lacks them.
+//! Promises: a few at a time; units are taken from several sources if no single one is good; a copy that cannot
+//! be made is given up until the next round of the audit, so nothing waits for it for ever.
+//! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads).
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::context::{Context, Purpose, earlier};
+use crate::egroup::place::Units;
+use crate::identity::{DriveId, EgroupId, Time};
+use crate::interface::{Damage, Notice};
+use crate::map::lookup::may_come_back;
+use crate::message::{Answer, Class, Question, Refusal, UnitRun};
+use crate::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Copies being made at once.
+const COPIES_MAX: usize = 4;
+/// Copies remembered as owed at most: the next audit of the drive finds the rest.
+const OWED_MAX: usize = 4096;
+/// Units read in one run as long as they are good: of a run with a bad unit, each is asked for alone.
+const RUN_UNITS: usize = 64;
+/// How often and how many times a copy is tried for which there is no source or no room.
+const AGAIN_US: u64 = 250_000;
+const ATTEMPTS_MAX: u32 = 20;
+
+type Key = (EgroupId, DriveId);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Describing,
+    Reading,
+    Writing,
+}
+
+/// A copy being made.
+#[derive(Debug)]
+struct Copy {
+    egroup: EgroupId,
+    /// The member that lacks it.
+    drive: DriveId,
+    attempts: u32,
+    step: Step,
+    tried: Vec<DriveId>,
+    blocks: Vec<u64>,
+    /// What was read so far.
+    units: Vec<Option<Buffer>>,
+    /// What the present source was asked for, in this order.
+    asked: Vec<UnitRun>,
+}
+
+impl Copy {
+    fn key(&self) -> Key {
+        (self.egroup, self.drive)
+    }
+
+    /// The units still lacking, in runs of at most `most`.
+    fn lacking(&self, most: usize) -> Vec<UnitRun> {
+        let mut runs: Vec<UnitRun> = Vec::new();
+        for (unit, _) in self.units.iter().enumerate().filter(|(_, data)| data.is_none()) {
+            let unit = unit as u32;
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == unit && (run.count as usize) < most => run.count += 1,
+                _ => runs.push(UnitRun { first: unit, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    /// Whether nothing at all was read yet.
+    fn is_empty(&self) -> bool {
+        self.units.iter().all(Option::is_none)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// To be made, with how often it was tried.
+    owed: BTreeMap<Key, u32>,
+    /// To be tried again at that time.
+    later: BTreeMap<Key, (Time, u32)>,
+    running: BTreeMap<u64, Copy>,
+    /// Given up until the next round of the audit.
+    hopeless: BTreeSet<Key>,
+}
+
+impl Copies {
+    /// Nothing is owed that can be made.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty() && self.later.is_empty() && self.running.is_empty()
+    }
+
+    pub fn is_running(&self, task: u64) -> bool {
+        self.running.contains_key(&task)
+    }
+
+    /// Whether this copy is known to be bad or missing.
+    pub fn knows(&self, egroup: EgroupId, drive: DriveId) -> bool {
+        let key = (egroup, drive);
+        self.owed.contains_key(&key)
+            || self.later.contains_key(&key)
+            || self.hopeless.contains(&key)
+            || self.running.values().any(|copy| copy.key() == key)
+    }
+
+    /// Whether some copy is owed to this drive.
+    pub fn owes(&self, drive: DriveId) -> bool {
+        self.owed.keys().chain(self.later.keys()).chain(&self.hopeless).any(|(_, to)| *to == drive)
+            || self.running.values().any(|copy| copy.drive == drive)
+    }
+
+    pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
+        if self.owed.len() < OWED_MAX && !self.knows(egroup, drive) {
+            self.owed.insert((egroup, drive), 0);
+        }
+    }
+
+    /// Drives came or went: what waited for one may go on.
+    pub fn on_view(&mut self) {
+        self.hopeless.clear();
+        let waiting = std::mem::take(&mut self.later);
+        self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
+    }
+
+    /// What was given up may be tried once more.
+    pub fn forget_hopeless(&mut self) {
+        self.hopeless.clear();
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.later.values().map(|(at, _)| *at).fold(None, earlier)
+    }
+
+    /// It cannot be made now; perhaps later.
+    fn put_off(&mut self, copy: &Copy, now: Time) {
+        let attempts = copy.attempts + 1;
+        if attempts < ATTEMPTS_MAX {
+            self.later.insert(copy.key(), (now.after(AGAIN_US), attempts));
+        } else {
+            self.hopeless.insert(copy.key());
+        }
+    }
+}
+
+impl Volume {
+    pub(super) fn start_copies(&mut self, ctx: &mut Context) {
+        let copies = &mut self.audit.copies;
+        if !copies.later.is_empty() {
+            let due: Vec<Key> =
+                copies.later.iter().filter(|(_, (at, _))| *at <= ctx.now).map(|(&key, _)| key).collect();
+            for key in due {
+                let (_, attempts) = copies.later.remove(&key).expect("it was just found");
+                copies.owed.insert(key, attempts);
+            }
+        }
+        while self.audit.copies.running.len() < COPIES_MAX
+            && let Some(((egroup, drive), attempts)) = self.audit.copies.owed.pop_first()
+        {
+            let task = self.audit.next_task();
+            let copy = Copy {
+                egroup,
+                drive,
+                attempts,
+                step: Step::Describing,
+                tried: Vec::new(),
+                blocks: Vec::new(),
+                units: Vec::new(),
+                asked: Vec::new(),
+            };
+            self.continue_copy(task, copy, ctx);
+        }
+    }
+
+    /// Asks the next source, or writes when everything is there.
+    fn continue_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
+        let group = self.map.group_of(copy.egroup);
+        let wanted =
+            group.is_some_and(|group| ctx.members(group).contains(&copy.drive)) && ctx.is_up(copy.drive);
+        if !wanted {
+            // It died, or its place is elsewhere by now.
+            return self.end_copy(copy.drive);
+        }
+        if !copy.units.is_empty() && copy.units.iter().all(Option::is_some) {
+            return self.write_copy(task, copy, ctx);
+        }
+        let mut others = copy.tried.clone();
+        others.push(copy.drive);
+        // The bad copy itself comes last: its other units may be good.
+        let itself = (!copy.tried.contains(&copy.drive)).then_some(copy.drive);
+        let Some(source) = self.nearest_copy(copy.egroup, &others, ctx).or(itself) else {
+            if may_come_back(self, copy.egroup, &others, ctx) {
+                self.audit.copies.put_off(&copy, ctx.now);
+            } else {
+                self.audit.copies.hopeless.insert(copy.key());
+            }
+            return;
+        };
+        let question = if copy.blocks.is_empty() {
+            copy.step = Step::Describing;
+            Question::DescribeEgroup { egroup: copy.egroup }
+        } else {
+            copy.step = Step::Reading;
+            // Where some source has failed already, each unit counts.
+            copy.asked = copy.lacking(if copy.is_empty() { RUN_UNITS } else { 1 });
+            Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() }
+        };
+        ctx.ask(self.family, self.epoch, source, question, Purpose::Audit(task));
+        self.audit.copies.running.insert(task, copy);
+    }
+
+    fn write_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
+        let mut units = Units::default();
+        for (&block, data) in copy.blocks.iter().zip(copy.units.drain(..)) {
+            units.push(block, data.expect("a copy is written when all units are there"));
+        }
+        copy.step = Step::Writing;
+        let question = Question::WriteEgroup {
+            egroup: copy.egroup,
+            class: Class::Reserve,
+            units: units.data,
+            blocks: units.blocks,
+            replace: true,
+        };
+        ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Audit(task));
+        self.audit.copies.running.insert(task, copy);
+    }
+
+    pub(super) fn on_copy(
+        &mut self,
+        task: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
+        let mut copy = self.audit.copies.running.remove(&task).expect("a copy that runs is in the table");
+        match (copy.step, answer) {
+            (Step::Describing, Ok(Answer::Egroup { blocks })) => {
+                if self.map.units_of(copy.egroup) == Some(blocks.len() as u32) {
+                    copy.units = vec![None; blocks.len()];
+                    copy.blocks = blocks;
+                    copy.step = Step::Reading;
+                    copy.asked = copy.lacking(RUN_UNITS);
+                    let question = Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() };
+                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
+                    self.audit.copies.running.insert(task, copy);
+                    return;
+                }
+                copy.tried.push(drive);
+            }
+            (Step::Reading, Ok(Answer::Units(results))) => {
+                if !self.take_units(&mut copy, results) {
+                    if copy.asked.iter().any(|run| run.count > 1) {
+                        // Some units of these runs may be good.
+                        copy.asked = copy.lacking(1);
+                        let question = Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() };
+                        ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
+                        self.audit.copies.running.insert(task, copy);
+                        return;
+                    }
+                    self.on_bad_source(&mut copy, drive, ctx);
+                }
+            }
+            (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
+            (Step::Writing, Err(Refusal::NoSpace)) => return self.audit.copies.put_off(&copy, ctx.now),
+            // The member went away; it is audited when it is back.
+            (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
+            (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, ctx),
+            (_, Err(_)) => copy.tried.push(drive),
+            (step, Ok(other)) => unreachable!("a copy in step {step:?} is not answered by {other:?}"),
+        }
+        self.continue_copy(task, copy, ctx);
+    }
+
+    /// Takes what is good. False: some was not.
+    fn take_units(&self, copy: &mut Copy, results: Vec<Result<Buffer, crate::message::BadUnit>>) -> bool {
+        assert_eq!(results.len(), copy.asked.len(), "each run has a result");
+        let mut good = true;
+        for (run, result) in copy.asked.iter().zip(results) {
+            let Ok(data) = result else {
+                good = false;
+                continue;
+            };
+            assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
+            for index in 0..run.count {
+                copy.units[(run.first + index) as usize] = Some(data.block(index as usize));
+            }
+        }
+        good
+    }
+
+    fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, ctx: &mut Context) {
+        copy.tried.push(drive);
+        if drive != copy.drive {
+            self.on_bad_copy(copy.egroup, drive, ctx);
+        }
+    }
+
+    fn on_copied(&mut self, copy: &Copy, ctx: &mut Context) {
+        if self.map.group_of(copy.egroup).is_none() {
+            // It died while it was written, and the order to delete it may have come before the copy.
+            let question = Question::DeleteEgroups { egroups: vec![copy.egroup] };
+            ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Forget);
+        } else {
+            ctx.counters.copies_repaired += 1;
+            let damage = Damage::CopyRepaired { family: self.family, egroup: copy.egroup };
+            ctx.notice(Notice::Damage { drive: copy.drive, damage });
+        }
+        self.end_copy(copy.drive);
+    }
+
+    /// With the last copy that a drive was owed, its list is looked at again: then it counts as whole.
+    fn end_copy(&mut self, drive: DriveId) {
+        if !self.audit.copies.owes(drive) {
+            self.audit.want(drive);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Moving the live units of some egroups into a new one, so that the old ones die whole.
+//! Promises: a block is moved only if, in the order of the log, nothing else has named a place for it since it was
+//! looked up; what is newer than the map is never touched; a job ends, whatever drives and pages do.
+//! Leaves to others: which egroups (`compact`), writing the new one (`egroup/place.rs`).
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::context::{Context, Purpose};
+use crate::egroup::place::{Intent, Units};
+use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup, PageKind, PagePlace};
+use crate::identity::{Block, DriveId, EgroupId, Seq, Time};
+use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
+use crate::map::edits::{Edits, Place};
+use crate::map::leaf::Leaf;
+use crate::map::lookup::PageWaiter;
+use crate::message::{Answer, Class, Question, Refusal, UnitRun};
+use crate::volume::{Volume, Waiter};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Pages fetched for one job at most: each fetch is an answer, so a job ends.
+const FETCHES_MAX: usize = 4 * EGROUP_UNITS;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Asking for what blocks the victim's units were written.
+    Describing,
+    /// Finding out which of them are still there.
+    Looking,
+    Reading,
+    Placing,
+    /// The new egroup is durable; which blocks are still where they were?
+    Checking,
+    Naming,
+}
+
+/// A block on its way to a new egroup.
+#[derive(Debug)]
+struct Move {
+    block: Block,
+    from: EgroupId,
+    unit: u32,
+    data: Option<Buffer>,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    step: Step,
+    /// Still to be read, the first one now.
+    victims: VecDeque<EgroupId>,
+    /// Read: without live blocks when the job is done.
+    done: Vec<EgroupId>,
+    /// Of the present victim: sources that failed, the blocks of its units, how many of them were looked up, which
+    /// of them are live, and the runs asked for.
+    tried: Vec<DriveId>,
+    blocks: Vec<u64>,
+    looked: usize,
+    live: BTreeMap<u32, Move>,
+    asked: Vec<UnitRun>,
+    /// In the order of the new egroup once that is being placed.
+    moves: Vec<Move>,
+    named: Option<NamedEgroup>,
+    /// Leaf pages looked at. What lies at a place never changes, so they stay right as long as the index names
+    /// that place; holding them lets the last look happen in one step.
+    leaves: BTreeMap<PagePlace, Arc<Leaf>>,
+    fetches: usize,
+}
+
+impl Job {
+    pub fn new(victims: VecDeque<EgroupId>) -> Self {
+        Self {
+            step: Step::Describing,
+            victims,
+            done: Vec::new(),
+            tried: Vec::new(),
+            blocks: Vec::new(),
+            looked: 0,
+            live: BTreeMap::new(),
+            asked: Vec::new(),
+            moves: Vec::new(),
+            named: None,
+            leaves: BTreeMap::new(),
+            fetches: 0,
+        }
+    }
+
+    /// The new egroup, when it is durable.
+    pub fn naming(&self) -> Option<EgroupId> {
+        self.named.map(|named| named.egroup)
+    }
+
+    pub fn is_busy_with(&self, egroup: EgroupId) -> bool {
+        self.victims.contains(&egroup) || self.done.contains(&egroup)
+    }
+
+    fn begin_victim(&mut self) {
+        self.step = Step::Describing;
+        self.tried.clear();
+        self.blocks.clear();
+        self.live.clear();
+        self.looked = 0;
+    }
+
+    /// Live units that were not read yet, in runs.
+    fn unread(&self) -> Vec<UnitRun> {
+        let mut runs: Vec<UnitRun> = Vec::new();
+        for (&unit, _) in self.live.iter().filter(|(_, found)| found.data.is_none()) {
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == unit => run.count += 1,
+                _ => runs.push(UnitRun { first: unit, count: 1 }),
+            }
+        }
+        runs
+    }
+}
+
+/// Where the map has a block, without the overlay.
+enum Mapped {
+    At(EgroupId, u32),
+    Nowhere,
+    /// The page that knows is not in memory.
+    InPage(u64, PagePlace),
+}
+
+impl Volume {
+    /// Asks what the first victim's units were written for; without a victim left, the new egroup is placed.
+    pub(super) fn describe_victim(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        while let Some(&victim) = job.victims.front() {
+            let tried = job.tried.clone();
+            if self.map.directory.contains(victim)
+                && let Some(drive) = self.nearest_copy(victim, &tried, ctx)
+            {
+                let question = Question::DescribeEgroup { egroup: victim };
+                ctx.ask(self.family, self.epoch, drive, question, Purpose::Compact(number));
+                self.compaction.jobs.insert(number, job);
+                return;
+            }
+            self.give_up_victim(&mut job, ctx.now);
+        }
+        self.place_moves(number, job, ctx);
+    }
+
+    fn give_up_victim(&mut self, job: &mut Job, now: Time) {
+        let victim = job.victims.pop_front().expect("only a victim is given up");
+        self.compaction.leave_alone([victim], now);
+        job.begin_victim();
+    }
+
+    pub(crate) fn on_compact(
+        &mut self,
+        number: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
+        let Some(mut job) = self.compaction.jobs.remove(&number) else { return };
+        let victim = *job.victims.front().expect("a job that asks has a victim");
+        match (job.step, answer) {
+            (Step::Describing, Ok(Answer::Egroup { blocks })) => {
+                if self.map.units_of(victim).is_some_and(|units| units as usize == blocks.len()) {
+                    job.blocks = blocks;
+                    job.step = Step::Looking;
+                    return self.look_for_live_units(number, job, ctx);
+                }
+                job.tried.push(drive);
+                self.describe_victim(number, job, ctx);
+            }
+            (Step::Reading, Ok(Answer::Units(results))) => {
+                assert_eq!(results.len(), job.asked.len(), "each run has a result");
+                let mut good = true;
+                for (run, result) in job.asked.iter().zip(results) {
+                    let Ok(data) = result else {
+                        good = false;
+                        continue;
+                    };
+                    assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
+                    for index in 0..run.count {
+                        let found = job.live.get_mut(&(run.first + index)).expect("only live units are read");
+                        found.data = Some(data.block(index as usize));
+                    }
+                }
+                if !good {
+                    job.tried.push(drive);
+                    self.on_bad_copy(victim, drive, ctx);
+                }
+                self.read_live_units(number, job, ctx);
+            }
+            (step, Err(refusal)) => {
+                job.tried.push(drive);
+                if refusal == Refusal::NotFound {
+                    self.on_bad_copy(victim, drive, ctx);
+                }
+                match step {
+                    Step::Describing => self.describe_victim(number, job, ctx),
+                    _ => self.read_live_units(number, job, ctx),
+                }
+            }
+            (step, Ok(other)) => unreachable!("a compaction in step {step:?} is not answered by {other:?}"),
+        }
+    }
+
+    /// Finds out which units of the victim are still the place of their block. A unit that is dead stays dead, so
+    /// this need not happen in one step.
+    fn look_for_live_units(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        let victim = *job.victims.front().expect("a job that looks has a victim");
+        while job.looked < job.blocks.len() {
+            let (unit, block) = (job.looked as u32, Block(job.blocks[job.looked]));
+            match self.mapped(block, &mut job.leaves) {
+                Mapped::InPage(leaf, place) => {
+                    return self.fetch_for_compaction(number, job, leaf, place, ctx);
+                }
+                Mapped::At(egroup, at) if egroup == victim && at == unit => {
+                    job.live.insert(unit, Move { block, from: victim, unit, data: None });
+                }
+                Mapped::At(..) | Mapped::Nowhere => {}
+            }
+            job.looked += 1;
+        }
+        if job.moves.len() + job.live.len() > EGROUP_UNITS {
+            // More of it is live than was counted when it was chosen: this one and the rest have their turn later.
+            assert!(!job.moves.is_empty(), "the units of one egroup fit into one egroup");
+            job.victims.clear();
+            return self.place_moves(number, job, ctx);
+        }
+        self.read_live_units(number, job, ctx);
+    }
+
+    fn read_live_units(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        let victim = *job.victims.front().expect("a job that reads has a victim");
+        job.asked = job.unread();
+        if job.asked.is_empty() {
+            job.moves.extend(std::mem::take(&mut job.live).into_values());
+            job.done.push(victim);
+            job.victims.pop_front();
+            job.begin_victim();
+            return self.describe_victim(number, job, ctx);
+        }
+        let tried = job.tried.clone();
+        let Some(drive) = self.nearest_copy(victim, &tried, ctx) else {
+            self.give_up_victim(&mut job, ctx.now);
+            return self.describe_victim(number, job, ctx);
+        };
+        job.step = Step::Reading;
+        let question = Question::ReadUnits { egroup: victim, runs: job.asked.clone() };
+        ctx.ask(self.family, self.epoch, drive, question, Purpose::Compact(number));
+        self.compaction.jobs.insert(number, job);
+    }
+
+    fn place_moves(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        if job.moves.is_empty() {
+            // All victims are dead already: the next checkpoint will find out.
+            self.compaction.emptied.extend(job.done);
+            return;
+        }
+        // Neighbours in the address space become neighbours on the drive.
+        job.moves.sort_by_key(|moved| moved.block);
+        let mut units = Units::default();
+        for moved in &mut job.moves {
+            let data = moved.data.take().expect("what is moved was read");
+            units.push(moved.block.0, data);
+        }
+        job.step = Step::Placing;
+        self.compaction.jobs.insert(number, job);
+        self.place(units, Class::Reserve, Intent::Compact { job: number }, ctx);
+    }
+
+    /// The new egroup is durable on all members.
+    pub(crate) fn on_compact_placed(&mut self, number: u64, named: Option<NamedEgroup>, ctx: &mut Context) {
+        let named = named.expect("a compaction places units");
+        let mut job = self.compaction.jobs.remove(&number).expect("a placed egroup has its compaction");
+        assert_eq!(job.step, Step::Placing, "an egroup is placed once");
+        assert_eq!(named.units as usize, job.moves.len(), "each unit has a block that moved");
+        job.named = Some(named);
+        job.step = Step::Checking;
+        self.name_moves(number, job, ctx);
+    }
+
+    /// Names the blocks that are still where they were read. The last look and the record happen in one step, so
+    /// in the order of the log nothing comes between: what was named before is in the map or pending, and both are
+    /// looked at; what is named later overrules this record.
+    fn name_moves(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        let mut pending = Edits::default();
+        for record in self.log.pending() {
+            if let Body::Map(map) = &record.body {
+                for edit in &map.edits {
+                    pending.set(edit.block, edit.count, Place::Nowhere);
+                }
+            }
+        }
+        let mut edits: Vec<Edit> = Vec::new();
+        for index in 0..job.moves.len() {
+            let Move { block, from, unit: old, .. } = job.moves[index];
+            match self.mapped(block, &mut job.leaves) {
+                Mapped::InPage(leaf, place) => {
+                    return self.fetch_for_compaction(number, job, leaf, place, ctx);
+                }
+                Mapped::At(egroup, at) if egroup == from && at == old && !pending.overlaps(block, 1) => {
+                    add_move(&mut edits, block, index as u32);
+                }
+                Mapped::At(..) | Mapped::Nowhere => {}
+            }
+        }
+        job.leaves.clear();
+        if edits.is_empty() {
+            // Everything was written anew meanwhile.
+            self.drop_new_egroup(&job, ctx);
+            self.compaction.emptied.extend(job.done);
+            return;
+        }
+        job.step = Step::Naming;
+        let named = job.named;
+        self.compaction.jobs.insert(number, job);
+        self.push_map(MapRecord { named, edits }, Waiter::Compact(number));
+    }
+
+    fn drop_new_egroup(&mut self, job: &Job, ctx: &mut Context) {
+        let Some(named) = job.named else { return };
+        for drive in self.placing.take_written(named.egroup).unwrap_or_default() {
+            let question = Question::DeleteEgroups { egroups: vec![named.egroup] };
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
+        }
+    }
+
+    fn fetch_for_compaction(
+        &mut self,
+        number: u64,
+        mut job: Job,
+        leaf: u64,
+        place: PagePlace,
+        ctx: &mut Context,
+    ) {
+        job.fetches += 1;
+        let fetches = job.fetches;
+        self.compaction.jobs.insert(number, job);
+        if fetches > FETCHES_MAX {
+            return self.abandon_compaction(number, ctx);
+        }
+        self.fetch_leaf(leaf, place, PageWaiter::Compact { job: number }, ctx);
+    }
+
+    /// The page is in memory, or is not the page any more.
+    pub(crate) fn on_compact_page(&mut self, number: u64, ctx: &mut Context) {
+        let Some(job) = self.compaction.jobs.remove(&number) else { return };
+        match job.step {
+            Step::Looking => self.look_for_live_units(number, job, ctx),
+            Step::Checking => self.name_moves(number, job, ctx),
+            step => unreachable!("a compaction in step {step:?} waits for no page"),
+        }
+    }
+
+    /// A page cannot be read, or there is no room: its victims are left alone for a while.
+    pub(crate) fn abandon_compaction(&mut self, number: u64, ctx: &mut Context) {
+        let Some(job) = self.compaction.jobs.remove(&number) else { return };
+        assert_ne!(job.step, Step::Naming, "a record that was given a number cannot be taken back");
+        self.drop_new_egroup(&job, ctx);
+        self.compaction.leave_alone(job.victims.into_iter().chain(job.done), ctx.now);
+    }
+
+    /// The map record is durable: the victims have no live unit any more, as the next checkpoint will count.
+    pub(crate) fn on_compacted(&mut self, number: u64, ctx: &mut Context) {
+        let job = self.compaction.jobs.remove(&number).expect("a compaction ends once");
+        assert_eq!(job.step, Step::Naming, "a compaction ends when its record is durable");
+        ctx.counters.egroups_compacted += job.done.len() as u64;
+        self.compaction.emptied.extend(job.done);
+    }
+
+    /// Where the map has the block. The overlay does not matter here: what is newer than the map is named later.
+    fn mapped(&mut self, block: Block, leaves: &mut BTreeMap<PagePlace, Arc<Leaf>>) -> Mapped {
+        let edit = self.map.edits.get(block);
+        let edit = edit.or_else(|| self.map.merging.as_ref().and_then(|merging| merging.get(block)));
+        match edit {
+            Some((_, Place::At { egroup, unit })) => return Mapped::At(egroup, unit),
+            Some((_, Place::Nowhere)) => return Mapped::Nowhere,
+            None => {}
+        }
+        let number = block.0 / LEAF_BLOCKS;
+        let Some(place) = self.map.index.get(PageKind::Leaf, number) else { return Mapped::Nowhere };
+        let leaf = match leaves.entry(place) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => match self.map.pages.get(place) {
+                Some(leaf) => unknown.insert(leaf),
+                None => return Mapped::InPage(number, place),
+            },
+        };
+        let found = leaf.find((block.0 - number * LEAF_BLOCKS) as u32);
+        found.map_or(Mapped::Nowhere, |(egroup, unit, _)| Mapped::At(egroup, unit))
+    }
+}
+
+/// Adds the edit that block `block` is at `unit` of the new egroup now.
+fn add_move(edits: &mut Vec<Edit>, block: Block, unit: u32) {
+    if let Some(last) = edits.last_mut()
+        && last.block.plus(last.count) == block
+        && last.unit.is_some_and(|first| u64::from(first) + last.count == u64::from(unit))
+    {
+        last.count += 1;
+        return;
+    }
+    // Nothing of the log is done with by this: data that is newer stays in the overlay.
+    edits.push(Edit { block, count: 1, unit: Some(unit), covers: Seq(0) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_that_follow_each_other_are_one_edit() {
+        let mut edits = Vec::new();
+        for (block, unit) in [(5, 0), (6, 1), (8, 2), (9, 4)] {
+            add_move(&mut edits, Block(block), unit);
+        }
+        let told: Vec<_> = edits.iter().map(|edit| (edit.block.0, edit.count, edit.unit)).collect();
+        assert_eq!(told, [(5, 2, Some(0)), (8, 1, Some(2)), (9, 1, Some(4))]);
+    }
+}

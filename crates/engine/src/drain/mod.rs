@@ -1,0 +1,125 @@
+//! The drain: moves acknowledged data from the log to egroups.
+//! Promises: oldest first; data leaves the overlay only under a durable map record; data written meanwhile stays.
+//! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
+
+use crate::context::{Context, earlier};
+use crate::egroup::place::{Intent, Units};
+use crate::formats::record::Edit;
+use crate::identity::{Seq, Time};
+use crate::limits::{EGROUP_UNITS, Limits};
+use crate::log::overlay::{Content, Overlay};
+use crate::message::Class;
+use crate::volume::{Volume, bypass::add_block};
+
+#[derive(Debug, Default)]
+pub(crate) struct Drain {
+    /// Egroups being placed.
+    placing: usize,
+    /// Since when the oldest dirty record is known.
+    oldest: Option<(Seq, Time)>,
+    /// Units of the next egroups at most: made smaller when a pool in pieces has no room for whole ones.
+    units_max: Option<usize>,
+    /// After a refusal, client data is left alone until then.
+    blocked_until: Time,
+}
+
+impl Drain {
+    pub fn on_placed(&mut self) {
+        self.placing -= 1;
+        // What fits once may fit larger the next time.
+        self.units_max = self.units_max.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
+    }
+
+    pub fn wake_at(&self, overlay: &Overlay, limits: &Limits) -> Option<Time> {
+        let waiting = overlay.oldest_waiting().is_some();
+        let wish = None;
+        match self.oldest {
+            Some((_, since)) if waiting && self.placing < limits.drain_egroups_max => {
+                earlier(wish, since.after(limits.drain_age_us).max(self.blocked_until))
+            }
+            _ => wish,
+        }
+    }
+}
+
+impl Volume {
+    /// Why the drain works now, if it does: true stands for "as long as there is something".
+    fn drain_reason(&self, ctx: &Context) -> Option<bool> {
+        let (oldest, since) = self.drain.oldest?;
+        if self.map.edits.len() >= ctx.limits.edits_max {
+            // A checkpoint is on its way; until it is there, the log holds what comes.
+            return None;
+        }
+        let pressed = oldest <= self.pressed;
+        let urgent = self.settling || pressed || self.log.is_thin(ctx.view);
+        let waiting = !self.requests.waiting.is_empty();
+        if urgent || waiting || ctx.now.since(since) >= ctx.limits.drain_age_us {
+            return Some(true);
+        }
+        (self.overlay.dirty_bytes() >= ctx.limits.drain_bytes_begin || self.log.room() < ctx.limits.drain_bytes_begin / 4)
+            .then_some(false)
+    }
+
+    pub(crate) fn start_drain(&mut self, ctx: &mut Context) {
+        match (self.overlay.oldest_waiting(), self.drain.oldest) {
+            (None, _) => self.drain.oldest = None,
+            (Some(oldest), Some((known, _))) if oldest == known => {}
+            (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
+        }
+        if self.drain.placing >= ctx.limits.drain_egroups_max || self.drain_reason(ctx).is_none() {
+            return;
+        }
+        let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);
+        let slots = ctx.limits.drain_egroups_max - self.drain.placing;
+        let room = if self.placing.may_try_data(ctx.now) { most * slots } else { 0 };
+        // The oldest are taken, then put in order of address: neighbours end up as neighbours on the drive.
+        let mut dirty = if room > 0 {
+            self.overlay.take_oldest(room as u64, |_, _| false)
+        } else {
+            // A full pool still takes what frees space.
+            self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block))
+        };
+        dirty.sort_by_key(|piece| piece.block);
+        let (mut units, mut edits) = (Units::default(), Vec::new());
+        let mut zeroes: Vec<Edit> = Vec::new();
+        for piece in dirty {
+            self.overlay.mark_draining(piece.block, piece.count, piece.seq);
+            match piece.content {
+                Content::Zero => {
+                    zeroes.push(Edit { block: piece.block, count: piece.count, unit: None, covers: piece.seq });
+                }
+                Content::Data(data) => {
+                    for index in 0..piece.count {
+                        if units.len() == most {
+                            self.drain_egroup(std::mem::take(&mut units), std::mem::take(&mut edits), ctx);
+                        }
+                        let block = data.block(index as usize);
+                        add_block(&mut units, &mut edits, piece.block.plus(index), block, piece.seq);
+                    }
+                }
+            }
+        }
+        if !edits.is_empty() {
+            self.drain_egroup(units, edits, ctx);
+        }
+        for zeroes in zeroes.chunks(EGROUP_UNITS) {
+            self.drain_egroup(Units::default(), zeroes.to_vec(), ctx);
+        }
+    }
+
+    fn drain_egroup(&mut self, units: Units, edits: Vec<Edit>, ctx: &mut Context) {
+        self.drain.placing += 1;
+        self.place(units, Class::Data, Intent::Drain { edits }, ctx);
+    }
+
+    /// No group has room for an egroup of this size: the data stays in the log, and smaller ones are tried.
+    pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, ctx: &Context) {
+        self.drain.placing -= 1;
+        self.drain.blocked_until = ctx.now.after(200_000);
+        let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);
+        self.drain.units_max = Some((most / 4).max(8));
+        for edit in edits {
+            self.overlay.unmark(edit.block, edit.count, edit.covers);
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Egroups from the owner's side: filling them and finding a place for them. (What a drive does with one is
+//! in `keeper`.)
+
+pub mod place;

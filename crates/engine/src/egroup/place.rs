@@ -1,0 +1,331 @@
+//! Placing egroups: chooses a group, has all its members write the egroup, and says when it may be named.
+//! Promises: an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
+//! given up is deleted; when no group has room for client data the pool counts as full until that changes.
+//! Leaves to others: naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::context::{Context, Purpose, earlier};
+use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
+use crate::identity::{DriveId, EgroupId, Epoch, GroupId, Time};
+use crate::limits::EGROUP_UNITS;
+use crate::message::{Answer, Class, Question, Refusal};
+use crate::sabotage::{Bug, planted};
+use crate::volume::{Volume, Waiter, write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The units of an egroup to be, each with the vDisk block (or page) it is written for.
+#[derive(Debug, Clone, Default)]
+pub struct Units {
+    pub data: Vec<Buffer>,
+    pub blocks: Vec<u64>,
+}
+
+impl Units {
+    /// Adds one unit and gives its number.
+    pub fn push(&mut self, block: u64, data: Buffer) -> u32 {
+        assert_eq!(data.len(), BLOCK, "a unit is one block");
+        assert!(self.len() < EGROUP_UNITS, "an egroup has a limit");
+        self.data.push(write::aligned(data));
+        self.blocks.push(block);
+        self.data.len() as u32 - 1
+    }
+
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+}
+
+/// What an egroup is for, and what is done when it is placed.
+#[derive(Debug)]
+pub(crate) enum Intent {
+    Drain { edits: Vec<Edit> },
+    Bypass { edits: Vec<Edit>, locks: Vec<u64> },
+    Compact { job: u64 },
+    Pages,
+}
+
+#[derive(Debug)]
+struct Job {
+    egroup: EgroupId,
+    group: GroupId,
+    class: Class,
+    units: Units,
+    intent: Intent,
+    waiting: BTreeSet<DriveId>,
+    written: BTreeSet<DriveId>,
+    /// Groups that had no room.
+    tried: BTreeSet<GroupId>,
+    /// Some member refused; when all have answered it is tried elsewhere.
+    refused: bool,
+    /// Without any group to go to it is tried again at this time.
+    again_at: Option<Time>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Placing {
+    epoch: Epoch,
+    counter: u32,
+    last: u64,
+    jobs: BTreeMap<u64, Job>,
+    /// Which drives wrote an egroup that is placed and not named yet.
+    written: BTreeMap<EgroupId, BTreeSet<DriveId>>,
+    /// Since when no group has room for client data.
+    full_since: Option<Time>,
+    /// When client data may be tried again although the pool was full.
+    probe_at: Time,
+}
+
+impl Placing {
+    pub fn new(epoch: Epoch) -> Self {
+        Self { epoch, counter: 0, last: 0, jobs: BTreeMap::new(), written: BTreeMap::new(), full_since: None, probe_at: Time(0) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.full_since.is_some()
+    }
+
+    /// When full, one attempt now and then finds out whether that is still so.
+    pub fn may_try_data(&self, now: Time) -> bool {
+        self.full_since.is_none() || now >= self.probe_at
+    }
+
+    /// Whether this egroup is being written, so it is no orphan.
+    pub fn is_writing(&self, egroup: EgroupId) -> bool {
+        self.jobs.values().any(|job| job.egroup == egroup)
+    }
+
+    /// The egroups being written.
+    pub fn writing(&self) -> impl Iterator<Item = EgroupId> + '_ {
+        self.jobs.values().map(|job| job.egroup)
+    }
+
+    /// The newest name given out: anything beyond is still to come.
+    pub fn newest(&self) -> EgroupId {
+        EgroupId::new(self.epoch, self.counter)
+    }
+
+    /// The drives that wrote this egroup: told once, when it is named or given up.
+    pub fn take_written(&mut self, egroup: EgroupId) -> Option<BTreeSet<DriveId>> {
+        self.written.remove(&egroup)
+    }
+
+    pub fn on_view(&mut self) {
+        self.probe_at = Time(0);
+        for job in self.jobs.values_mut() {
+            job.again_at = job.again_at.map(|_| Time(0));
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let again = self.jobs.values().filter_map(|job| job.again_at).fold(None, earlier);
+        if self.full_since.is_some() { earlier(again, self.probe_at) } else { again }
+    }
+}
+
+impl Volume {
+    /// Writes `units` to a group. The intent tells what follows.
+    pub(crate) fn place(&mut self, units: Units, class: Class, intent: Intent, ctx: &mut Context) -> u64 {
+        self.placing.last += 1;
+        let number = self.placing.last;
+        let job = Job {
+            egroup: EgroupId::default(),
+            group: GroupId::default(),
+            class,
+            units,
+            intent,
+            waiting: BTreeSet::new(),
+            written: BTreeSet::new(),
+            tried: BTreeSet::new(),
+            refused: false,
+            again_at: None,
+        };
+        if job.units.is_empty() {
+            // Nothing but zeros: there is nothing to write, only to name.
+            self.placing.jobs.insert(number, job);
+            self.on_placed(number, ctx);
+        } else {
+            self.send(number, job, ctx);
+        }
+        number
+    }
+
+    fn send(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        job.waiting.clear();
+        job.written.clear();
+        job.refused = false;
+        job.again_at = None;
+        let Some(group) = self.choose_group(&job, ctx) else {
+            return self.on_no_group(number, job, ctx);
+        };
+        self.placing.counter += 1;
+        job.egroup = EgroupId::new(self.placing.epoch, self.placing.counter);
+        job.group = group;
+        let members: Vec<DriveId> = ctx.members(group).iter().copied().filter(|&drive| ctx.is_up(drive)).collect();
+        for drive in members {
+            job.waiting.insert(drive);
+            let question = Question::WriteEgroup {
+                egroup: job.egroup,
+                class: job.class,
+                units: job.units.data.clone(),
+                blocks: job.units.blocks.clone(),
+                replace: false,
+            };
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Place(number));
+        }
+        self.placing.jobs.insert(number, job);
+    }
+
+    /// A group of the family's factor that was not tried yet: members all up before some, the first member own
+    /// before others', then by a draw weighted with free space.
+    fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
+        let mut best: Option<(u32, u64, GroupId)> = None;
+        let view = ctx.view;
+        for (&group, members) in &view.groups {
+            if members.members.len() != self.factor as usize || job.tried.contains(&group) {
+                continue;
+            }
+            let up = members.members.iter().filter(|&&drive| ctx.is_up(drive)).count();
+            if up == 0 {
+                continue;
+            }
+            let own = members.members.iter().any(|&drive| ctx.is_own(drive));
+            let free = members.members.iter().filter_map(|drive| ctx.free.get(drive)).min().copied();
+            // Two draws weighted by free space and the better one taken would herd; one draw spreads.
+            let weight = free.unwrap_or(1 << 30) / BLOCK as u64 + 1;
+            let drawn = ctx.draw.below(weight);
+            let rank = up as u32 * 2 + u32::from(own);
+            if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
+                best = Some((rank, drawn, group));
+            }
+        }
+        best.map(|(_, _, group)| group)
+    }
+
+    fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        let no_room = !job.tried.is_empty();
+        if job.class == Class::Data && no_room {
+            self.placing.full_since.get_or_insert(ctx.now);
+            self.placing.probe_at = ctx.now.after(200_000);
+            self.on_place_refused(job.intent, ctx);
+            return;
+        }
+        if let Intent::Compact { job } = job.intent {
+            // Nobody needs it now.
+            return self.abandon_compaction(job, ctx);
+        }
+        // Pages have nowhere else to go: they wait until something is deleted or a drive is up.
+        job.tried.clear();
+        job.again_at = Some(ctx.now.after(50_000));
+        self.placing.jobs.insert(number, job);
+    }
+
+    /// Jobs that found no group try again.
+    pub(crate) fn retry_placing(&mut self, ctx: &mut Context) {
+        let due: Vec<u64> = self
+            .placing
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.again_at.is_some_and(|at| at <= ctx.now))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in due {
+            let job = self.placing.jobs.remove(&number).expect("it was just found");
+            self.send(number, job, ctx);
+        }
+    }
+
+    pub(crate) fn on_egroup_written(
+        &mut self,
+        number: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
+        let Some(job) = self.placing.jobs.get_mut(&number) else { return };
+        if !job.waiting.remove(&drive) {
+            return;
+        }
+        match answer {
+            Ok(_) => {
+                job.written.insert(drive);
+            }
+            Err(refusal) => {
+                job.refused = true;
+                if refusal == Refusal::NoSpace {
+                    let group = job.group;
+                    job.tried.insert(group);
+                }
+            }
+        }
+        if planted(Bug::MapBeforeData) && !job.refused {
+            job.written.append(&mut job.waiting);
+        }
+        if !job.waiting.is_empty() {
+            return;
+        }
+        if !job.refused {
+            ctx.counters.egroups_written += 1;
+            if job.class == Class::Data {
+                self.placing.full_since = None;
+            }
+            return self.on_placed(number, ctx);
+        }
+        // Some copies may exist under a name that will never be used: they go.
+        let job = self.placing.jobs.remove(&number).expect("it was just found");
+        for &drive in &job.written {
+            let question = Question::DeleteEgroups { egroups: vec![job.egroup] };
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
+        }
+        self.send(number, job, ctx);
+    }
+
+    /// All members have it.
+    fn on_placed(&mut self, number: u64, ctx: &mut Context) {
+        let job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
+        let units = job.units.len() as u32;
+        let named = (units > 0).then_some(NamedEgroup { egroup: job.egroup, group: job.group, units });
+        if named.is_some() {
+            self.placing.written.insert(job.egroup, job.written);
+        }
+        match job.intent {
+            Intent::Drain { edits } => {
+                ctx.counters.units_drained += u64::from(units);
+                self.drain.on_placed();
+                self.push_map(MapRecord { named, edits }, Waiter::Drain);
+            }
+            Intent::Bypass { edits, locks } => {
+                let waiter = self.on_bypass_placed(locks);
+                self.push_map(MapRecord { named, edits }, waiter);
+            }
+            Intent::Compact { job } => self.on_compact_placed(job, named, ctx),
+            Intent::Pages => {
+                let named = named.expect("pages take units");
+                self.on_pages_placed(number, named, ctx);
+            }
+        }
+    }
+
+    pub(crate) fn push_map(&mut self, map: MapRecord, waiter: Waiter) {
+        // Data first, then the record that names it: the egroup is flushed on all members by now. A cut in
+        // between leaves unnamed bytes, which the audit frees.
+        let seq = self.log.push(Body::Map(Arc::new(map)));
+        self.waiters.insert(seq, waiter);
+    }
+
+    fn on_place_refused(&mut self, intent: Intent, ctx: &mut Context) {
+        match intent {
+            Intent::Drain { edits } => self.on_drain_refused(edits, ctx),
+            Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
+            Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where things are in the data area of a drive: two superblocks, the egroup table, the units.
+//! Everything is derived from the length of the area; nothing of it is stored.
+
+use crate::buffer::BLOCK;
+use crate::formats::superblock::COPIES;
+use crate::limits::EGROUP_UNITS;
+
+/// Vdisk blocks of units in one block of a trailer.
+pub const TRAILER_ENTRIES: usize = BLOCK / 8;
+
+/// Blocks that the trailer of an egroup of `units` takes.
+pub const fn trailer_blocks(units: u32) -> u64 {
+    (units as u64).div_ceil(TRAILER_ENTRIES as u64)
+}
+
+/// Blocks that an egroup of `units` takes: the units, and the trailer behind them.
+pub const fn run_blocks(units: u32) -> u64 {
+    units as u64 + trailer_blocks(units)
+}
+
+const _: () = assert!(run_blocks(EGROUP_UNITS as u32) == 962, "a whole egroup takes 962 blocks");
+
+/// The division of one data area, in blocks of 4 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Entries of the egroup table, one block each.
+    pub entries: u32,
+    /// First block of the table.
+    pub table: u64,
+    /// First block of the units.
+    pub units: u64,
+    /// First block behind the units.
+    pub end: u64,
+}
+
+impl Layout {
+    /// The division of a data area of `bytes`; there is one table entry for each MiB, at least 64.
+    pub fn of(bytes: u64) -> Layout {
+        let entries = u32::try_from((bytes >> 20).max(64)).expect("a drive is smaller than 4 PiB");
+        let table = COPIES as u64;
+        let units = table + u64::from(entries);
+        let end = bytes / BLOCK as u64;
+        Layout { entries, table, units: units.min(end), end }
+    }
+
+    /// Byte of the table page of `slot`.
+    pub fn page_offset(&self, slot: u32) -> u64 {
+        assert!(slot < self.entries, "a slot lies inside the table");
+        (self.table + u64::from(slot)) * BLOCK as u64
+    }
+
+    /// Whether a run of `blocks` from `first` on lies inside the units.
+    pub fn holds(&self, first: u64, blocks: u64) -> bool {
+        first >= self.units && first.checked_add(blocks).is_some_and(|end| end <= self.end)
+    }
+}

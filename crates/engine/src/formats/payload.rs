@@ -1,0 +1,239 @@
+//! The payloads of map and checkpoint records. (The payload of a data record is its blocks.)
+//! Lengths are those that [`Record::payload_bytes`] tells, before padding to whole blocks.
+
+use crate::buffer::{Buffer, Pages};
+use crate::formats::fields::{put_u32, put_u64, u32_at, u64_at};
+use crate::formats::frame::RecordKind;
+use crate::formats::record::{
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, NamedEgroup, PageKind, PagePlace, Record,
+};
+use crate::identity::{Block, EgroupId, GroupId, Seq};
+use std::sync::Arc;
+
+const MAP_MAGIC: u32 = u32::from_le_bytes(*b"WfMR");
+const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"WfCP");
+pub const VERSION: u32 = 1;
+const HEAD: usize = 64;
+const EDIT: usize = 40;
+const NAMED: usize = 24;
+const INDEX: usize = 40;
+
+/// The payload of a record, padded to whole blocks, without a copy where it is data already; None for
+/// records without one.
+pub fn encode(record: &Record) -> Option<Buffer> {
+    match &record.body {
+        Body::Data { data, .. } => Some(data.clone()),
+        Body::Zero { .. } => None,
+        Body::Map(map) => {
+            let mut pages = Pages::zeroed(record.payload_bytes());
+            encode_map(map, pages.bytes_mut());
+            Some(pages.freeze())
+        }
+        Body::Checkpoint(checkpoint) => {
+            let mut pages = Pages::zeroed(record.payload_bytes());
+            encode_checkpoint(checkpoint, pages.bytes_mut());
+            Some(pages.freeze())
+        }
+    }
+}
+
+/// The record whose header said `kind`, `block` and `count`, with this payload (without padding).
+pub fn decode(seq: Seq, kind: RecordKind, block: u64, count: u64, payload: Buffer) -> Option<Record> {
+    let body = match kind {
+        RecordKind::Data => Body::Data { block: Block(block), data: payload },
+        RecordKind::Zero => Body::Zero { block: Block(block), count },
+        RecordKind::Map => Body::Map(Arc::new(decode_map(payload.bytes())?)),
+        RecordKind::Checkpoint => Body::Checkpoint(Arc::new(decode_checkpoint(payload.bytes())?)),
+        RecordKind::Fence | RecordKind::Trim | RecordKind::Drop => return None,
+    };
+    Some(Record { seq, body })
+}
+
+fn put_named(bytes: &mut [u8], named: &NamedEgroup) {
+    put_u64(bytes, 0, named.egroup.0);
+    put_u32(bytes, 8, named.group.0);
+    put_u32(bytes, 12, named.units);
+}
+
+fn named_at(bytes: &[u8]) -> NamedEgroup {
+    NamedEgroup { egroup: EgroupId(u64_at(bytes, 0)), group: GroupId(u32_at(bytes, 8)), units: u32_at(bytes, 12) }
+}
+
+fn encode_map(map: &MapRecord, bytes: &mut [u8]) {
+    put_u32(bytes, 0, MAP_MAGIC);
+    put_u32(bytes, 4, VERSION);
+    put_u32(bytes, 8, map.edits.len() as u32);
+    if let Some(named) = &map.named {
+        put_u32(bytes, 12, 1);
+        put_named(&mut bytes[16..], named);
+    }
+    for (edit, bytes) in map.edits.iter().zip(bytes[HEAD..].chunks_exact_mut(EDIT)) {
+        put_u64(bytes, 0, edit.block.0);
+        put_u64(bytes, 8, edit.count);
+        put_u64(bytes, 16, edit.covers.0);
+        put_u32(bytes, 24, u32::from(edit.unit.is_some()));
+        put_u32(bytes, 28, edit.unit.unwrap_or(0));
+    }
+}
+
+/// None if these bytes are not a whole map record.
+pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
+    if bytes.len() < HEAD || u32_at(bytes, 0) != MAP_MAGIC || u32_at(bytes, 4) != VERSION {
+        return None;
+    }
+    let edits = u32_at(bytes, 8) as usize;
+    if (bytes.len() - HEAD) % EDIT != 0 || (bytes.len() - HEAD) / EDIT != edits {
+        return None;
+    }
+    let named = match u32_at(bytes, 12) {
+        0 => None,
+        1 => Some(named_at(&bytes[16..])),
+        _ => return None,
+    };
+    let mut map = MapRecord { named, edits: Vec::with_capacity(edits) };
+    for bytes in bytes[HEAD..].chunks_exact(EDIT) {
+        let unit = match u32_at(bytes, 24) {
+            0 => None,
+            1 => Some(u32_at(bytes, 28)),
+            _ => return None,
+        };
+        map.edits.push(Edit {
+            block: Block(u64_at(bytes, 0)),
+            count: u64_at(bytes, 8),
+            covers: Seq(u64_at(bytes, 16)),
+            unit,
+        });
+    }
+    Some(map)
+}
+
+fn encode_checkpoint(checkpoint: &Checkpoint, bytes: &mut [u8]) {
+    put_u32(bytes, 0, CHECKPOINT_MAGIC);
+    put_u32(bytes, 4, VERSION);
+    put_u32(bytes, 8, checkpoint.map_egroups.len() as u32);
+    put_u32(bytes, 12, checkpoint.index.len() as u32);
+    put_u64(bytes, 16, checkpoint.replay_from.0);
+    put_u64(bytes, 24, checkpoint.mapped);
+    put_u64(bytes, 32, checkpoint.map_to.0);
+    let (named, index) = bytes[HEAD..].split_at_mut(NAMED * checkpoint.map_egroups.len());
+    for (egroup, bytes) in checkpoint.map_egroups.iter().zip(named.chunks_exact_mut(NAMED)) {
+        put_named(bytes, egroup);
+    }
+    for (entry, bytes) in checkpoint.index.iter().zip(index.chunks_exact_mut(INDEX)) {
+        let kind = match entry.kind {
+            PageKind::Leaf => 1,
+            PageKind::Directory => 2,
+        };
+        put_u32(bytes, 0, kind);
+        put_u64(bytes, 8, entry.number);
+        put_u64(bytes, 16, entry.place.egroup.0);
+        put_u32(bytes, 24, entry.place.unit);
+        put_u32(bytes, 28, entry.place.units);
+    }
+}
+
+/// None if these bytes are not a whole checkpoint record.
+pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
+    if bytes.len() < HEAD || u32_at(bytes, 0) != CHECKPOINT_MAGIC || u32_at(bytes, 4) != VERSION {
+        return None;
+    }
+    let (egroups, entries) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12) as usize);
+    let named_bytes = egroups.checked_mul(NAMED)?;
+    if named_bytes.checked_add(entries.checked_mul(INDEX)?)? != bytes.len() - HEAD {
+        return None;
+    }
+    let (named, index) = bytes[HEAD..].split_at(named_bytes);
+    let mut places = Vec::with_capacity(entries);
+    for bytes in index.chunks_exact(INDEX) {
+        let kind = match u32_at(bytes, 0) {
+            1 => PageKind::Leaf,
+            2 => PageKind::Directory,
+            _ => return None,
+        };
+        let egroup = EgroupId(u64_at(bytes, 16));
+        let place = PagePlace { egroup, unit: u32_at(bytes, 24), units: u32_at(bytes, 28) };
+        places.push(IndexPlace { kind, number: u64_at(bytes, 8), place });
+    }
+    Some(Checkpoint {
+        map_to: Seq(u64_at(bytes, 32)),
+        replay_from: Seq(u64_at(bytes, 16)),
+        mapped: u64_at(bytes, 24),
+        map_egroups: named.chunks_exact(NAMED).map(named_at).collect(),
+        index: places,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BLOCK;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, RngCore, SeedableRng};
+
+    fn random_named(random: &mut SmallRng) -> NamedEgroup {
+        NamedEgroup { egroup: EgroupId(random.random()), group: GroupId(random.random()), units: random.random() }
+    }
+
+    fn random_body(random: &mut SmallRng) -> Body {
+        if random.random() {
+            let edits = (0..random.random_range(0..300)).map(|_| Edit {
+                block: Block(random.random()),
+                count: random.random(),
+                unit: random.random::<bool>().then(|| random.random()),
+                covers: Seq(random.random()),
+            });
+            let edits = edits.collect();
+            Body::Map(Arc::new(MapRecord { named: random.random::<bool>().then(|| random_named(random)), edits }))
+        } else {
+            let index = (0..random.random_range(0..200)).map(|_| IndexPlace {
+                kind: if random.random() { PageKind::Leaf } else { PageKind::Directory },
+                number: random.random(),
+                place: PagePlace {
+                    egroup: EgroupId(random.random()),
+                    unit: random.random(),
+                    units: random.random(),
+                },
+            });
+            let index = index.collect();
+            let map_egroups = (0..random.random_range(0..50)).map(|_| random_named(random)).collect();
+            let (map_to, replay_from) = (Seq(random.random()), Seq(random.random()));
+            let mapped = random.random();
+            Body::Checkpoint(Arc::new(Checkpoint { map_to, replay_from, mapped, map_egroups, index }))
+        }
+    }
+
+    #[test]
+    fn records_come_back_as_they_were() {
+        let mut random = SmallRng::seed_from_u64(3);
+        for number in 0..300 {
+            let record = Record { seq: Seq(number), body: random_body(&mut random) };
+            let payload = encode(&record).expect("both kinds have a payload");
+            assert_eq!(payload.len(), record.payload_bytes().next_multiple_of(BLOCK));
+            let payload = payload.slice(0..record.payload_bytes());
+            let kind = match record.body {
+                Body::Map(_) => RecordKind::Map,
+                _ => RecordKind::Checkpoint,
+            };
+            assert_eq!(decode(Seq(number), kind, 0, 0, payload.clone()), Some(record));
+            let shorter = payload.slice(0..random.random_range(0..payload.len()));
+            assert_eq!(decode(Seq(number), kind, 0, 0, shorter), None);
+        }
+    }
+
+    #[test]
+    fn any_bytes_may_come() {
+        let mut random = SmallRng::seed_from_u64(4);
+        for _ in 0..3000 {
+            let mut bytes = vec![0; random.random_range(0..400)];
+            random.fill_bytes(&mut bytes);
+            if bytes.len() >= HEAD && random.random() {
+                put_u32(&mut bytes, 0, if random.random() { MAP_MAGIC } else { CHECKPOINT_MAGIC });
+                put_u32(&mut bytes, 4, VERSION);
+                put_u32(&mut bytes, 8, random.random_range(0..10));
+                put_u32(&mut bytes, 12, random.random_range(0..10));
+            }
+            let _ = decode_map(&bytes);
+            let _ = decode_checkpoint(&bytes);
+        }
+    }
+}

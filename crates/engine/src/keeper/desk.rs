@@ -1,0 +1,147 @@
+//! The keeper's desk: which calls are open, which drive operations are in flight and what each is for,
+//! and what this step wants done.
+//! Promises: each call is answered once; each token is used once.
+
+use crate::identity::{DriveId, FamilyId, ShardId};
+use crate::interface::{Area, DriveOperation, DriveWork, Notice};
+use crate::keeper::Effects;
+use crate::message::{Answer, Message, Refusal};
+use std::collections::BTreeMap;
+
+/// Who asked, and what to call the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Caller {
+    pub from: ShardId,
+    pub call: u64,
+    pub family: FamilyId,
+}
+
+/// What a drive operation in flight is for.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Superblocks: both copies, or the one of this number after both could not be read at once.
+    Superblock { copy: Option<usize> },
+    /// The write of both superblocks at formatting.
+    Format,
+    /// A flush before the drive is looked through.
+    FirstFlush,
+    /// A part of an area that is looked through at opening.
+    Sweep { area: Area, offset: u64, len: u32 },
+    /// A frame of the log.
+    Frame { number: u64 },
+    /// A part of a job of reading the log.
+    LogPart { job: u64, part: usize },
+    /// Something an egroup's job wrote to the data area.
+    Stored { job: u64 },
+    /// The flush of the data area.
+    Flush,
+    /// A part of a job of reading units.
+    Units { job: u64, part: usize },
+    /// One unit of such a part, read again alone.
+    Unit { job: u64, part: usize, index: usize },
+    /// The trailer of an egroup.
+    Trailer { job: u64 },
+    /// After this the run may be used again.
+    Discard { first: u64, blocks: u64 },
+}
+
+impl Work {
+    /// Whether it only reads.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Work::Superblock { .. }
+            | Work::Sweep { .. }
+            | Work::LogPart { .. }
+            | Work::Units { .. }
+            | Work::Unit { .. }
+            | Work::Trailer { .. } => true,
+            Work::Format
+            | Work::FirstFlush
+            | Work::Frame { .. }
+            | Work::Stored { .. }
+            | Work::Flush
+            | Work::Discard { .. } => false,
+        }
+    }
+}
+
+pub(super) struct Desk {
+    pub drive: DriveId,
+    token_base: u64,
+    counter: u64,
+    flights: BTreeMap<u64, Work>,
+    calls: BTreeMap<(ShardId, u64), FamilyId>,
+    pub effects: Effects,
+}
+
+impl Desk {
+    pub fn new(drive: DriveId, token_base: u64) -> Self {
+        assert!(token_base & ((1 << 40) - 1) == 0, "the low 40 bits of a token are the keeper's own");
+        Self {
+            drive,
+            token_base,
+            counter: 0,
+            flights: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            effects: Effects::default(),
+        }
+    }
+
+    pub fn submit(&mut self, area: Area, work: DriveWork, purpose: Work) {
+        self.counter += 1;
+        assert!(self.counter < 1 << 40, "a keeper does fewer than 2^40 operations");
+        let token = self.token_base | self.counter;
+        self.flights.insert(token, purpose);
+        self.effects.operations.push(DriveOperation { token, drive: self.drive, area, work });
+    }
+
+    /// What the operation that ended was for; None if it was forgotten.
+    pub fn landed(&mut self, token: u64) -> Option<Work> {
+        self.flights.remove(&token)
+    }
+
+    /// False if this very call is being worked on already.
+    pub fn begin(&mut self, caller: Caller) -> bool {
+        self.calls.insert((caller.from, caller.call), caller.family).is_none()
+    }
+
+    pub fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
+        let known = self.calls.remove(&(caller.from, caller.call));
+        assert!(known == Some(caller.family), "each call is answered once");
+        let Caller { from, call, family } = caller;
+        // What is free is filled in at the end of the step, when it is known.
+        let message = Message::Answer { call, drive: self.drive, family, free: 0, answer };
+        self.effects.messages.push((from, message));
+    }
+
+    pub fn refuse(&mut self, caller: Caller, refusal: Refusal) {
+        self.answer(caller, Err(refusal));
+    }
+
+    pub fn notice(&mut self, notice: Notice) {
+        self.effects.notices.push(notice);
+    }
+
+    /// The drive failed: nothing comes back any more, and nobody waits any longer.
+    pub fn abandon(&mut self) {
+        self.flights.clear();
+        self.effects.operations.clear();
+        for ((from, call), family) in std::mem::take(&mut self.calls) {
+            let answer = Err(Refusal::DriveGone);
+            let message = Message::Answer { call, drive: self.drive, family, free: 0, answer };
+            self.effects.messages.push((from, message));
+        }
+    }
+
+    /// Hands over what this step wants done.
+    pub fn hand_over(&mut self, free: u64, effects: &mut Effects) {
+        for (_, message) in &mut self.effects.messages {
+            if let Message::Answer { free: place, .. } = message {
+                *place = free;
+            }
+        }
+        effects.operations.append(&mut self.effects.operations);
+        effects.messages.append(&mut self.effects.messages);
+        effects.notices.append(&mut self.effects.notices);
+    }
+}

@@ -1,0 +1,58 @@
+//! Finding the egroups of a drive again: every page of the table is looked at, and the free space is what
+//! no page names.
+
+use crate::buffer::BLOCK;
+use crate::formats::table::TablePage;
+use crate::keeper::desk::Desk;
+use crate::keeper::egroups::{Name, Store, Stored};
+
+/// The pages found so far.
+#[derive(Default)]
+pub(super) struct TableLoad {
+    pages: Vec<TablePage>,
+}
+
+impl TableLoad {
+    /// Pages from the byte `offset` of the data area on.
+    pub fn feed(&mut self, store: &Store, offset: u64, bytes: &[u8]) {
+        let slot = offset / BLOCK as u64 - store.layout.table;
+        for (slot, page) in (slot..).zip(bytes.chunks_exact(BLOCK)) {
+            // A page of an earlier life of the drive, or of another place, is as good as none.
+            let page = TablePage::decode(page);
+            let ours = |page: &TablePage| {
+                page.incarnation == store.incarnation
+                    && u64::from(page.slot) == slot
+                    && store.layout.holds(page.first, page.blocks())
+            };
+            self.pages.extend(page.filter(ours));
+        }
+    }
+
+    /// Everything was fed: makes an empty store hold it.
+    pub fn finish(mut self, store: &mut Store, desk: &mut Desk) {
+        // The newest revision of each name first, so that it is the one that is kept.
+        self.pages.sort_unstable_by_key(|page| (page.family, page.egroup, std::cmp::Reverse(page.revision)));
+        for page in self.pages {
+            let (name, slot): (Name, u32) = ((page.family, page.egroup), page.slot);
+            let (first, blocks) = (page.first, page.blocks());
+            store.free_slots.remove(&slot);
+            let taken = store.space.take(first, blocks);
+            if taken && !store.egroups.contains_key(&name) {
+                let stored = Stored {
+                    slot,
+                    revision: page.revision,
+                    first,
+                    trailer_crc: page.trailer_crc,
+                    checksums: page.checksums,
+                    flushed: false,
+                    told: false,
+                };
+                store.egroups.insert(name, stored);
+            } else {
+                // A copy that was replaced, or (which should not be) one that names blocks of another. Its
+                // page goes, or it would come back when the other one is deleted.
+                store.erase_stray(name, slot, first, if taken { blocks } else { 0 }, desk);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What a keeper holds of one family's log: where each record lies, who may write, what was trimmed.
+//! Leaves to others: the frames that the records lie in (`ring`).
+
+use crate::formats::frame::RecordKind;
+use crate::identity::{Epoch, Seq, ShardId, Time};
+use crate::keeper::desk::Caller;
+use std::collections::BTreeMap;
+
+/// Where a record is: queued, or in a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Home {
+    /// The position in the queue.
+    Queued(u64),
+    /// The number of the frame; it may still be in flight.
+    Frame(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub home: Home,
+    /// First block of the payload in the ring.
+    pub payload: u64,
+    pub payload_len: u32,
+    pub payload_crc: u32,
+    pub epoch: Epoch,
+    pub kind: RecordKind,
+    pub block: u64,
+    pub count: u64,
+    /// The damage was told already.
+    pub told: bool,
+}
+
+impl Place {
+    pub fn is_settled(&self, settled: u64) -> bool {
+        matches!(self.home, Home::Frame(number) if number <= settled)
+    }
+}
+
+/// What was accepted in the newest epoch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Run {
+    pub epoch: Epoch,
+    /// The lowest record accepted in it: older epochs count only below.
+    pub begin: Seq,
+    /// The highest.
+    pub high: Seq,
+}
+
+#[derive(Default)]
+pub(super) struct Holding {
+    pub places: BTreeMap<Seq, Place>,
+    pub run: Run,
+    pub trimmed: Seq,
+    /// The lowest epoch that may ask; in memory, perhaps not durable yet.
+    pub fence: Epoch,
+    /// The highest fence that is durable, and the frame it is in.
+    pub durable_fence: Option<(Epoch, u64)>,
+    /// A frame with a newer fence, or a new copy of the durable one, is in flight.
+    pub fence_moving: bool,
+    pub fence_waiters: Vec<(Caller, Epoch)>,
+    /// Who asked last in the highest epoch.
+    pub owner: Option<ShardId>,
+    pub asked_at: Time,
+}
+
+impl Holding {
+    pub fn has(&self, seq: Seq, epoch: Epoch) -> bool {
+        seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch == epoch)
+    }
+
+    /// Takes out the records up to `up_to`.
+    pub fn take_trimmed(&mut self, up_to: Seq) -> BTreeMap<Seq, Place> {
+        self.trimmed = self.trimmed.max(up_to);
+        if self.places.first_key_value().is_none_or(|(low, _)| *low > up_to) {
+            return BTreeMap::new();
+        }
+        let kept = self.places.split_off(&up_to.next());
+        std::mem::replace(&mut self.places, kept)
+    }
+
+    /// Takes out the records at and after `from` that are older than `epoch`.
+    pub fn take_older(&mut self, from: Seq, epoch: Epoch) -> Vec<Place> {
+        let void = self.places.range(from..).filter(|(_, place)| place.epoch < epoch);
+        let void: Vec<Seq> = void.map(|(seq, _)| *seq).collect();
+        void.iter().filter_map(|seq| self.places.remove(seq)).collect()
+    }
+
+    /// A record of `epoch` is accepted, the first of its epoch at `begin`: takes out what it makes void.
+    pub fn enter(&mut self, epoch: Epoch, begin: Seq, seq: Seq) -> Vec<Place> {
+        if epoch < self.run.epoch {
+            return Vec::new();
+        }
+        let mut void = Vec::new();
+        if epoch > self.run.epoch {
+            void = self.take_older(begin, epoch);
+            self.run = Run { epoch, begin, high: seq };
+        } else if begin < self.run.begin {
+            void = self.take_older(begin, epoch);
+            self.run.begin = begin;
+        }
+        self.run.high = self.run.high.max(seq);
+        void
+    }
+}

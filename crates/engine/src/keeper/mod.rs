@@ -1,0 +1,346 @@
+//! The keeper of one drive: the half of a shard that looks after a log ring, egroups and fences.
+//! Promises: each ask gets one answer; what it answers as done is durable; what it gives out is verified.
+//! Leaves to others: what the records and units mean (the owners), and touching the drive (the node).
+//!
+//! `ring*` is the log, `egroup*` are the egroups, `opening` and `sweep` find both again, `desk` knows which
+//! calls and operations are open.
+
+mod desk;
+mod egroup_change;
+mod egroup_load;
+mod egroup_read;
+mod egroups;
+mod holding;
+mod opening;
+mod pressure;
+mod ring;
+mod ring_append;
+mod ring_read;
+pub mod ring_replay;
+pub mod ring_scan;
+mod ring_write;
+mod space;
+mod sweep;
+#[cfg(test)]
+mod tests;
+
+use crate::buffer::Buffer;
+use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
+use crate::interface::{DriveFault, DriveOperation, DriveResult, DriveTrouble, Geometry, Notice};
+use crate::limits::Limits;
+use crate::message::{Message, Question, Refusal};
+use crate::sabotage::{Bug, planted};
+use desk::{Caller, Desk, Work};
+use egroup_change::WriteOrder;
+use egroups::Store;
+use opening::{Opening, Progress};
+use ring::Ring;
+use std::collections::BTreeMap;
+
+/// Asks that wait for the drive to be opened at most; more are not answered, and come again.
+const WAITING_MAX: usize = 1024;
+
+/// What a keeper wants done.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub operations: Vec<DriveOperation>,
+    pub messages: Vec<(ShardId, Message)>,
+    pub notices: Vec<Notice>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Opening,
+    Ready,
+    Failed,
+}
+
+/// One egroup as it lies on the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredEgroup {
+    pub family: FamilyId,
+    pub egroup: EgroupId,
+    /// First 4 KiB block of its run, counted from the start of the data area.
+    pub first: u64,
+    /// Blocks of the run: the units and the trailer behind them.
+    pub blocks: u64,
+    pub units: u32,
+}
+
+enum Phase {
+    Opening(Box<Opening>),
+    Ready,
+    Failed,
+}
+
+/// An ask that came while the drive was being opened.
+struct Waiting {
+    caller: Caller,
+    epoch: Epoch,
+    question: Question,
+}
+
+pub struct Keeper {
+    phase: Phase,
+    limits: Limits,
+    desk: Desk,
+    ring: Ring,
+    store: Store,
+    waiting: Vec<Waiting>,
+    /// Calls that drop a family and wait for a frame that says so.
+    drops: BTreeMap<FamilyId, Vec<u64>>,
+}
+
+impl Keeper {
+    /// Begins to use a drive; `format` makes it empty first. Ends in `Notice::DriveReady` or `DriveFailed`.
+    /// `token_base` is the part above the low 40 bits of all its tokens.
+    pub fn open(
+        drive: DriveId,
+        geometry: Geometry,
+        format: bool,
+        token_base: u64,
+        limits: &Limits,
+        effects: &mut Effects,
+    ) -> Keeper {
+        let mut desk = Desk::new(drive, token_base);
+        let opening = Opening::begin(geometry, format, &mut desk);
+        let mut keeper = Keeper {
+            phase: Phase::Opening(Box::new(opening)),
+            limits: limits.clone(),
+            desk,
+            // Both are made anew when it is known in which incarnation.
+            ring: Ring::empty(geometry.log, 0, limits),
+            store: Store::empty(geometry.data, 0),
+            waiting: Vec::new(),
+            drops: BTreeMap::new(),
+        };
+        keeper.hand_over(effects);
+        keeper
+    }
+
+    /// The operation `token` ended. Operations of an earlier keeper of this drive are ignored.
+    pub fn on_drive_done(
+        &mut self,
+        now: Time,
+        token: u64,
+        result: Result<DriveResult, DriveFault>,
+        effects: &mut Effects,
+    ) {
+        let Some(work) = self.desk.landed(token) else { return };
+        let read = match (result, &work) {
+            (Ok(DriveResult::Read(bytes)), _) => Some(bytes),
+            (Ok(DriveResult::Done), _) => None,
+            // A part that cannot be read is what checksums and copies are for, and a hint is a hint.
+            (Err(DriveFault::Unreadable), work) if work.is_read() || matches!(work, Work::Discard { .. }) => None,
+            // A write or flush that failed may have done anything: nothing here is certain any more.
+            (Err(_), _) => {
+                self.fail(DriveTrouble::Gone);
+                return self.hand_over(effects);
+            }
+        };
+        self.on_landed(now, work, read);
+        self.finish_step(now, effects);
+    }
+
+    fn on_landed(&mut self, now: Time, work: Work, read: Option<Buffer>) {
+        let Self { ring, store, desk, .. } = self;
+        match work {
+            Work::Frame { number } if matches!(self.phase, Phase::Ready) => {
+                for family in ring.on_frame_written(now, number, desk) {
+                    for call in self.drops.remove(&family).unwrap_or_default() {
+                        store.count_deleted(call, desk);
+                    }
+                }
+            }
+            Work::LogPart { job, part } => ring.on_log_read(job, part, read, desk),
+            Work::Stored { job } => store.on_written(job),
+            Work::Flush => store.on_flushed(desk),
+            Work::Units { job, part } => store.on_units_read(job, part, read, desk),
+            Work::Unit { job, part, index } => store.on_unit_read(job, part, index, read, desk),
+            Work::Trailer { job } => store.on_trailer_read(job, read, desk),
+            Work::Discard { first, blocks } => store.on_discarded(first, blocks),
+            Work::Superblock { .. } | Work::Format | Work::FirstFlush | Work::Sweep { .. } | Work::Frame { .. } => {
+                self.on_opened_further(now, work, read);
+            }
+        }
+    }
+
+    fn on_opened_further(&mut self, now: Time, work: Work, read: Option<Buffer>) {
+        let Self { phase, limits, ring, store, desk, .. } = self;
+        let Phase::Opening(opening) = phase else { unreachable!("a drive is opened once") };
+        let progress = match work {
+            Work::Superblock { copy } => opening.on_superblock(copy, read, limits, ring, store, desk),
+            Work::Format => opening.on_formatted(),
+            Work::FirstFlush => opening.on_first_flush(ring, store, desk),
+            Work::Sweep { area, offset, len } => {
+                opening.on_sweep(area, offset, len, read, ring, store, desk)
+            }
+            Work::Frame { number } => opening.on_first_frame(now, number, ring, desk),
+            _ => unreachable!("the caller sorts them out"),
+        };
+        match progress {
+            Progress::Waiting => {}
+            Progress::Failed(trouble) => self.fail(trouble),
+            Progress::Ready => {
+                self.phase = Phase::Ready;
+                desk.notice(Notice::DriveReady { drive: desk.drive });
+                for Waiting { caller, epoch, question } in std::mem::take(&mut self.waiting) {
+                    self.handle(now, caller, epoch, question);
+                }
+            }
+        }
+    }
+
+    /// An owner asks. A call that is being worked on already is ignored; one that was answered before is
+    /// done again, which changes nothing.
+    #[expect(clippy::too_many_arguments, reason = "the fields of Message::Ask")]
+    pub fn on_ask(
+        &mut self,
+        now: Time,
+        from: ShardId,
+        call: u64,
+        family: FamilyId,
+        epoch: Epoch,
+        question: Question,
+        effects: &mut Effects,
+    ) {
+        let caller = Caller { from, call, family };
+        if matches!(self.phase, Phase::Opening(_)) && self.waiting.len() >= WAITING_MAX {
+            return;
+        }
+        if !self.desk.begin(caller) {
+            return;
+        }
+        match self.phase {
+            Phase::Opening(_) => self.waiting.push(Waiting { caller, epoch, question }),
+            Phase::Ready => self.handle(now, caller, epoch, question),
+            Phase::Failed => self.desk.refuse(caller, Refusal::DriveGone),
+        }
+        self.finish_step(now, effects);
+    }
+
+    fn handle(&mut self, now: Time, caller: Caller, epoch: Epoch, question: Question) {
+        let Self { ring, store, desk, .. } = self;
+        // What units say does not depend on who owns them.
+        if let Question::ReadUnits { egroup, runs } = question {
+            return store.read(caller, egroup, runs, desk);
+        }
+        if let Some(fence) = ring.fenced(caller.family, epoch)
+            && !(planted(Bug::StaleEpochAccepted) && matches!(question, Question::Append { .. }))
+        {
+            return desk.refuse(caller, Refusal::Fenced(fence));
+        }
+        ring.admit(now, caller.from, caller.family, epoch, desk);
+        match question {
+            Question::Fence { first, since } => ring.fence(now, caller, epoch, first, since, desk),
+            Question::Append { first, trim, records } => {
+                ring.trim(now, caller.family, trim);
+                ring.append(now, caller, epoch, first, records, desk);
+            }
+            Question::Trim { up_to } => {
+                ring.trim(now, caller.family, up_to);
+                let room = ring.room(now);
+                desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
+            }
+            Question::ReadLog { from, bytes } => ring.read_log(caller, from, bytes, desk),
+            Question::WriteEgroup { egroup, class, units, blocks, replace } => {
+                store.write(caller, WriteOrder { egroup, class, units, blocks, replace }, desk);
+            }
+            Question::ReadUnits { .. } => unreachable!("answered above"),
+            Question::DescribeEgroup { egroup } => store.describe(caller, egroup, desk),
+            Question::DeleteEgroups { egroups } => store.delete(caller, &egroups, desk),
+            Question::ListEgroups { after } => store.list(caller, after, desk),
+            Question::DropFamily => self.drop_family(caller),
+        }
+    }
+
+    fn drop_family(&mut self, caller: Caller) {
+        let call = self.store.delete_family(caller, &mut self.desk);
+        // Without a word in the log its records would come back at the next opening, and nobody would ever
+        // trim them.
+        if self.ring.drop_family(caller.family) {
+            self.drops.entry(caller.family).or_default().push(call);
+        } else {
+            self.store.count_deleted(call, &mut self.desk);
+        }
+    }
+
+    /// When something is to be done although nothing happens.
+    pub fn wake_at(&self) -> Option<Time> {
+        if matches!(self.phase, Phase::Ready) { self.ring.wake_at() } else { None }
+    }
+
+    /// The time of [`Keeper::wake_at`] has come. Harmless at any other time.
+    pub fn on_wake(&mut self, now: Time, effects: &mut Effects) {
+        self.finish_step(now, effects);
+    }
+
+    /// Begins what this step made possible, and hands everything over.
+    fn finish_step(&mut self, now: Time, effects: &mut Effects) {
+        if matches!(self.phase, Phase::Ready) {
+            self.ring.pump(now, &mut self.desk);
+            self.ring.press(now, &mut self.desk);
+        }
+        if !matches!(self.phase, Phase::Failed) {
+            self.store.pump_flush(&mut self.desk);
+        }
+        self.hand_over(effects);
+    }
+
+    fn hand_over(&mut self, effects: &mut Effects) {
+        let free = self.free_bytes();
+        self.desk.hand_over(free, effects);
+    }
+
+    fn fail(&mut self, reason: DriveTrouble) {
+        self.phase = Phase::Failed;
+        self.waiting.clear();
+        self.drops.clear();
+        self.desk.abandon();
+        self.desk.notice(Notice::DriveFailed { drive: self.desk.drive, reason });
+    }
+
+    pub fn drive(&self) -> DriveId {
+        self.desk.drive
+    }
+
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Opening(_) => State::Opening,
+            Phase::Ready => State::Ready,
+            Phase::Failed => State::Failed,
+        }
+    }
+
+    /// Bytes that client data may still take.
+    pub fn free_bytes(&self) -> u64 {
+        if matches!(self.phase, Phase::Ready) { self.store.free_bytes() } else { 0 }
+    }
+
+    /// Everything stored, in order of family and name.
+    pub fn egroups(&self) -> impl Iterator<Item = StoredEgroup> + '_ {
+        self.store.iter()
+    }
+
+    /// Bytes of the log ring.
+    pub fn log_bytes(&self) -> u64 {
+        self.ring.blocks * crate::buffer::BLOCK as u64
+    }
+
+    /// Bytes of the log ring that are not free.
+    pub fn log_bytes_used(&self) -> u64 {
+        self.ring.used() * crate::buffer::BLOCK as u64
+    }
+
+    /// The lowest and highest record held of each family that has records here.
+    pub fn log_ranges(&self) -> impl Iterator<Item = (FamilyId, Seq, Seq)> + '_ {
+        self.ring.ranges()
+    }
+
+    /// Free blocks, blocks of egroups and blocks on their way in or out; together the whole unit area (I8).
+    pub fn unit_blocks(&self) -> (u64, u64, u64) {
+        let free = self.store.space.free_blocks();
+        let stored = self.store.iter().map(|stored| stored.blocks).sum();
+        (free, stored, self.store.layout.end - self.store.layout.units - free - stored)
+    }
+}

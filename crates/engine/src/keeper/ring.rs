@@ -1,0 +1,240 @@
+//! The log ring of one drive: a chain of frames that goes round the log area, shared by all families.
+//! Promises: a frame's place is written again only when a durable frame says that it is not needed.
+//! Leaves to others: what is appended (`ring_append`), how frames are written (`ring_write`), found again
+//! (`ring_scan`, `ring_replay`) and read (`ring_read`), and asking owners for space (`pressure`).
+
+use crate::buffer::BLOCK;
+use crate::formats::frame::header_blocks;
+use crate::formats::record::Record;
+use crate::identity::{Epoch, FamilyId, Seq, Time};
+use crate::keeper::desk::Caller;
+use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::ring_read::LogReads;
+use crate::limits::Limits;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Blocks that only frames without data may take: they are what frees space.
+pub(super) const SLACK: u64 = 4;
+
+/// A frame whose place is not free yet.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub number: u64,
+    pub position: u64,
+    pub blocks: u64,
+    /// Records in it that are still held.
+    pub live: u32,
+    /// Fences in it that are the newest of their families.
+    pub fences: u32,
+}
+
+/// The frames that are in flight, or wait for an earlier one.
+pub(super) struct Flying {
+    pub number: u64,
+    pub written: bool,
+    /// As its header says.
+    pub tail: u64,
+    /// When it is settled, so is the queue up to here.
+    pub position: u64,
+    pub fences: Vec<(FamilyId, Epoch)>,
+    pub drops: Vec<FamilyId>,
+}
+
+/// A record that waits for a frame.
+pub(super) struct Queued {
+    pub family: FamilyId,
+    pub epoch: Epoch,
+    pub begin: Seq,
+    pub record: Record,
+    pub blocks: u64,
+    /// Trimmed or fenced off before it was written.
+    pub void: bool,
+}
+
+/// An append that waits for its records to be settled.
+pub(super) struct Waiter {
+    pub caller: Caller,
+    pub epoch: Epoch,
+    pub position: u64,
+    pub last: Seq,
+}
+
+/// A fence that waits for a frame: see [`crate::message::Question::Fence`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct WantedFence {
+    pub first: Seq,
+    pub since: Epoch,
+}
+
+pub(super) struct Ring {
+    pub incarnation: u64,
+    /// Blocks of the log area.
+    pub blocks: u64,
+    pub frame_blocks_max: u64,
+    pub frames_in_flight: usize,
+
+    pub holdings: BTreeMap<FamilyId, Holding>,
+    /// Oldest first, numbers ascending.
+    pub frames: VecDeque<Frame>,
+    /// This many frames at the front are not needed, but nothing durable says so yet.
+    pub dead: usize,
+    /// Those at the back of `frames` that are not settled.
+    pub flying: VecDeque<Flying>,
+    /// Where the next frame goes if it fits.
+    pub head: u64,
+    pub next_number: u64,
+    pub settled: u64,
+    pub session_first: u64,
+    pub session_after: u64,
+
+    pub queue: VecDeque<Queued>,
+    /// Blocks of what is queued and not void, with room for their headers.
+    pub queued_blocks: u64,
+    /// Position of the last record that was ever queued, framed, settled: `settled <= framed <= queued`.
+    pub queued_to: u64,
+    pub framed_to: u64,
+    pub settled_to: u64,
+    /// In order of position.
+    pub waiters: VecDeque<Waiter>,
+
+    pub wanted_fences: BTreeMap<FamilyId, WantedFence>,
+    pub wanted_drops: BTreeSet<FamilyId>,
+    /// Families whose trims no frame has told yet, and since when.
+    pub untold_trims: BTreeSet<FamilyId>,
+    pub untold_since: Option<Time>,
+
+    pub reads: LogReads,
+    pub pressed_at: Option<Time>,
+    /// Families that share the room, as counted at this time.
+    pub sharing: (u64, Option<Time>),
+}
+
+impl Ring {
+    /// An empty ring of `bytes`.
+    pub fn empty(bytes: u64, incarnation: u64, limits: &Limits) -> Self {
+        let blocks = bytes / BLOCK as u64;
+        assert!(blocks >= 64, "a log ring has at least 64 blocks");
+        Self {
+            incarnation,
+            blocks,
+            frame_blocks_max: (limits.frame_bytes_max as u64 / BLOCK as u64).clamp(1, blocks / 8),
+            frames_in_flight: limits.frames_in_flight,
+            holdings: BTreeMap::new(),
+            frames: VecDeque::new(),
+            dead: 0,
+            flying: VecDeque::new(),
+            head: 0,
+            next_number: 1,
+            settled: 0,
+            session_first: 1,
+            session_after: 0,
+            queue: VecDeque::new(),
+            queued_blocks: 0,
+            queued_to: 0,
+            framed_to: 0,
+            settled_to: 0,
+            waiters: VecDeque::new(),
+            wanted_fences: BTreeMap::new(),
+            wanted_drops: BTreeSet::new(),
+            untold_trims: BTreeSet::new(),
+            untold_since: None,
+            reads: LogReads::default(),
+            pressed_at: None,
+            sharing: (1, None),
+        }
+    }
+
+    /// Blocks from the oldest frame that is not free to the head.
+    pub fn used(&self) -> u64 {
+        match self.frames.front() {
+            None => 0,
+            Some(front) if self.head > front.position => self.head - front.position,
+            Some(front) => self.head + self.blocks - front.position,
+        }
+    }
+
+    /// Blocks that nothing lies in and nothing is queued for.
+    pub fn free(&self) -> u64 {
+        self.blocks.saturating_sub(self.used() + self.queued_blocks)
+    }
+
+    /// Blocks at the tail that are free as soon as a durable frame says so.
+    pub fn dead_blocks(&self) -> u64 {
+        let needed = self.frames.get(self.dead).map_or(self.head, |frame| frame.position);
+        match self.frames.front() {
+            None => 0,
+            Some(_) if self.dead == self.frames.len() => self.used(),
+            Some(front) => (needed + self.blocks - front.position) % self.blocks,
+        }
+    }
+
+    /// Where a frame of `blocks` can go so that `slack` blocks stay free behind it. A frame never wraps.
+    pub fn place(&self, blocks: u64, slack: u64) -> Option<u64> {
+        let want = blocks + slack;
+        let Some(tail) = self.frames.front().map(|frame| frame.position) else {
+            if self.head + blocks <= self.blocks {
+                return (want <= self.blocks).then_some(self.head);
+            }
+            return (want <= self.blocks).then_some(0);
+        };
+        // The head may never reach the tail: full and empty would look the same.
+        if self.head <= tail {
+            return (self.head + want < tail).then_some(self.head);
+        }
+        if self.head + blocks <= self.blocks {
+            let behind = self.blocks - self.head - blocks + tail;
+            return (slack < behind).then_some(self.head);
+        }
+        (want < tail).then_some(0)
+    }
+
+    /// The oldest frame still needed, as the next frame will say.
+    pub fn tail_number(&self) -> u64 {
+        self.frames.get(self.dead).map_or(self.next_number, |frame| frame.number)
+    }
+
+    pub fn frame_mut(&mut self, number: u64) -> Option<&mut Frame> {
+        let at = self.frames.partition_point(|frame| frame.number < number);
+        self.frames.get_mut(at).filter(|frame| frame.number == number)
+    }
+
+    /// A record is not held any more.
+    pub fn let_go(&mut self, place: &Place) {
+        match place.home {
+            Home::Frame(number) => {
+                let frame = self.frame_mut(number).expect("a held record keeps its frame");
+                assert!(frame.live > 0, "a record counts in its frame");
+                frame.live -= 1;
+            }
+            Home::Queued(position) => {
+                let at = (position - self.framed_to - 1) as usize;
+                let queued = &mut self.queue[at];
+                assert!(!queued.void, "a queued record is let go of once");
+                queued.void = true;
+                self.queued_blocks -= queued_cost(queued.blocks);
+            }
+        }
+    }
+
+    /// Counts the frames at the tail that are not needed any more.
+    pub fn count_dead(&mut self) {
+        let settled = self.frames.len() - self.flying.len();
+        while self.dead < settled && self.frames[self.dead].live == 0 && self.frames[self.dead].fences == 0 {
+            self.dead += 1;
+        }
+    }
+
+    /// The tail that a settled frame tells is durable: what is before it may be written again.
+    pub fn free_before(&mut self, tail: u64) {
+        while self.frames.front().is_some_and(|front| front.number < tail) {
+            let front = self.frames.pop_front().expect("just seen");
+            assert!(front.live == 0 && front.fences == 0, "a frame that is needed is not freed");
+            self.dead -= 1;
+        }
+    }
+}
+
+/// Blocks to set aside for a queued record: its payload, and a header block of its own at worst.
+pub(super) fn queued_cost(payload_blocks: u64) -> u64 {
+    payload_blocks + header_blocks(1)
+}

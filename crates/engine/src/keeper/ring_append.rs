@@ -1,0 +1,248 @@
+//! What owners do to the log: append, trim, fence, drop. ARCHITECTURE.md, "The rules of the log".
+//! Leaves to others: writing what is queued (`ring_write`), which every caller makes happen afterwards.
+
+use crate::buffer::BLOCK;
+use crate::formats::frame::RecordKind;
+use crate::formats::record::{Body, Record};
+use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
+use crate::keeper::desk::{Caller, Desk};
+use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::ring::{Queued, Ring, SLACK, Waiter, WantedFence, queued_cost};
+use crate::message::{Answer, Held, Refusal};
+
+impl Ring {
+    /// The fence that refuses `epoch`, if one does.
+    pub fn fenced(&self, family: FamilyId, epoch: Epoch) -> Option<Epoch> {
+        self.holdings.get(&family).map(|holding| holding.fence).filter(|fence| epoch < *fence)
+    }
+
+    /// Somebody asks in an epoch that is not fenced: from now on older ones are.
+    pub fn admit(&mut self, now: Time, from: ShardId, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
+        let holding = self.holdings.entry(family).or_default();
+        if epoch >= holding.fence {
+            holding.owner = Some(from);
+            holding.asked_at = now;
+        }
+        if epoch > holding.fence {
+            holding.fence = epoch;
+            self.shut_out(family, epoch, desk);
+        }
+    }
+
+    /// Lets go of what owners before `epoch` have queued. It was not acknowledged, and if it were written
+    /// later, it would come after a fence was answered.
+    fn shut_out(&mut self, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
+        let holding = self.holdings.get_mut(&family).expect("the caller made it");
+        let late = |place: &Place| place.epoch < epoch && matches!(place.home, Home::Queued(_));
+        let late: Vec<Seq> =
+            holding.places.iter().rev().filter(|(_, place)| late(place)).map(|(seq, _)| *seq).collect();
+        let late: Vec<Place> = late.iter().filter_map(|seq| holding.places.remove(seq)).collect();
+        for (caller, older) in std::mem::take(&mut holding.fence_waiters) {
+            if older < epoch {
+                desk.refuse(caller, Refusal::Fenced(epoch));
+            } else {
+                holding.fence_waiters.push((caller, older));
+            }
+        }
+        late.iter().for_each(|place| self.let_go(place));
+        self.waiters.retain(|waiter| {
+            let stale = waiter.caller.family == family && waiter.epoch < epoch;
+            if stale {
+                desk.refuse(waiter.caller, Refusal::Fenced(epoch));
+            }
+            !stale
+        });
+    }
+
+    /// See [`crate::message::Question::Fence`]. Answered when the fence is durable.
+    pub fn fence(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        epoch: Epoch,
+        first: Seq,
+        since: Epoch,
+        desk: &mut Desk,
+    ) {
+        let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
+        for place in holding.take_older(first, since) {
+            self.let_go(&place);
+        }
+        self.count_dead();
+        let holding = self.holdings.get_mut(&caller.family).expect("still there");
+        if holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch) {
+            let held = self.held(now, caller.family);
+            return desk.answer(caller, Ok(Answer::Fenced(held)));
+        }
+        holding.fence_waiters.push((caller, epoch));
+        self.wanted_fences.insert(caller.family, WantedFence { first, since });
+    }
+
+    /// What is held and settled of a family.
+    pub fn held(&mut self, now: Time, family: FamilyId) -> Held {
+        let room = self.room(now);
+        let Some(holding) = self.holdings.get(&family) else { return Held { room, ..Held::default() } };
+        let mut held = Held { room, ..Held::default() };
+        for (seq, place) in holding.places.iter().filter(|(_, place)| place.is_settled(self.settled)) {
+            if held.low == Seq(0) {
+                held.low = *seq;
+            }
+            held.high = *seq;
+            if place.kind == RecordKind::Checkpoint {
+                held.checkpoints.push(*seq);
+            }
+        }
+        held
+    }
+
+    /// See [`crate::message::Question::Append`]. Answered when everything is settled, or refused at once.
+    pub fn append(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        epoch: Epoch,
+        first: Seq,
+        records: Vec<Record>,
+        desk: &mut Desk,
+    ) {
+        let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
+        let (Some(low), Some(last)) = (records.first().map(|r| r.seq), records.last().map(|r| r.seq)) else {
+            let up_to = if holding.run.epoch == epoch { holding.run.high } else { first.previous() };
+            return self.answer_when_settled(now, caller, epoch, up_to, desk);
+        };
+        assert!(low > Seq(0), "records are numbered from 1 on");
+        assert!(records.is_sorted_by(|a, b| a.seq.next() == b.seq), "records follow each other without gaps");
+        // What older epochs left here does not count: it may differ from what the owner of this epoch has
+        // on its way, so records have to follow those of their own epoch, or the beginning.
+        let mut expected = first.max(holding.trimmed.next());
+        if holding.run.epoch == epoch {
+            expected = expected.max(holding.run.high.next());
+        }
+        if low > expected {
+            return desk.refuse(caller, Refusal::Gap { expected });
+        }
+        let fresh = |record: &&Record| !holding.has(record.seq, epoch);
+        let Some(begin) = records.iter().find(fresh).map(|record| record.seq) else {
+            return self.answer_when_settled(now, caller, epoch, last, desk);
+        };
+        let cost: u64 =
+            records.iter().filter(fresh).map(|r| queued_cost(r.payload_bytes().div_ceil(BLOCK) as u64)).sum();
+        if !self.has_space(cost) {
+            return desk.refuse(caller, Refusal::LogFull);
+        }
+        let holding = self.holdings.get_mut(&caller.family).expect("still there");
+        for place in holding.enter(epoch, begin, last) {
+            self.let_go(&place);
+        }
+        for record in records {
+            self.enqueue(caller.family, epoch, record);
+        }
+        self.count_dead();
+        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
+    }
+
+    /// Whether `cost` more blocks fit, at worst with a gap at the end of the ring.
+    fn has_space(&self, cost: u64) -> bool {
+        let gap = cost.max(self.frame_blocks_max + 2);
+        self.free() + self.dead_blocks() >= cost + gap + SLACK
+    }
+
+    fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record) {
+        let holding = self.holdings.get_mut(&family).expect("whoever appends was admitted");
+        if holding.has(record.seq, epoch) {
+            return;
+        }
+        let (kind, block, count) = match &record.body {
+            Body::Data { block, data } => (RecordKind::Data, block.0, data.blocks() as u64),
+            Body::Zero { block, count } => (RecordKind::Zero, block.0, *count),
+            Body::Map(_) => (RecordKind::Map, 0, 0),
+            Body::Checkpoint(_) => (RecordKind::Checkpoint, 0, 0),
+        };
+        if let Body::Data { data, .. } = &record.body {
+            assert!(!data.is_empty() && data.len() % BLOCK == 0, "data records hold whole blocks");
+        }
+        let payload_len = u32::try_from(record.payload_bytes()).expect("a record is smaller than 4 GiB");
+        let blocks = u64::from(payload_len).div_ceil(BLOCK as u64);
+        self.queued_to += 1;
+        let place = Place {
+            home: Home::Queued(self.queued_to),
+            payload: 0,
+            payload_len,
+            payload_crc: 0,
+            epoch,
+            kind,
+            block,
+            count,
+            told: false,
+        };
+        let former = holding.places.insert(record.seq, place);
+        let begin = holding.run.begin;
+        self.queued_blocks += queued_cost(blocks);
+        self.queue.push_back(Queued { family, epoch, begin, record, blocks, void: false });
+        if let Some(former) = former {
+            self.let_go(&former);
+        }
+    }
+
+    fn answer_when_settled(&mut self, now: Time, caller: Caller, epoch: Epoch, last: Seq, desk: &mut Desk) {
+        if self.settled_to == self.queued_to {
+            let room = self.room(now);
+            return desk.answer(caller, Ok(Answer::Appended { up_to: last, room }));
+        }
+        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
+    }
+
+    /// Records up to `up_to` are not needed any more.
+    pub fn trim(&mut self, now: Time, family: FamilyId, up_to: Seq) {
+        let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
+        let gone = holding.take_trimmed(up_to);
+        if gone.is_empty() {
+            return;
+        }
+        gone.values().for_each(|place| self.let_go(place));
+        self.count_dead();
+        self.untold_trims.insert(family);
+        self.untold_since.get_or_insert(now);
+    }
+
+    /// Everything of the family goes. False if nothing of it was ever here, so that no frame has to tell.
+    pub fn drop_family(&mut self, family: FamilyId) -> bool {
+        let Some(mut holding) = self.holdings.remove(&family) else { return false };
+        // The fence stays in memory, so that a straggler does not begin anew what was dropped.
+        let fence = holding.fence;
+        self.holdings.insert(family, Holding { fence, ..Holding::default() });
+        std::mem::take(&mut holding.places).values().for_each(|place| self.let_go(place));
+        if let Some((_, number)) = holding.durable_fence {
+            self.frame_mut(number).expect("a fence keeps its frame").fences -= 1;
+        }
+        // Whoever waits for a fence still gets one.
+        let fresh = self.holdings.entry(family).or_default();
+        fresh.fence_waiters = holding.fence_waiters;
+        let waited_for = !fresh.fence_waiters.is_empty();
+        for flying in &mut self.flying {
+            flying.fences.retain(|(fenced, _)| *fenced != family);
+        }
+        if waited_for {
+            self.wanted_fences.insert(family, WantedFence::default());
+        } else {
+            self.wanted_fences.remove(&family);
+        }
+        self.untold_trims.remove(&family);
+        self.wanted_drops.insert(family);
+        self.count_dead();
+        true
+    }
+
+    /// Bytes of new client data that one family may have outstanding here.
+    pub fn room(&mut self, now: Time) -> u64 {
+        let (_, counted_at) = self.sharing;
+        if counted_at.is_none_or(|at| now.since(at) >= 100_000) {
+            let shares =
+                |holding: &Holding| !holding.places.is_empty() || now.since(holding.asked_at) < 60_000_000;
+            let count = self.holdings.values().filter(|holding| shares(holding)).count() as u64;
+            self.sharing = (count.max(1), Some(now));
+        }
+        // The last quarter is for map and checkpoint records. Single blocks take two, with their header.
+        self.free().saturating_sub(self.blocks / 4) * BLOCK as u64 / 2 / self.sharing.0
+    }
+}

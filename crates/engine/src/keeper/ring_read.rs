@@ -1,0 +1,179 @@
+//! Reading records back from the ring, for owners that open a family.
+//! Promises: what is given out passed its checksum; what does not, twice, is left out and told once.
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::checksum::crc32c;
+use crate::formats::payload;
+use crate::formats::record::Record;
+use crate::identity::Seq;
+use crate::interface::{Area, Damage, DriveWork, Notice};
+use crate::keeper::desk::{Caller, Desk, Work};
+use crate::keeper::holding::Place;
+use crate::keeper::ring::Ring;
+use crate::message::Answer;
+use std::collections::BTreeMap;
+
+/// Blocks between two payloads that are rather read along than left for a read of their own.
+const GAP_BLOCKS: u64 = 8;
+/// Bytes of one joined read at most; a single larger record gets one of its own.
+const READ_BYTES_MAX: u64 = 1 << 20;
+
+/// The records being read.
+#[derive(Default)]
+pub(super) struct LogReads {
+    jobs: BTreeMap<u64, Job>,
+    counter: u64,
+}
+
+struct Job {
+    caller: Caller,
+    records: Vec<Wanted>,
+    parts: Vec<Part>,
+    /// Parts that are still being read.
+    left: usize,
+    /// No held record lies after the last one.
+    end: bool,
+    /// The bad ones are being read for the second time.
+    again: bool,
+}
+
+struct Wanted {
+    seq: Seq,
+    place: Place,
+    /// The part its payload is in; records without a payload have none.
+    part: Option<usize>,
+}
+
+struct Part {
+    first: u64,
+    blocks: u64,
+    bytes: Option<Buffer>,
+}
+
+impl Wanted {
+    fn payload(&self, parts: &[Part]) -> Option<Buffer> {
+        let Some(part) = self.part else { return Some(crate::buffer::zeros(0)) };
+        let part = &parts[part];
+        let start = (self.place.payload - part.first) as usize * BLOCK;
+        let bytes = part.bytes.as_ref()?.slice(start..start + self.place.payload_len as usize);
+        (crc32c(bytes.bytes()) == self.place.payload_crc).then_some(bytes)
+    }
+
+    fn record(&self, parts: &[Part]) -> Option<Record> {
+        let payload = self.payload(parts)?;
+        payload::decode(self.seq, self.place.kind, self.place.block, self.place.count, payload)
+    }
+}
+
+impl Ring {
+    /// See [`crate::message::Question::ReadLog`].
+    pub fn read_log(&mut self, caller: Caller, from: Seq, bytes: u32, desk: &mut Desk) {
+        let mut job =
+            Job { caller, records: Vec::new(), parts: Vec::new(), left: 0, end: true, again: false };
+        let mut total = 0;
+        let held = self.holdings.get(&caller.family).map(|holding| holding.places.range(from..));
+        for (seq, place) in held.into_iter().flatten().filter(|(_, place)| place.is_settled(self.settled)) {
+            if !job.records.is_empty() && total >= u64::from(bytes) {
+                job.end = false;
+                break;
+            }
+            total += u64::from(place.payload_len).max(64);
+            let part = job.part_of(place);
+            job.records.push(Wanted { seq: *seq, place: *place, part });
+        }
+        self.reads.counter += 1;
+        let number = self.reads.counter;
+        job.submit(number, desk);
+        self.reads.jobs.insert(number, job);
+        self.finish_read(number, desk);
+    }
+
+    /// A part was read; None if it could not be.
+    pub fn on_log_read(&mut self, number: u64, part: usize, bytes: Option<Buffer>, desk: &mut Desk) {
+        let job = self.reads.jobs.get_mut(&number).expect("a job stays until all of it was read");
+        job.parts[part].bytes = bytes;
+        job.left -= 1;
+        self.finish_read(number, desk);
+    }
+
+    fn finish_read(&mut self, number: u64, desk: &mut Desk) {
+        let job = self.reads.jobs.get_mut(&number).expect("the caller knows it");
+        if job.left > 0 {
+            return;
+        }
+        if !job.again && job.read_bad_ones_again(number, desk) {
+            return;
+        }
+        let job = self.reads.jobs.remove(&number).expect("just seen");
+        let mut records = Vec::with_capacity(job.records.len());
+        for wanted in &job.records {
+            match wanted.record(&job.parts) {
+                Some(record) => records.push(record),
+                None => self.tell_damage(job.caller, wanted, desk),
+            }
+        }
+        desk.answer(job.caller, Ok(Answer::Records { records, end: job.end }));
+    }
+
+    /// A record was trimmed while it was read, or is damaged; the latter is told once.
+    fn tell_damage(&mut self, caller: Caller, wanted: &Wanted, desk: &mut Desk) {
+        let holding = self.holdings.get_mut(&caller.family);
+        let place = holding.and_then(|holding| holding.places.get_mut(&wanted.seq));
+        let Some(place) = place.filter(|place| place.home == wanted.place.home && !place.told) else { return };
+        place.told = true;
+        let damage = Damage::Log { offset: place.payload * BLOCK as u64 };
+        desk.notice(Notice::Damage { drive: desk.drive, damage });
+    }
+}
+
+impl Job {
+    /// The part that reads the payload of `place`: the last one if it is near, or a new one.
+    fn part_of(&mut self, place: &Place) -> Option<usize> {
+        let blocks = u64::from(place.payload_len).div_ceil(BLOCK as u64);
+        if blocks == 0 {
+            return None;
+        }
+        if let Some(last) = self.parts.last_mut() {
+            let end = last.first + last.blocks;
+            let joined = (place.payload + blocks).saturating_sub(last.first);
+            let near = place.payload >= end && place.payload - end <= GAP_BLOCKS;
+            if near && joined * BLOCK as u64 <= READ_BYTES_MAX {
+                last.blocks = joined;
+                return Some(self.parts.len() - 1);
+            }
+        }
+        self.parts.push(Part { first: place.payload, blocks, bytes: None });
+        Some(self.parts.len() - 1)
+    }
+
+    fn submit(&mut self, number: u64, desk: &mut Desk) {
+        for (index, part) in self.parts.iter().enumerate().filter(|(_, part)| part.bytes.is_none()) {
+            let len = u32::try_from(part.blocks * BLOCK as u64).expect("records are smaller than 4 GiB");
+            let read = DriveWork::Read { offset: part.first * BLOCK as u64, len };
+            desk.submit(Area::Log, read, Work::LogPart { job: number, part: index });
+            self.left += 1;
+        }
+    }
+
+    /// Reads each bad record again alone: the fault may be a neighbour's, or have passed.
+    fn read_bad_ones_again(&mut self, number: u64, desk: &mut Desk) -> bool {
+        self.again = true;
+        for part in &mut self.parts {
+            part.bytes.get_or_insert_with(|| crate::buffer::zeros(0));
+        }
+        let parts = &mut self.parts;
+        let mut bad = false;
+        for wanted in &mut self.records {
+            let readable = wanted.part.is_none_or(|part| !parts[part].bytes.as_ref().is_none_or(Buffer::is_empty));
+            if readable && wanted.payload(parts).is_some() {
+                continue;
+            }
+            bad = true;
+            let blocks = u64::from(wanted.place.payload_len).div_ceil(BLOCK as u64);
+            parts.push(Part { first: wanted.place.payload, blocks, bytes: None });
+            wanted.part = Some(parts.len() - 1);
+        }
+        self.submit(number, desk);
+        bad
+    }
+}

@@ -1,0 +1,195 @@
+//! Which of the frames found on a drive count, and what they say. Replays them in the order they were
+//! written, by the rules they were accepted by, so the outcome is what the keeper held before.
+//! Promises: an acknowledged record that is sound on the drive is held again; one that never settled is
+//! either held as if it had, or gone for ever.
+
+use crate::buffer::BLOCK;
+use crate::formats::frame::{RecordHeader, RecordKind};
+use crate::identity::{Epoch, Seq};
+use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::ring::{Frame, Ring};
+use crate::keeper::ring_scan::FoundFrame;
+use std::collections::BTreeMap;
+
+/// Numbers left out after an opening, so that those of frames that were dropped are never used again.
+const NUMBERS_SKIPPED: u64 = 1000;
+
+/// The frames that count.
+pub struct Chain {
+    /// In order.
+    pub kept: Vec<u64>,
+    /// Numbers of settled frames that are missing or damaged.
+    pub missing: Vec<u64>,
+    /// The highest number of all frames found.
+    pub seen: u64,
+    /// The last frame that counts, whether it is there or not.
+    pub last: u64,
+}
+
+/// What came out of a replay.
+pub(super) struct Replayed {
+    /// The bytes where something settled is missing or damaged.
+    pub damage: Vec<u64>,
+    /// Frames were found that do not count. The first frame of the new session has to be written before
+    /// anything else, so that they cannot come back.
+    pub dropped: bool,
+}
+
+/// Tells which frames count.
+pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
+    let Some((&seen, newest)) = found.last_key_value() else {
+        return Chain { kept: Vec::new(), missing: Vec::new(), seen: 0, last: 0 };
+    };
+    // Of what was in flight at the end nothing counts from the first frame on that is not whole: a frame
+    // settles only with all before it, so nothing of that was ever acknowledged.
+    let newest = &newest.header;
+    let whole = |number: &u64| found.get(number).is_some_and(|frame| frame.sound.iter().all(|sound| *sound));
+    let mut unsettled = (newest.settled + 1).max(newest.session_first)..=seen;
+    let last = match unsettled.find(|number| !whole(number)) {
+        Some(torn) if torn == newest.session_first => newest.session_after,
+        Some(torn) => torn - 1,
+        None => seen,
+    };
+    let mut chain = Chain { kept: Vec::new(), missing: Vec::new(), seen, last };
+    let mut top = last;
+    let mut tail = None;
+    while let Some((&number, frame)) = found.range(..=top).next_back() {
+        let tail = *tail.get_or_insert(frame.header.tail);
+        if number < tail {
+            break;
+        }
+        let session_first = frame.header.session_first;
+        for number in (session_first.max(tail)..=top).rev() {
+            if found.contains_key(&number) {
+                chain.kept.push(number);
+            } else if chain.missing.len() < found.len() + 1000 {
+                chain.missing.push(number);
+            }
+        }
+        top = frame.header.session_after;
+        if session_first <= tail || top < tail {
+            break;
+        }
+    }
+    chain.kept.reverse();
+    chain.missing.reverse();
+    chain
+}
+
+impl Ring {
+    /// Makes an empty ring what the frames found say.
+    pub(super) fn replay(&mut self, found: &BTreeMap<u64, FoundFrame>) -> Replayed {
+        let chain = chain(found);
+        let mut damage = Vec::new();
+        let mut missing = chain.missing.iter().peekable();
+        for number in &chain.kept {
+            if missing.next_if(|lost| *lost < number).is_some() {
+                damage.push(self.head * BLOCK as u64);
+                while missing.next_if(|lost| *lost < number).is_some() {}
+            }
+            self.replay_frame(&found[number], &mut damage);
+        }
+        if missing.next().is_some() {
+            damage.push(self.head * BLOCK as u64);
+        }
+        if chain.seen > 0 {
+            self.settled = chain.last;
+            self.session_after = chain.last;
+            self.session_first = chain.seen + NUMBERS_SKIPPED;
+            self.next_number = self.session_first;
+        }
+        self.count_dead();
+        Replayed { damage, dropped: chain.seen > chain.last }
+    }
+
+    fn replay_frame(&mut self, found: &FoundFrame, damage: &mut Vec<u64>) {
+        let header = &found.header;
+        let (number, position, blocks) = (header.number, header.position, header.blocks());
+        self.frames.push_back(Frame { number, position, blocks, live: 0, fences: 0 });
+        self.head = (position + blocks) % self.blocks;
+        let mut payload = position + header.header_blocks();
+        for (record, sound) in header.records.iter().zip(&found.sound) {
+            match record.kind {
+                RecordKind::Fence => self.replay_fence(number, record),
+                RecordKind::Trim => self.replay_trim(record),
+                RecordKind::Drop => self.replay_drop(record),
+                _ if *sound => self.replay_record(number, payload, record),
+                _ => {
+                    self.replay_lost(record);
+                    damage.push(payload * BLOCK as u64);
+                }
+            }
+            payload += record.payload_blocks();
+        }
+    }
+
+    /// What a record makes void is void, whether its own payload is sound or not.
+    fn replay_lost(&mut self, record: &RecordHeader) {
+        let holding = self.holdings.entry(record.family).or_default();
+        holding.fence = holding.fence.max(record.epoch);
+        for place in holding.enter(record.epoch, record.begin, record.seq) {
+            self.let_go(&place);
+        }
+    }
+
+    fn replay_record(&mut self, number: u64, payload: u64, record: &RecordHeader) {
+        self.replay_lost(record);
+        let holding = self.holdings.get_mut(&record.family).expect("just made");
+        let overtaken = record.epoch < holding.run.epoch && record.seq >= holding.run.begin;
+        if record.seq <= holding.trimmed || overtaken {
+            return;
+        }
+        let place = Place {
+            home: Home::Frame(number),
+            payload,
+            payload_len: record.payload_len,
+            payload_crc: record.payload_crc,
+            epoch: record.epoch,
+            kind: record.kind,
+            block: record.block,
+            count: record.count,
+            told: false,
+        };
+        let former = holding.places.insert(record.seq, place);
+        self.frames.back_mut().expect("just added").live += 1;
+        if let Some(former) = former {
+            self.let_go(&former);
+        }
+    }
+
+    fn replay_fence(&mut self, number: u64, record: &RecordHeader) {
+        let holding = self.holdings.entry(record.family).or_default();
+        holding.fence = holding.fence.max(record.epoch);
+        let void = holding.take_older(record.seq, Epoch(record.count as u32));
+        let former = holding.durable_fence.replace((record.epoch, number));
+        self.frames.back_mut().expect("just added").fences += 1;
+        if let Some((_, former)) = former {
+            self.frame_mut(former).expect("frames that count stay").fences -= 1;
+        }
+        void.iter().for_each(|place| self.let_go(place));
+    }
+
+    fn replay_trim(&mut self, record: &RecordHeader) {
+        let holding = self.holdings.entry(record.family).or_default();
+        let gone = holding.take_trimmed(record.seq);
+        gone.values().for_each(|place| self.let_go(place));
+    }
+
+    fn replay_drop(&mut self, record: &RecordHeader) {
+        let Some(former) = self.holdings.remove(&record.family) else { return };
+        let holding = Holding { fence: former.fence.max(record.epoch), ..Holding::default() };
+        self.holdings.insert(record.family, holding);
+        former.places.values().for_each(|place| self.let_go(place));
+        if let Some((_, number)) = former.durable_fence {
+            self.frame_mut(number).expect("frames that count stay").fences -= 1;
+        }
+    }
+
+    /// The lowest and highest record held of each family; for judges and statistics.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (crate::FamilyId, Seq, Seq)> + '_ {
+        self.holdings.iter().filter_map(|(family, holding)| {
+            let (low, high) = (holding.places.first_key_value()?, holding.places.last_key_value()?);
+            Some((*family, *low.0, *high.0))
+        })
+    }
+}

@@ -1,0 +1,286 @@
+//! Frames on their way to the drive: whatever is queued when a frame can be written goes into one (group
+//! commit), and frames count only in order.
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::checksum::crc32c;
+use crate::formats::frame::{FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks};
+use crate::formats::payload;
+use crate::identity::{Epoch, FamilyId, Seq, Time};
+use crate::interface::{Area, DriveWork};
+use crate::keeper::desk::{Desk, Work};
+use crate::keeper::holding::Home;
+use crate::keeper::ring::{Flying, Frame, Ring, SLACK};
+use crate::message::Answer;
+use crate::sabotage::{Bug, planted};
+
+/// Data records of one frame at most; with these the pieces of a write stay well under 1024.
+const DATA_RECORDS_MAX: usize = 512;
+/// A trim is told in a frame of its own if no other frame came along for this long.
+pub(super) const TRIM_TOLD_US: u64 = 1_000_000;
+
+impl Ring {
+    /// Writes as many frames as can be in flight.
+    pub fn pump(&mut self, now: Time, desk: &mut Desk) {
+        while self.flying.len() < self.frames_in_flight && self.write_next(now, desk) {}
+        // What became void in the queue may have been the last thing that somebody waited for.
+        self.answer_settled(now, desk);
+    }
+
+    /// True if a frame was written.
+    fn write_next(&mut self, now: Time, desk: &mut Desk) -> bool {
+        self.skip_void();
+        self.carry_fences();
+        let (records, payload) = self.gather();
+        let riders = self.riders();
+        if records > 0 {
+            let blocks = header_blocks(records + riders.min(DATA_RECORDS_MAX)) + payload;
+            if let Some(position) = self.place(blocks, SLACK) {
+                self.write_frame(position, records, riders.min(DATA_RECORDS_MAX), desk);
+                return true;
+            }
+        }
+        let trims_due = self.untold_since.is_some_and(|since| now.since(since) >= TRIM_TOLD_US);
+        let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due;
+        // Dead frames are free only when a durable frame says so: if nothing else does, an empty one.
+        let wanted = records > 0 || self.dead_blocks() >= self.blocks / 16;
+        let reclaims = self.flying.is_empty() && self.dead > 0 && self.used() > self.blocks / 4 && wanted;
+        if !urgent && !reclaims {
+            return false;
+        }
+        let Some(position) = self.place(1, 0) else {
+            // Full to the last block, which the slack is there to prevent: look again a little later.
+            self.untold_since = self.untold_since.map(|_| now);
+            return false;
+        };
+        self.write_frame(position, 0, riders.min(RECORDS_IN_ONE_BLOCK), desk);
+        true
+    }
+
+    /// Drops what became void from the front of the queue.
+    fn skip_void(&mut self) {
+        while self.queue.front().is_some_and(|queued| queued.void) {
+            self.queue.pop_front();
+            self.framed_to += 1;
+        }
+        match self.flying.back_mut() {
+            Some(last) => last.position = self.framed_to,
+            None => self.settled_to = self.framed_to,
+        }
+    }
+
+    /// How many entries of the queue make the next frame, and the blocks of their payloads.
+    fn gather(&self) -> (usize, u64) {
+        let (mut records, mut blocks) = (0, 0);
+        for queued in &self.queue {
+            let more = if queued.void { 0 } else { queued.blocks };
+            if records > 0 && (blocks + more > self.frame_blocks_max || records == DATA_RECORDS_MAX) {
+                break;
+            }
+            records += 1;
+            blocks += more;
+        }
+        (records, blocks)
+    }
+
+    /// Records of the keeper's own that want to go with the next frame.
+    fn riders(&self) -> usize {
+        self.wanted_fences.len() + self.wanted_drops.len() + self.untold_trims.len()
+    }
+
+    /// A fence in the oldest frames, all else of which is dead, keeps them from being freed. When space
+    /// is wanted, it moves on: the newest fence of a family is always in the ring.
+    fn carry_fences(&mut self) {
+        if self.used() <= self.blocks / 4 || !self.flying.is_empty() {
+            return;
+        }
+        let still = self.frames.iter().skip(self.dead).take_while(|frame| frame.live == 0);
+        let Some(last) = still.last().map(|frame| frame.number) else { return };
+        for (family, holding) in &mut self.holdings {
+            if holding.durable_fence.is_some_and(|(_, number)| number <= last) && !holding.fence_moving {
+                self.wanted_fences.entry(*family).or_default();
+            }
+        }
+    }
+
+    /// An empty frame that says what counts, written before anything else of this session.
+    pub fn write_first(&mut self, desk: &mut Desk) {
+        let position = self.place(1, 0).expect("where frames were dropped, there is space");
+        self.write_frame(position, 0, 0, desk);
+    }
+
+    fn write_frame(&mut self, position: u64, entries: usize, riders: usize, desk: &mut Desk) {
+        let number = self.next_number;
+        let mut flying = Flying {
+            number,
+            written: false,
+            tail: self.tail_number(),
+            position: 0,
+            fences: Vec::new(),
+            drops: Vec::new(),
+        };
+        let mut header = FrameHeader {
+            drive: desk.drive,
+            incarnation: self.incarnation,
+            number,
+            position,
+            tail: flying.tail,
+            settled: self.settled,
+            session_first: self.session_first,
+            session_after: self.session_after,
+            records: Vec::with_capacity(entries + riders),
+        };
+        self.take_riders(riders, &mut header, &mut flying);
+        let mut pieces = Vec::with_capacity(entries + 1);
+        pieces.push(crate::buffer::zeros(0));
+        let live = self.take_data(entries, &mut header, &mut pieces);
+        flying.position = self.framed_to;
+        let blocks = header.blocks();
+        self.place_records(&header, number, position);
+        pieces[0] = header.encode().freeze();
+        self.frames.push_back(Frame { number, position, blocks, live, fences: 0 });
+        self.flying.push_back(flying);
+        self.next_number += 1;
+        self.head = (position + blocks) % self.blocks;
+        let durable = !planted(Bug::AckBeforeFlush);
+        let write = DriveWork::Write { offset: position * BLOCK as u64, pieces, durable };
+        desk.submit(Area::Log, write, Work::Frame { number });
+    }
+
+    /// Moves up to `limit` of the keeper's own records into the frame. They come before the data: what a
+    /// drop or trim is about is in earlier frames.
+    fn take_riders(&mut self, limit: usize, header: &mut FrameHeader, flying: &mut Flying) {
+        while header.records.len() < limit {
+            if let Some(family) = self.wanted_drops.pop_first() {
+                flying.drops.push(family);
+                let fence = self.holdings.get(&family).map_or(Epoch(0), |holding| holding.fence);
+                header.records.push(own_record(family, RecordKind::Drop, fence, Seq(0), 0));
+            } else if let Some((family, wanted)) = self.wanted_fences.pop_first() {
+                let holding = self.holdings.get_mut(&family).expect("a fence belongs to a holding");
+                holding.fence_moving = true;
+                flying.fences.push((family, holding.fence));
+                let since = u64::from(wanted.since.0);
+                header.records.push(own_record(family, RecordKind::Fence, holding.fence, wanted.first, since));
+            } else if let Some(family) = self.untold_trims.pop_first() {
+                let trimmed = self.holdings.get(&family).map_or(Seq(0), |holding| holding.trimmed);
+                header.records.push(own_record(family, RecordKind::Trim, Epoch(0), trimmed, 0));
+            } else {
+                break;
+            }
+        }
+        if self.untold_trims.is_empty() {
+            self.untold_since = None;
+        }
+    }
+
+    /// Moves entries of the queue into the frame; returns how many were not void.
+    fn take_data(&mut self, entries: usize, header: &mut FrameHeader, pieces: &mut Vec<Buffer>) -> u32 {
+        let mut live = 0;
+        for _ in 0..entries {
+            let queued = self.queue.pop_front().expect("as many as were gathered");
+            self.framed_to += 1;
+            if queued.void {
+                continue;
+            }
+            live += 1;
+            self.queued_blocks -= super::ring::queued_cost(queued.blocks);
+            let place = self.holdings.get(&queued.family).and_then(|h| h.places.get(&queued.record.seq));
+            let place = place.expect("a queued record that is not void is held");
+            let mut record = RecordHeader {
+                family: queued.family,
+                epoch: queued.epoch,
+                seq: queued.record.seq,
+                kind: place.kind,
+                payload_crc: 0,
+                payload_len: place.payload_len,
+                block: place.block,
+                count: place.count,
+                begin: queued.begin,
+            };
+            if let Some(payload) = payload::encode(&queued.record) {
+                record.payload_crc = crc32c(&payload.bytes()[..place.payload_len as usize]);
+                push_pieces(pieces, payload);
+            }
+            header.records.push(record);
+        }
+        live
+    }
+
+    /// Tells the index where the records of a frame lie.
+    fn place_records(&mut self, header: &FrameHeader, number: u64, position: u64) {
+        let mut payload = position + header.header_blocks();
+        for record in &header.records {
+            if record.kind.is_logged() {
+                let holding = self.holdings.get_mut(&record.family).expect("its record is held");
+                let place = holding.places.get_mut(&record.seq).expect("just taken from the queue");
+                place.home = Home::Frame(number);
+                place.payload = payload;
+                place.payload_crc = record.payload_crc;
+            }
+            payload += record.payload_blocks();
+        }
+    }
+
+    /// A frame is on the drive. Returns the families whose dropping is durable now.
+    pub fn on_frame_written(&mut self, now: Time, number: u64, desk: &mut Desk) -> Vec<FamilyId> {
+        let mut dropped = Vec::new();
+        let flying = self.flying.iter_mut().find(|flying| flying.number == number);
+        flying.expect("a frame in flight comes back once").written = true;
+        // Recovery cuts the log at the first frame that is missing: one counts only with all before it.
+        while self.flying.front().is_some_and(|front| front.written) {
+            let flying = self.flying.pop_front().expect("just seen");
+            assert!(flying.number > self.settled, "frames settle in order");
+            self.settled = flying.number;
+            self.settled_to = flying.position;
+            self.free_before(flying.tail);
+            for (family, epoch) in flying.fences {
+                self.on_fence_durable(now, family, epoch, flying.number, desk);
+            }
+            dropped.extend(flying.drops);
+        }
+        self.count_dead();
+        self.answer_settled(now, desk);
+        dropped
+    }
+
+    fn answer_settled(&mut self, now: Time, desk: &mut Desk) {
+        while self.waiters.front().is_some_and(|waiter| waiter.position <= self.settled_to) {
+            let waiter = self.waiters.pop_front().expect("just seen");
+            let room = self.room(now);
+            desk.answer(waiter.caller, Ok(Answer::Appended { up_to: waiter.last, room }));
+        }
+    }
+
+    fn on_fence_durable(&mut self, now: Time, family: FamilyId, epoch: Epoch, number: u64, desk: &mut Desk) {
+        let holding = self.holdings.get_mut(&family).expect("holdings stay");
+        holding.fence_moving = false;
+        let former = holding.durable_fence.replace((epoch, number));
+        let mut waiting = std::mem::take(&mut holding.fence_waiters);
+        let ready: Vec<_> = waiting.extract_if(.., |(_, wanted)| *wanted <= epoch).collect();
+        holding.fence_waiters = waiting;
+        self.frame_mut(number).expect("a frame that settles now is there").fences += 1;
+        if let Some((_, former)) = former {
+            self.frame_mut(former).expect("a fence keeps its frame").fences -= 1;
+        }
+        for (caller, _) in ready {
+            let held = self.held(now, family);
+            desk.answer(caller, Ok(Answer::Fenced(held)));
+        }
+    }
+}
+
+/// A record of the keeper's own; it has no payload.
+fn own_record(family: FamilyId, kind: RecordKind, epoch: Epoch, seq: Seq, count: u64) -> RecordHeader {
+    let (payload_crc, payload_len, block, begin) = (0, 0, 0, Seq(0));
+    RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin }
+}
+
+/// Adds a payload. Drives want page-aligned memory: what is not, is copied.
+fn push_pieces(pieces: &mut Vec<Buffer>, payload: Buffer) {
+    let aligned = payload.bytes().as_ptr() as usize % BLOCK == 0;
+    let payload = if aligned { payload } else { Buffer::copied(payload.bytes()) };
+    // The first piece is the header's place, and joins with nothing.
+    match pieces[1..].last_mut() {
+        Some(last) if last.is_followed_by(&payload) => *last = last.joined(&payload),
+        _ => pieces.push(payload),
+    }
+}

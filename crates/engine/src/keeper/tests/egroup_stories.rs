@@ -1,0 +1,176 @@
+//! The egroups of a drive, one story at a time.
+
+use super::*;
+use crate::identity::EgroupId;
+use crate::interface::Damage;
+use crate::message::{BadUnit, Class, UnitRun};
+
+const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
+
+pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, replace: bool) -> Question {
+    let blocks = (0..units as u64).map(|unit| mark * 10_000 + unit).collect();
+    let units = (0..units as u64).map(|index| unit(mark + index)).collect();
+    Question::WriteEgroup { egroup, class, units, blocks, replace }
+}
+
+pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
+    let runs = runs.iter().map(|&(first, count)| UnitRun { first, count }).collect();
+    Question::ReadUnits { egroup, runs }
+}
+
+fn first_unit(rig: &Rig) -> u64 {
+    rig.keeper.egroups().next().expect("something is stored").first
+}
+
+#[test]
+fn an_egroup_is_read_as_it_was_written_also_after_a_crash() {
+    let mut rig = Rig::small(1);
+    assert_eq!(rig.ask(1, 1, write(EGROUP, 100, 600, Class::Data, false)), Ok(Answer::EgroupWritten));
+    for _ in 0..2 {
+        let answer = rig.ask(1, 1, read(EGROUP, &[(5, 2), (599, 1), (8, 1), (0, 1), (600, 1), (599, 2)]));
+        let Ok(Answer::Units(units)) = answer else { panic!("{answer:?}") };
+        let bytes = |index: usize| units[index].as_ref().expect("sound").bytes().to_vec();
+        assert_eq!(bytes(0), [unit(105).bytes(), unit(106).bytes()].concat());
+        assert_eq!(bytes(1), unit(699).bytes());
+        assert_eq!(bytes(2), unit(108).bytes());
+        assert_eq!(bytes(3), unit(100).bytes());
+        assert_eq!(units[4], Err(BadUnit { unit: 600 }), "there is no such unit");
+        assert_eq!(units[5], Err(BadUnit { unit: 599 }));
+        let blocks = (0..600).map(|unit| 1_000_000 + unit).collect();
+        assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Ok(Answer::Egroup { blocks }));
+        let listed = rig.ask(1, 1, Question::ListEgroups { after: EgroupId(0) });
+        assert_eq!(listed, Ok(Answer::Listed { egroups: vec![EGROUP], end: true }));
+        rig.crash();
+    }
+}
+
+#[test]
+fn names_that_are_not_here_are_told_so() {
+    let mut rig = Rig::small(2);
+    assert_eq!(rig.ask(1, 1, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+    assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Err(Refusal::NotFound));
+    assert_eq!(rig.ask(1, 1, Question::DeleteEgroups { egroups: vec![EGROUP] }), Ok(Answer::Deleted));
+    let listed = rig.ask(1, 1, Question::ListEgroups { after: EgroupId(u64::MAX) });
+    assert_eq!(listed, Ok(Answer::Listed { egroups: vec![], end: true }));
+}
+
+#[test]
+fn only_what_is_bad_is_told_to_be_and_a_passing_fault_is_not() {
+    let mut rig = Rig::small(3);
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    let first = first_unit(&rig);
+    rig.drive.flips.insert((Area::Data, first + 3));
+    let answer = rig.ask(1, 1, read(EGROUP, &[(0, 20)]));
+    assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].as_ref().is_ok_and(|b| b.blocks() == 20)));
+    assert_eq!(rig.damages(), 0);
+    rig.drive.unreadable.insert((Area::Data, first + 3));
+    rig.drive.durable.get_mut(&(Area::Data, first + 9)).expect("written")[0] ^= 1;
+    for _ in 0..2 {
+        let answer = rig.ask(1, 1, read(EGROUP, &[(0, 3), (2, 3), (4, 5), (8, 2)]));
+        let Ok(Answer::Units(units)) = answer else { panic!("{answer:?}") };
+        assert_eq!(units[0].as_ref().expect("sound").blocks(), 3);
+        assert_eq!(units[1], Err(BadUnit { unit: 3 }));
+        assert_eq!(units[2].as_ref().expect("sound").bytes()[..BLOCK], *unit(5).bytes());
+        assert_eq!(units[3], Err(BadUnit { unit: 9 }));
+    }
+    let damage = Damage::CopyBad { family: FamilyId(1), egroup: EGROUP };
+    assert_eq!(rig.notices, [
+        Notice::DriveReady { drive: DriveId(1) },
+        Notice::Damage { drive: DriveId(1), damage }
+    ]);
+    // A repair brings a new copy, whatever is here.
+    assert_eq!(rig.ask(1, 1, write(EGROUP, 1, 20, Class::Reserve, true)), Ok(Answer::EgroupWritten));
+    let answer = rig.ask(1, 1, read(EGROUP, &[(0, 20)]));
+    assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()));
+    let (_, stored, moving) = rig.keeper.unit_blocks();
+    assert_eq!((stored, moving), (21, 0), "the former copy is gone");
+}
+
+#[test]
+fn the_same_again_is_a_success_and_a_repeat_while_it_is_written_waits() {
+    let mut rig = Rig::small(4);
+    let a = rig.begin(1, 1, write(EGROUP, 1, 3, Class::Data, false));
+    let b = rig.begin(1, 1, write(EGROUP, 1, 3, Class::Data, false));
+    let c = rig.begin(1, 1, Question::DeleteEgroups { egroups: vec![EGROUP] });
+    let d = rig.begin(1, 1, write(EGROUP, 2, 4, Class::Data, false));
+    rig.run();
+    for call in [a, b, d] {
+        assert_eq!(rig.answers.remove(&call), Some(Ok(Answer::EgroupWritten)));
+    }
+    assert_eq!(rig.answers.remove(&c), Some(Ok(Answer::Deleted)));
+    let stored: Vec<_> = rig.keeper.egroups().map(|stored| stored.units).collect();
+    assert_eq!(stored, [4]);
+    assert_eq!(rig.keeper.unit_blocks().2, 0);
+}
+
+#[test]
+fn a_cut_at_any_point_of_a_replacement_leaves_one_sound_copy() {
+    for steps in 0..12 {
+        for seed in 0..8 {
+            let mut rig = Rig::small(seed);
+            rig.ask(1, 1, write(EGROUP, 1, 3, Class::Data, false)).expect("written");
+            rig.begin(1, 1, write(EGROUP, 1, 3, Class::Reserve, true));
+            for _ in 0..steps {
+                rig.step();
+            }
+            rig.crash();
+            let answer = rig.ask(1, 1, read(EGROUP, &[(0, 3)]));
+            assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()), "step {steps} seed {seed}");
+            let (_, stored, moving) = rig.keeper.unit_blocks();
+            assert_eq!((stored, moving), (4, 0));
+        }
+    }
+}
+
+#[test]
+fn a_retry_after_a_cut_writes_again_what_may_not_be_durable() {
+    for seed in 0..50 {
+        let mut rig = Rig::small(seed);
+        rig.begin(1, 1, write(EGROUP, 1, 3, Class::Data, false));
+        rig.step();
+        rig.step();
+        rig.crash();
+        assert_eq!(rig.ask(1, 1, write(EGROUP, 1, 3, Class::Data, false)), Ok(Answer::EgroupWritten));
+        rig.crash();
+        let answer = rig.ask(1, 1, read(EGROUP, &[(0, 3)]));
+        assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()), "seed {seed}");
+    }
+}
+
+#[test]
+fn client_data_leaves_a_reserve_and_deletes_free_it() {
+    let mut rig = Rig::small(5);
+    let mut names = Vec::new();
+    loop {
+        let egroup = EgroupId(names.len() as u64 + 1);
+        let free = rig.keeper.free_bytes();
+        match rig.ask(1, 1, write(egroup, 1, 200, Class::Data, false)) {
+            Ok(Answer::EgroupWritten) => names.push(egroup),
+            Err(Refusal::NoSpace) => break assert!(free < 201 * BLOCK as u64),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(names.len() > 5);
+    let last = EgroupId(1000);
+    assert_eq!(rig.ask(1, 1, write(last, 1, 960, Class::Reserve, false)), Ok(Answer::EgroupWritten));
+    names.push(last);
+    assert_eq!(rig.ask(1, 1, Question::DeleteEgroups { egroups: names }), Ok(Answer::Deleted));
+    rig.crash();
+    let (_, stored, moving) = rig.keeper.unit_blocks();
+    assert_eq!((stored, moving), (0, 0));
+}
+
+#[test]
+fn a_family_is_dropped_with_what_is_on_its_way() {
+    let mut rig = Rig::small(6);
+    rig.ask(1, 1, write(EGROUP, 1, 3, Class::Data, false)).expect("written");
+    rig.ask(2, 1, write(EGROUP, 2, 3, Class::Data, false)).expect("written");
+    let late = rig.begin(1, 1, write(EgroupId(77), 1, 3, Class::Data, false));
+    assert_eq!(rig.ask(1, 1, Question::DropFamily), Ok(Answer::Dropped));
+    assert_eq!(rig.answers.remove(&late), Some(Ok(Answer::EgroupWritten)));
+    for _ in 0..2 {
+        let left: Vec<_> = rig.keeper.egroups().map(|stored| stored.family).collect();
+        assert_eq!(left, [FamilyId(2)]);
+        rig.crash();
+    }
+}

@@ -1,0 +1,199 @@
+//! The log of a drive against a slow, obvious one, through thousands of frames, trims and crashes.
+
+use super::*;
+
+/// What the owner of one family knows.
+#[derive(Default)]
+struct Family {
+    epoch: u32,
+    first: u64,
+    next: u64,
+    trimmed: u64,
+    /// By number: the mark of what was acknowledged ...
+    acknowledged: BTreeMap<u64, Record>,
+    /// ... and of what was only sent, in order.
+    sent: BTreeMap<u64, Record>,
+    calls: Vec<(u64, u64)>,
+}
+
+fn random_record(random: &mut SmallRng, seq: u64, mark: u64) -> Record {
+    match random.random_range(0..6) {
+        0 => Record { seq: Seq(seq), body: Body::Zero { block: Block(mark), count: 9 } },
+        1 => data(seq, mark, random.random_range(1..12)),
+        _ => data(seq, mark, 1),
+    }
+}
+
+struct Story {
+    rig: Rig,
+    families: BTreeMap<u32, Family>,
+    mark: u64,
+    full: u32,
+}
+
+impl Story {
+    fn new(seed: u64) -> Self {
+        let rig = Rig::new(seed, 1 << 20, 16 << 20);
+        let fresh = || Family { epoch: 1, first: 1, next: 1, ..Family::default() };
+        Self { rig, families: (1..=3).map(|family| (family, fresh())).collect(), mark: 0, full: 0 }
+    }
+
+    fn append(&mut self, number: u32) {
+        let family = self.families.get_mut(&number).expect("one of three");
+        let count = self.rig.random.random_range(1..5);
+        let mut records = Vec::new();
+        for _ in 0..count {
+            self.mark += 1;
+            records.push(random_record(&mut self.rig.random, family.next, self.mark));
+            family.next += 1;
+        }
+        family.sent.extend(records.iter().map(|record| (record.seq.0, record.clone())));
+        let question =
+            Question::Append { first: Seq(family.first), trim: Seq(family.trimmed), records };
+        let (epoch, last) = (family.epoch, family.next - 1);
+        let call = self.rig.begin(number, epoch, question);
+        self.families.get_mut(&number).expect("one of three").calls.push((call, last));
+        self.collect();
+    }
+
+    /// Looks at the answers that have come.
+    fn collect(&mut self) {
+        for family in self.families.values_mut() {
+            let answers = &mut self.rig.answers;
+            let mut lowest_refused = None;
+            family.calls.retain(|(call, last)| match answers.remove(call) {
+                None => true,
+                Some(Ok(Answer::Appended { up_to, .. })) => {
+                    assert!(up_to.0 >= *last);
+                    let later = family.sent.split_off(&(up_to.0 + 1));
+                    family.acknowledged.append(&mut std::mem::replace(&mut family.sent, later));
+                    false
+                }
+                Some(Err(Refusal::LogFull)) => {
+                    self.full += 1;
+                    lowest_refused = Some(()).or(lowest_refused);
+                    false
+                }
+                Some(Err(Refusal::Gap { .. })) => {
+                    lowest_refused = Some(());
+                    false
+                }
+                other => panic!("{other:?}"),
+            });
+            if lowest_refused.is_some() && family.calls.is_empty() {
+                // Begin again behind what was acknowledged, in a new epoch: others may have been accepted.
+                family.next = family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq) + 1;
+                family.first = family.next;
+                family.epoch += 1;
+                family.sent.clear();
+            }
+        }
+    }
+
+    fn trim(&mut self, number: u32) {
+        let family = self.families.get_mut(&number).expect("one of three");
+        let Some((&high, _)) = family.acknowledged.last_key_value() else { return };
+        let low = family.trimmed;
+        family.trimmed = if self.rig.random.random() { high } else { self.rig.random.random_range(low..=high) };
+        family.acknowledged = family.acknowledged.split_off(&(family.trimmed + 1));
+        let (epoch, up_to) = (family.epoch, Seq(family.trimmed));
+        let call = self.rig.begin(number, epoch, Question::Trim { up_to });
+        assert!(matches!(self.rig.answers.remove(&call), Some(Ok(Answer::Trimmed { .. }))));
+    }
+
+    /// After a crash: everything acknowledged and not trimmed is there, what was only sent may be, in order,
+    /// and nothing else. Then a new owner goes on.
+    fn check(&mut self) {
+        assert_eq!(self.rig.damages(), 0, "{:?}", self.rig.notices);
+        for number in 1..=3 {
+            let family = &self.families[&number];
+            let (epoch, first) = (family.epoch + 1, Seq(family.first));
+            let held = self.rig.ask(number, epoch, Question::Fence { first, since: Epoch(family.epoch) });
+            assert!(matches!(held, Ok(Answer::Fenced(_))), "{held:?}");
+            let read = self.rig.read_log(number, epoch);
+            let family = self.families.get_mut(&number).expect("one of three");
+            let read: BTreeMap<u64, Record> = read.into_iter().map(|record| (record.seq.0, record)).collect();
+            for (seq, record) in &family.acknowledged {
+                assert_eq!(read.get(seq), Some(record), "family {number} record {seq}");
+            }
+            let high = family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq);
+            let mut end = high;
+            for (seq, record) in read.range(high + 1..) {
+                assert_eq!(*seq, end + 1, "no gaps");
+                assert_eq!(family.sent.get(seq), Some(record), "family {number} record {seq}");
+                end = *seq;
+            }
+            // What is there counts: the new owner appends behind it.
+            family.acknowledged = read.into_iter().filter(|(seq, _)| *seq > family.trimmed).collect();
+            family.sent.clear();
+            family.calls.clear();
+            family.epoch = epoch;
+            family.next = end + 1;
+            family.first = end + 1;
+        }
+    }
+}
+
+#[test]
+fn the_ring_goes_round_with_trims_fences_and_crashes() {
+    for seed in 0..60 {
+        let mut story = Story::new(seed);
+        for _ in 0..1500 {
+            let family = story.rig.random.random_range(1..=3);
+            match story.rig.random.random_range(0..100) {
+                0..45 => story.append(family),
+                45..50 => story.trim(family),
+                50..52 => story.rig.wake(),
+                52..53 => {
+                    story.rig.crash();
+                    story.check();
+                }
+                53..54 => {
+                    // The process is killed: what it wrote is in the drive's cache, what was in flight is lost.
+                    story.rig.reopen();
+                    story.check();
+                }
+                _ => {
+                    story.rig.step();
+                }
+            }
+            story.collect();
+        }
+        story.rig.run();
+        story.collect();
+        for family in story.families.values() {
+            assert!(family.calls.is_empty(), "seed {seed}: every append is answered in the end");
+        }
+        // Everything trimmed: the ring is (nearly) empty again.
+        for number in 1..=3 {
+            let family = story.families.get_mut(&number).expect("one of three");
+            let (epoch, up_to) = (family.epoch + 1, Seq(family.next + 1000));
+            story.rig.fence(number, epoch);
+            story.rig.ask(number, epoch, Question::Trim { up_to }).expect("trims");
+        }
+        story.rig.wake();
+        story.rig.run();
+        let used = story.rig.keeper.log_bytes_used();
+        assert!(used <= story.rig.keeper.log_bytes() / 4, "seed {seed}: {used} bytes are still used");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_story() {
+    let run = || {
+        let mut story = Story::new(77);
+        for _ in 0..600 {
+            let family = story.rig.random.random_range(1..=3);
+            if story.rig.random.random_range(0..3) > 0 {
+                story.append(family);
+            } else {
+                story.trim(family);
+            }
+            story.rig.step();
+            story.collect();
+        }
+        story.rig.run();
+        story.rig.drive.durable
+    };
+    assert!(run() == run(), "nothing in a keeper is random");
+}

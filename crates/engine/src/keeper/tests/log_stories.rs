@@ -1,0 +1,287 @@
+//! The log of a drive, one story at a time.
+
+use super::*;
+use crate::formats::record::{Checkpoint, MapRecord};
+use crate::interface::Damage;
+use std::sync::Arc;
+
+#[test]
+fn an_append_survives_a_crash() {
+    let mut rig = Rig::small(1);
+    let checkpoint = Checkpoint { replay_from: Seq(1), mapped: 5, ..Checkpoint::default() };
+    let records = vec![
+        data(1, 7, 1),
+        Record { seq: Seq(2), body: Body::Zero { block: Block(3), count: 1 << 40 } },
+        Record { seq: Seq(3), body: Body::Map(Arc::new(MapRecord::default())) },
+        Record { seq: Seq(4), body: Body::Checkpoint(Arc::new(checkpoint)) },
+        data(5, 7, 3),
+    ];
+    rig.append_ok(1, 1, 1, records.clone());
+    rig.crash();
+    assert_eq!(rig.damages(), 0);
+    assert_eq!(rig.read_log(1, 1), records);
+    let held = rig.fence(1, 2);
+    assert_eq!((held.low, held.high, held.checkpoints), (Seq(1), Seq(5), vec![Seq(4)]));
+}
+
+#[test]
+fn a_torn_tail_is_dropped_and_never_comes_back() {
+    for seed in 0..200 {
+        let mut rig = Rig::small(seed);
+        rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+        for seq in 2..5 {
+            let question = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(seq, 1, 2)] };
+            rig.begin(1, 1, question);
+        }
+        rig.crash();
+        let first = rig.read_log(1, 1);
+        assert!(!first.is_empty(), "the first one was acknowledged");
+        let next = first.len() as u64 + 1;
+        rig.append_ok(1, 1, 1, vec![data(next, 2, 1)]);
+        rig.crash();
+        let mut wanted = first;
+        wanted.push(data(next, 2, 1));
+        assert_eq!(rig.read_log(1, 1), wanted);
+        assert_eq!(rig.damages(), 0);
+    }
+}
+
+#[test]
+fn damage_in_the_middle_is_told_and_what_is_later_is_kept() {
+    for unreadable in [false, true] {
+        for header in [false, true] {
+            let mut rig = Rig::small(3);
+            for seq in 1..=9 {
+                rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+            }
+            // Each took a block of header and one of payload.
+            let place = (Area::Log, if header { 8 } else { 9 });
+            if unreadable {
+                rig.drive.unreadable.insert(place);
+            } else {
+                rig.drive.durable.get_mut(&place).expect("written")[200] ^= 1;
+            }
+            rig.reopen();
+            assert_eq!(rig.damages(), 1, "{:?}", rig.notices);
+            let seqs: Vec<u64> = rig.read_log(1, 1).iter().map(|record| record.seq.0).collect();
+            assert_eq!(seqs, [1, 2, 3, 4, 6, 7, 8, 9]);
+            // The owner may bring it again.
+            rig.append_ok(1, 1, 1, vec![data(5, 1, 1)]);
+            assert_eq!(rig.read_log(1, 1).len(), 9);
+        }
+    }
+}
+
+#[test]
+fn damage_met_while_reading_is_told_once_and_a_passing_one_not_at_all() {
+    let mut rig = Rig::small(4);
+    rig.append_ok(1, 1, 1, (1..=4).map(|seq| data(seq, 1, 1)).collect());
+    rig.drive.flips.insert((Area::Log, 2));
+    assert_eq!(rig.read_log(1, 1).len(), 4);
+    assert_eq!(rig.damages(), 0);
+    rig.drive.unreadable.insert((Area::Log, 3));
+    for _ in 0..2 {
+        let seqs: Vec<u64> = rig.read_log(1, 1).iter().map(|record| record.seq.0).collect();
+        assert_eq!(seqs, [1, 2, 4]);
+    }
+    let told = Notice::Damage { drive: DriveId(1), damage: Damage::Log { offset: 3 * BLOCK as u64 } };
+    assert_eq!(rig.notices.iter().filter(|notice| **notice == told).count(), 1);
+}
+
+#[test]
+fn a_fence_survives_and_shuts_older_owners_out() {
+    let mut rig = Rig::small(5);
+    rig.append_ok(1, 3, 1, vec![data(1, 1, 1)]);
+    assert_eq!(rig.fence(1, 5).high, Seq(1));
+    rig.crash();
+    let fenced = Refusal::Fenced(Epoch(5));
+    assert_eq!(rig.append(1, 4, 1, vec![data(2, 1, 1)]), Err(fenced));
+    assert_eq!(rig.ask(1, 4, Question::Trim { up_to: Seq(1) }), Err(fenced));
+    assert_eq!(rig.ask(1, 4, Question::ReadLog { from: Seq(1), bytes: 1 }), Err(fenced));
+    assert_eq!(rig.ask(1, 3, Question::Fence { first: Seq(1), since: Epoch(0) }), Err(fenced));
+    rig.append_ok(1, 5, 2, vec![data(2, 2, 1)]);
+}
+
+#[test]
+fn what_an_older_owner_has_queued_is_refused_when_a_fence_comes() {
+    let mut rig = Rig::small(6);
+    let append =
+        |seq| Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(seq, 1, 1)] };
+    let calls: Vec<u64> = (1..=6).map(|seq| rig.begin(1, 1, append(seq))).collect();
+    let held = rig.fence(1, 2);
+    // Two frames were in flight, with one record each; the rest was queued.
+    assert_eq!(held.high, Seq(2));
+    for call in &calls {
+        assert_eq!(rig.answers.remove(call), Some(Err(Refusal::Fenced(Epoch(2)))));
+    }
+    rig.crash();
+    assert_eq!(rig.fence(1, 2).high, Seq(2));
+}
+
+#[test]
+fn a_record_of_a_newer_epoch_voids_older_ones_for_good() {
+    let mut rig = Rig::small(7);
+    rig.append_ok(1, 1, 1, (1..=6).map(|seq| data(seq, 1, 1)).collect());
+    rig.fence(1, 2);
+    rig.append_ok(1, 2, 4, vec![data(4, 2, 1)]);
+    let wanted = vec![data(1, 1, 1), data(2, 1, 1), data(3, 1, 1), data(4, 2, 1)];
+    assert_eq!(rig.read_log(1, 2), wanted);
+    rig.crash();
+    assert_eq!(rig.read_log(1, 2), wanted);
+    // Leftovers of a segment that was made in epoch 3 go with the fence.
+    let held = rig.ask(1, 4, Question::Fence { first: Seq(3), since: Epoch(3) });
+    assert!(matches!(held, Ok(Answer::Fenced(held)) if held.high == Seq(2)));
+    rig.crash();
+    assert_eq!(rig.read_log(1, 4), wanted[..2]);
+}
+
+#[test]
+fn records_follow_each_other_or_are_refused() {
+    let mut rig = Rig::small(8);
+    assert_eq!(rig.append(1, 1, 5, vec![data(6, 1, 1)]), Err(Refusal::Gap { expected: Seq(5) }));
+    rig.append_ok(1, 1, 5, vec![data(5, 1, 1), data(6, 1, 1)]);
+    assert_eq!(rig.append(1, 1, 5, vec![data(8, 1, 1)]), Err(Refusal::Gap { expected: Seq(7) }));
+    // Asked again, with one more: what is held is not written again.
+    let used = rig.keeper.log_bytes_used();
+    rig.append_ok(1, 1, 5, vec![data(5, 1, 1), data(6, 1, 1), data(7, 1, 1)]);
+    assert_eq!(rig.keeper.log_bytes_used(), used + 2 * BLOCK as u64);
+    rig.append_ok(1, 1, 5, vec![data(5, 1, 1), data(6, 1, 1)]);
+    // A new owner's records may not sit on what an older one left behind the beginning of the segment.
+    rig.fence(1, 2);
+    assert_eq!(rig.append(1, 2, 6, vec![data(7, 2, 1)]), Err(Refusal::Gap { expected: Seq(6) }));
+    rig.append_ok(1, 2, 6, vec![data(6, 2, 1)]);
+    assert_eq!(rig.read_log(1, 2), [data(5, 1, 1), data(6, 2, 1)]);
+    // After everything was trimmed and forgotten, the trim says where it goes on.
+    rig.ask(1, 2, Question::Trim { up_to: Seq(6) }).expect("trims");
+    rig.append_ok(1, 2, 6, vec![data(7, 2, 1)]);
+}
+
+#[test]
+fn a_dropped_family_stays_dropped() {
+    let mut rig = Rig::small(9);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1), data(2, 1, 1)]);
+    rig.append_ok(2, 1, 1, vec![data(1, 5, 1)]);
+    rig.fence(1, 2);
+    assert_eq!(rig.ask(1, 2, Question::DropFamily), Ok(Answer::Dropped));
+    rig.crash();
+    assert_eq!(rig.read_log(1, 3), []);
+    assert_eq!(rig.read_log(2, 1), [data(1, 5, 1)]);
+}
+
+#[test]
+fn trims_are_remembered_and_the_ring_becomes_free() {
+    let mut rig = Rig::small(10);
+    rig.append_ok(1, 1, 1, (1..=40).map(|seq| data(seq, 1, 1)).collect());
+    rig.ask(1, 1, Question::Trim { up_to: Seq(39) }).expect("trims");
+    rig.wake();
+    rig.crash();
+    assert_eq!(rig.read_log(1, 1), [data(40, 1, 1)]);
+}
+
+#[test]
+fn one_quiet_family_is_pressed_and_then_the_ring_is_free_again() {
+    let mut rig = Rig::small(11);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    let mut refused = false;
+    for seq in 1..200 {
+        let question = Question::Append {
+            first: Seq(1),
+            trim: Seq(seq - 1),
+            records: vec![data(seq, 1, 3)],
+        };
+        if rig.ask(2, 1, question) == Err(Refusal::LogFull) {
+            refused = true;
+            break;
+        }
+    }
+    assert!(refused, "the record of family 1 keeps the ring from going round");
+    assert!(rig.pressed.contains(&(FamilyId(1), Seq(1))), "{:?}", rig.pressed);
+    assert!(matches!(rig.ask(1, 1, Question::Trim { up_to: Seq(1) }), Ok(Answer::Trimmed { .. })));
+    rig.append_ok(3, 1, 1, vec![data(1, 1, 3)]);
+    rig.wake();
+    assert!(rig.keeper.log_bytes_used() < 1 << 19, "{}", rig.keeper.log_bytes_used());
+}
+
+#[test]
+fn room_is_shared_and_leaves_a_quarter() {
+    let mut rig = Rig::small(12);
+    let all = rig.fence(1, 1).room;
+    assert_eq!(all, (256 - 64) * BLOCK as u64 / 2);
+    rig.now = rig.now.after(1_000_000);
+    let half = rig.fence(2, 1).room;
+    assert!(half < all * 51 / 100 && half > all * 48 / 100, "{half} of {all}");
+}
+
+#[test]
+fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
+    let mut rig = Rig::small(13);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    let mut effects = Effects::default();
+    let geometry = rig.geometry;
+    rig.keeper = Keeper::open(DriveId(1), geometry, true, 1 << 40, &Limits::small(), &mut effects);
+    rig.effects = effects;
+    rig.run();
+    assert_eq!(rig.read_log(1, 1), []);
+    rig.crash();
+    assert_eq!(rig.read_log(1, 1), []);
+
+    use crate::interface::DriveTrouble;
+    let other = Geometry { log: 2 << 20, ..geometry };
+    let cases = [
+        (DriveId(2), geometry, DriveTrouble::OtherDrive(DriveId(1))),
+        (DriveId(1), other, DriveTrouble::OtherGeometry),
+    ];
+    for (drive, geometry, reason) in cases {
+        rig.keeper = Keeper::open(drive, geometry, false, 1 << 40, &Limits::small(), &mut rig.effects);
+        rig.run();
+        assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive, reason }));
+        assert_eq!(rig.append(1, 1, 1, vec![data(1, 1, 1)]), Err(Refusal::DriveGone));
+    }
+    rig.drive = PretendDrive::default();
+    rig.keeper = Keeper::open(DriveId(1), geometry, false, 1 << 40, &Limits::small(), &mut rig.effects);
+    rig.run();
+    let reason = DriveTrouble::NoSuperblock;
+    assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive: DriveId(1), reason }));
+}
+
+#[test]
+fn one_superblock_is_enough_and_is_repaired() {
+    let mut rig = Rig::small(14);
+    for copy in 0..2 {
+        rig.append_ok(1, 1, 1, vec![data(copy + 1, 1, 1)]);
+        rig.drive.durable.insert((Area::Data, copy), vec![0xff; BLOCK].into());
+        rig.reopen();
+    }
+    assert_eq!(rig.read_log(1, 1).len(), 2);
+}
+
+#[test]
+fn a_drive_that_goes_answers_everybody() {
+    let mut rig = Rig::small(15);
+    let append = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(1, 1, 1)] };
+    let call = rig.begin(1, 1, append);
+    let token = rig.drive.submitted[0].operation.token;
+    rig.keeper.on_drive_done(rig.now, token, Err(DriveFault::Gone), &mut rig.effects);
+    rig.take_effects();
+    assert_eq!(rig.answers.remove(&call), Some(Err(Refusal::DriveGone)));
+    assert_eq!(rig.keeper.state(), State::Failed);
+    assert_eq!(rig.keeper.wake_at(), None);
+}
+
+#[test]
+fn asks_that_come_early_are_answered_and_repeats_are_ignored() {
+    let mut rig = Rig::small(16);
+    rig.keeper =
+        Keeper::open(DriveId(1), rig.geometry, false, 1 << 40, &Limits::small(), &mut rig.effects);
+    let append = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(1, 1, 1)] };
+    let call = rig.begin(1, 1, append.clone());
+    for _ in 0..3 {
+        rig.keeper.on_ask(rig.now, OWNER, call, FamilyId(1), Epoch(1), append.clone(), &mut rig.effects);
+    }
+    rig.run();
+    assert!(matches!(rig.answers.remove(&call), Some(Ok(Answer::Appended { .. }))));
+    rig.keeper.on_ask(rig.now, OWNER, call, FamilyId(1), Epoch(1), append, &mut rig.effects);
+    rig.run();
+    assert!(matches!(rig.answers.remove(&call), Some(Ok(Answer::Appended { .. }))), "asked again, answered again");
+    assert_eq!(rig.read_log(1, 1), [data(1, 1, 1)]);
+}

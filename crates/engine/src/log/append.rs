@@ -1,0 +1,332 @@
+//! The write log of one family as its owner sees it: numbers, members, what is not yet durable everywhere.
+//! Promises: a record counts as durable only when every member of the segment has flushed it (I1), and records
+//! become durable in the order of their numbers (I3).
+//! Leaves to others: what a durable record means (`volume`), reading the log after a takeover (`log/recover.rs`).
+
+use crate::context::{Context, Purpose};
+use crate::formats::record::{Body, Record};
+use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
+use crate::interface::{DriveState, Notice, Segment, View};
+use crate::message::{Question, Refusal};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Appends of one family on their way to one member at most: enough to keep its drive busy.
+const APPENDS_IN_FLIGHT: usize = 4;
+
+/// A record that some member has not confirmed.
+#[derive(Debug)]
+struct Pending {
+    record: Record,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Member {
+    drive: DriveId,
+    /// The highest record sent to it, and the highest it has confirmed.
+    sent: Seq,
+    acked: Seq,
+    room: u64,
+    in_flight: usize,
+    /// After a refusal it is left alone until then.
+    pause_until: Time,
+}
+
+#[derive(Debug)]
+pub struct Appender {
+    family: FamilyId,
+    epoch: Epoch,
+    factor: u32,
+    pub segments: Vec<Segment>,
+    version: u64,
+    next: Seq,
+    durable: Seq,
+    pending: VecDeque<Pending>,
+    pending_bytes: u64,
+    members: Vec<Member>,
+    /// Records up to here are not needed any more.
+    pub trim: Seq,
+    /// A new list of segments that the config store has not confirmed yet.
+    changing: Option<Vec<Segment>>,
+    /// Bytes appended since the last checkpoint.
+    pub bytes_since_checkpoint: u64,
+    /// When a member that has no room was last asked whether it has some again.
+    room_asked: Time,
+}
+
+/// What became of an attempt to change the segments.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Changed {
+    Taken,
+    Refused,
+    /// It was about an earlier wish.
+    Stale,
+}
+
+impl Appender {
+    /// A log whose next record is `next`, and that has no members yet: [`Self::change`] gives it some.
+    pub fn new(family: FamilyId, epoch: Epoch, factor: u32, version: u64, segments: Vec<Segment>, next: Seq) -> Self {
+        Self {
+            family,
+            epoch,
+            factor,
+            segments,
+            version,
+            next,
+            durable: next.previous(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            members: Vec::new(),
+            trim: Seq(0),
+            changing: None,
+            bytes_since_checkpoint: 0,
+            room_asked: Time(0),
+        }
+    }
+
+    /// The highest record that all members hold.
+    pub fn durable(&self) -> Seq {
+        self.durable
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.changing.is_none()
+    }
+
+    pub fn has_members(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub fn is_changing(&self) -> bool {
+        self.changing.is_some()
+    }
+
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    /// Records given a number but not durable yet, oldest first.
+    pub fn pending(&self) -> impl Iterator<Item = &Record> {
+        self.pending.iter().map(|pending| &pending.record)
+    }
+
+    /// Bytes of client data that may be added now.
+    pub fn room(&self) -> u64 {
+        let room = self.members.iter().map(|member| member.room).min().unwrap_or(0);
+        room.saturating_sub(self.pending_bytes)
+    }
+
+    /// Gives `body` the next number. It is sent by [`Self::pump`].
+    pub fn push(&mut self, body: Body) -> Seq {
+        let record = Record { seq: self.next, body };
+        let bytes = record.payload_bytes() as u64 + 4096;
+        self.next = self.next.next();
+        self.pending_bytes += bytes;
+        self.bytes_since_checkpoint += bytes;
+        let seq = record.seq;
+        self.pending.push_back(Pending { record, bytes });
+        seq
+    }
+
+    /// Sends every member what it has not been sent yet.
+    pub fn pump(&mut self, ctx: &mut Context) {
+        if self.changing.is_some() || self.pending.is_empty() {
+            return;
+        }
+        let first = self.segments.last().expect("a log that can be pumped has a segment").first;
+        for member in &mut self.members {
+            while member.in_flight < APPENDS_IN_FLIGHT && member.pause_until <= ctx.now {
+                let from = member.sent.next();
+                if from >= self.next {
+                    break;
+                }
+                let front = self.pending.front().expect("pending is not empty").record.seq;
+                assert!(from >= front, "what a member was not sent is still pending");
+                let mut bytes = 0;
+                let mut records = Vec::new();
+                for pending in self.pending.iter().skip((from.0 - front.0) as usize) {
+                    if !records.is_empty() && bytes + pending.bytes > ctx.limits.frame_bytes_max as u64 {
+                        break;
+                    }
+                    bytes += pending.bytes;
+                    member.sent = pending.record.seq;
+                    records.push(pending.record.clone());
+                }
+                member.in_flight += 1;
+                let question = Question::Append { first, trim: self.trim, records };
+                ctx.ask(self.family, self.epoch, member.drive, question, Purpose::Append);
+            }
+        }
+    }
+
+    /// A member has made everything up to `up_to` durable.
+    pub fn on_appended(&mut self, drive: DriveId, up_to: Seq, room: u64) {
+        let Some(member) = self.members.iter_mut().find(|member| member.drive == drive) else { return };
+        assert!(up_to < self.next, "a member cannot have what was never sent");
+        member.in_flight = member.in_flight.saturating_sub(1);
+        member.acked = member.acked.max(up_to);
+        member.sent = member.sent.max(member.acked);
+        member.room = room;
+    }
+
+    pub fn on_append_refused(&mut self, drive: DriveId, refusal: Refusal, now: Time) {
+        let Some(member) = self.members.iter_mut().find(|member| member.drive == drive) else { return };
+        member.in_flight = member.in_flight.saturating_sub(1);
+        // Whatever the reason, it goes on behind what it has confirmed: repeats cost little and are harmless.
+        member.sent = member.acked;
+        if refusal == Refusal::LogFull {
+            member.pause_until = now.after(10_000);
+            member.room = 0;
+        }
+    }
+
+    pub fn on_room(&mut self, drive: DriveId, room: u64) {
+        if let Some(member) = self.members.iter_mut().find(|member| member.drive == drive) {
+            member.room = room;
+        }
+    }
+
+    /// The next record that all members hold by now, in order.
+    pub fn take_durable(&mut self) -> Option<Record> {
+        let everywhere = self.members.iter().map(|member| member.acked).min()?;
+        let front = self.pending.front()?;
+        if front.record.seq > everywhere || self.changing.is_some() {
+            return None;
+        }
+        let pending = self.pending.pop_front().expect("there is a front");
+        assert_eq!(pending.record.seq, self.durable.next(), "records become durable in order");
+        self.durable = pending.record.seq;
+        self.pending_bytes -= pending.bytes;
+        Some(pending.record)
+    }
+
+    /// Tells every drive that has some of this log what it may forget.
+    pub fn send_trim(&mut self, ctx: &mut Context) {
+        let drives: BTreeSet<DriveId> = self.segments.iter().flat_map(|segment| segment.members.iter().copied()).collect();
+        for drive in drives {
+            if ctx.is_up(drive) {
+                ctx.ask(self.family, self.epoch, drive, Question::Trim { up_to: self.trim }, Purpose::Trim);
+            }
+        }
+    }
+
+    /// Asks members without room whether they have some again, when nothing else would tell.
+    pub fn ask_for_room(&mut self, ctx: &mut Context) {
+        if self.changing.is_none() && ctx.now.since(self.room_asked) >= 10_000 {
+            self.room_asked = ctx.now;
+            for member in &self.members {
+                ctx.ask(self.family, self.epoch, member.drive, Question::Trim { up_to: self.trim }, Purpose::Trim);
+            }
+        }
+    }
+
+    /// Whether all members are up and as many as they could be.
+    pub fn wants_other_members(&self, ctx: &Context) -> bool {
+        if self.changing.is_some() {
+            return false;
+        }
+        let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
+        if !now.is_empty() && now.iter().all(|&drive| ctx.is_up(drive)) && now.len() >= self.factor as usize {
+            return false;
+        }
+        let wanted = self.choose_members(ctx);
+        !wanted.is_empty() && (now.is_empty() || wanted.len() > now.len() || now.iter().any(|&drive| !ctx.is_up(drive)))
+    }
+
+    /// Members that are up stay; then own drives, then others, never two of one fault domain while others exist.
+    pub fn choose_members(&self, ctx: &Context) -> Vec<DriveId> {
+        let mut chosen: Vec<DriveId> = Vec::new();
+        let mut candidates: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
+        if candidates.is_empty() {
+            candidates.extend(self.segments.last().iter().flat_map(|segment| segment.members.iter().copied()));
+        }
+        let up: Vec<DriveId> = ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
+        // Families begin at different drives, so that their logs spread.
+        let turn = self.family.0 as usize % up.len().max(1);
+        let turned = || up.iter().cycle().skip(turn).take(up.len()).copied();
+        candidates.extend(turned().filter(|&drive| ctx.is_own(drive)));
+        candidates.extend(turned());
+        let domain = |drive: &DriveId| ctx.view.drives.get(drive).map(|view| view.domain);
+        for distinct in [true, false] {
+            for drive in &candidates {
+                let fits = ctx.is_up(*drive) && !chosen.contains(drive);
+                let apart = !chosen.iter().any(|other| domain(other) == domain(drive));
+                if fits && (apart || !distinct) && chosen.len() < self.factor as usize {
+                    chosen.push(*drive);
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Begins a new segment with `members` behind what is durable; `old` are the segments before it.
+    pub fn change(&mut self, old: Vec<Segment>, members: Vec<DriveId>, ctx: &mut Context) {
+        assert!(self.changing.is_none(), "one change at a time");
+        assert!(!members.is_empty(), "a segment has members");
+        let first = self.durable.next();
+        let mut segments: Vec<Segment> = Vec::new();
+        for segment in old {
+            // A segment that ends where it begins, or whose records are all trimmed, is not needed.
+            while segments.last().is_some_and(|last| last.first >= segment.first) {
+                segments.pop();
+            }
+            segments.push(segment);
+        }
+        while segments.last().is_some_and(|last| last.first >= first) {
+            segments.pop();
+        }
+        segments.push(Segment { first, epoch: self.epoch, members });
+        while segments.len() > 1 && segments[1].first <= self.trim.next() {
+            segments.remove(0);
+        }
+        self.version += 1;
+        ctx.counters.segments_changed += 1;
+        ctx.notice(Notice::ChangeSegments {
+            family: self.family,
+            epoch: self.epoch,
+            version: self.version,
+            segments: segments.clone(),
+        });
+        self.changing = Some(segments);
+    }
+
+    pub fn on_changed(&mut self, version: u64, taken: bool, room: impl Fn(DriveId) -> u64) -> Changed {
+        if version != self.version || self.changing.is_none() {
+            return Changed::Stale;
+        }
+        if !taken {
+            return Changed::Refused;
+        }
+        self.segments = self.changing.take().expect("a change is under way");
+        let first = self.segments.last().expect("a log has a segment").first;
+        let before = std::mem::take(&mut self.members);
+        for &drive in &self.segments.last().expect("a log has a segment").members {
+            let known = before.iter().find(|member| member.drive == drive);
+            // A member that stays keeps what it confirmed; to a new one everything from the segment's
+            // beginning on is sent, and nothing it may have said in another life counts.
+            let acked = known.map_or(first.previous(), |member| member.acked);
+            let room = known.map_or_else(|| room(drive), |member| member.room);
+            self.members.push(Member { drive, sent: acked, acked, room, in_flight: 0, pause_until: Time(0) });
+        }
+        Changed::Taken
+    }
+
+    /// Whether some records that are still needed have fewer copies than they should and could have.
+    pub fn is_thin(&self, view: &View) -> bool {
+        let lost = |drive: &DriveId| view.drives.get(drive).is_none_or(|view| view.state != DriveState::Up);
+        let old = &self.segments[..self.segments.len().saturating_sub(1)];
+        old.iter().enumerate().any(|(number, segment)| {
+            let end = self.segments[number + 1].first;
+            end > self.trim.next() && (segment.members.len() < self.factor as usize || segment.members.iter().any(lost))
+        })
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let paused = self.members.iter().filter(|member| member.sent.next() < self.next);
+        paused.map(|member| member.pause_until).filter(|&at| at != Time(0)).min()
+    }
+}

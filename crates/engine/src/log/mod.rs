@@ -1,0 +1,5 @@
+//! The oplog from the owner's side: appending, the index of what is not drained, recovery.
+
+pub mod append;
+pub mod overlay;
+pub mod recover;

@@ -1,0 +1,443 @@
+//! Acknowledged data of a family that is in the log but not yet in egroups: the newest version of every block.
+//! Promises: what a read finds here is durable and newer than anything in the map; the drain gets it oldest
+//! first; a version goes only when something newer, or a map record that covers it, has taken its place.
+//! Leaves to others: when to put in and let go (`log`), what to take and where to (`drain`).
+//!
+//! Nothing here steps over the blocks of a zero range: a trim of the whole vDisk is one range.
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::identity::{Block, Seq};
+use crate::map::interval::{IntervalMap, Slice};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a zero record counts against the limit of dirty bytes, however long it is.
+pub const ZERO_BYTES: u64 = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    /// As many whole blocks as the range has.
+    Data(Buffer),
+    Zero,
+}
+
+/// A part of a record that is still the newest version of its blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dirty {
+    pub block: Block,
+    pub count: u64,
+    pub seq: Seq,
+    pub content: Content,
+}
+
+/// A part of a range that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub block: Block,
+    pub count: u64,
+    /// None: nothing dirty here, ask the map.
+    pub version: Option<(Seq, Content)>,
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    seq: Seq,
+    content: Content,
+    /// The drain has it in hand. The mark goes with the version when that is overwritten.
+    draining: bool,
+}
+
+impl Slice for Version {
+    fn slice(&self, from: u64, count: u64) -> Self {
+        let content = match &self.content {
+            Content::Data(data) => {
+                let (from, count) = (from as usize, count as usize);
+                Content::Data(data.slice(from * BLOCK..(from + count) * BLOCK))
+            }
+            Content::Zero => Content::Zero,
+        };
+        Version { seq: self.seq, content, draining: self.draining }
+    }
+}
+
+/// A record of which something is still the newest version.
+#[derive(Debug)]
+struct Aged {
+    block: Block,
+    count: u64,
+    zero: bool,
+    /// Blocks still here, and how many of them the drain has not got in hand.
+    present: u64,
+    waiting: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Overlay {
+    versions: IntervalMap<Version>,
+    records: BTreeMap<Seq, Aged>,
+    /// The records with something that waits for the drain.
+    waiting: BTreeSet<Seq>,
+    dirty_bytes: u64,
+}
+
+impl Overlay {
+    /// A record became durable everywhere. Records come in the order of their numbers, each in one piece.
+    pub fn insert(&mut self, block: Block, count: u64, seq: Seq, content: Content) {
+        assert!(!self.records.contains_key(&seq), "a record comes once");
+        let zero = match &content {
+            Content::Data(data) => {
+                assert_eq!(data.len() as u64, count * BLOCK as u64, "data is as long as its range");
+                self.dirty_bytes += data.len() as u64;
+                false
+            }
+            Content::Zero => {
+                self.dirty_bytes += ZERO_BYTES;
+                true
+            }
+        };
+        let replaced = self.versions.insert(block.0, count, Version { seq, content, draining: false });
+        for piece in replaced {
+            assert!(piece.value.seq < seq, "a block's versions come in order");
+            self.forget(&piece.value, piece.count);
+        }
+        self.records.insert(seq, Aged { block, count, zero, present: count, waiting: count });
+        self.waiting.insert(seq);
+    }
+
+    /// Lets go of what the range holds up to and including `covers`. Gives the dirty bytes this freed.
+    pub fn release(&mut self, block: Block, count: u64, covers: Seq) -> u64 {
+        let before = self.dirty_bytes;
+        for piece in self.versions.extract(block.0, count, |version| version.seq <= covers) {
+            self.forget(&piece.value, piece.count);
+        }
+        before - self.dirty_bytes
+    }
+
+    /// The range in order, gaps included.
+    pub fn over(&self, block: Block, count: u64) -> impl Iterator<Item = Found> + '_ {
+        self.versions.over(block.0, count).map(|(at, count, version)| Found {
+            block: Block(at),
+            count,
+            version: version.map(|version| (version.seq, version.content)),
+        })
+    }
+
+    /// The number of the record that holds the block's newest version, if that is here.
+    pub fn version(&self, block: Block) -> Option<Seq> {
+        self.versions.peek(block.0).map(|version| version.seq)
+    }
+
+    /// Whether anything in the range is dirty.
+    pub fn overlaps(&self, block: Block, count: u64) -> bool {
+        self.versions.overlaps(block.0, count)
+    }
+
+    /// Bytes of the data here, by block. (Memory that a small rest of a large write keeps alive is not seen.)
+    /// Whether the newest version of the block is zeros.
+    pub fn is_zero(&self, block: Block) -> bool {
+        self.versions.peek(block.0).is_some_and(|version| version.content == Content::Zero)
+    }
+
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty_bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The lowest record still needed here, in hand of the drain or not: replay has to begin there.
+    pub fn oldest(&self) -> Option<Seq> {
+        self.records.first_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// The lowest record that has something the drain has not got in hand.
+    pub fn oldest_waiting(&self) -> Option<Seq> {
+        self.waiting.first().copied()
+    }
+
+    /// The oldest dirty pieces that the drain has not got in hand, in order of their records (inside one, of
+    /// address), up to `units_max` blocks of data; the last may be cut. A piece of zeros counts as one block,
+    /// so that the answer is bounded. `skip` leaves out pieces by their first block and record.
+    /// Nothing is removed or marked.
+    pub fn take_oldest(&self, units_max: u64, skip: impl Fn(Block, Seq) -> bool) -> Vec<Dirty> {
+        let mut taken = Vec::new();
+        let mut left = units_max;
+        for seq in &self.waiting {
+            let record = &self.records[seq];
+            for piece in self.versions.pieces(record.block.0, record.count) {
+                if left == 0 {
+                    return taken;
+                }
+                let version = piece.value;
+                let block = Block(piece.start);
+                if version.seq != *seq || version.draining || skip(block, *seq) {
+                    continue;
+                }
+                let (count, content) = match version.content {
+                    Content::Zero => {
+                        left -= 1;
+                        (piece.count, Content::Zero)
+                    }
+                    Content::Data(data) => {
+                        let count = piece.count.min(left);
+                        left -= count;
+                        (count, Content::Data(data.slice(0..count as usize * BLOCK)))
+                    }
+                };
+                taken.push(Dirty { block, count, seq: *seq, content });
+            }
+        }
+        taken
+    }
+
+    /// The drain has this in hand now: `take_oldest` does not give it again. Parts that have been overwritten
+    /// or let go since are not touched.
+    pub fn mark_draining(&mut self, block: Block, count: u64, seq: Seq) {
+        self.set_mark(block, count, seq, true);
+    }
+
+    /// The drain failed to write this and lets go of it: it waits again.
+    pub fn unmark(&mut self, block: Block, count: u64, seq: Seq) {
+        self.set_mark(block, count, seq, false);
+    }
+
+    fn set_mark(&mut self, block: Block, count: u64, seq: Seq, draining: bool) {
+        let changed = self.versions.extract(block.0, count, |v| v.seq == seq && v.draining != draining);
+        if changed.is_empty() {
+            return;
+        }
+        let blocks: u64 = changed.iter().map(|piece| piece.count).sum();
+        for mut piece in changed {
+            piece.value.draining = draining;
+            self.versions.insert(piece.start, piece.count, piece.value);
+        }
+        let record = self.records.get_mut(&seq).expect("a version's record is known");
+        if draining {
+            assert!(record.waiting >= blocks, "only what waits can be taken in hand");
+            record.waiting -= blocks;
+        } else {
+            record.waiting += blocks;
+            assert!(record.waiting <= record.present, "only what is here can wait");
+        }
+        if record.waiting == 0 {
+            self.waiting.remove(&seq);
+        } else {
+            self.waiting.insert(seq);
+        }
+    }
+
+    /// `count` blocks of this version are not the newest any more, or are not needed.
+    fn forget(&mut self, version: &Version, count: u64) {
+        if let Content::Data(data) = &version.content {
+            self.dirty_bytes -= data.len() as u64;
+        }
+        let record = self.records.get_mut(&version.seq).expect("a version's record is known");
+        record.present -= count;
+        if !version.draining {
+            record.waiting -= count;
+            if record.waiting == 0 {
+                self.waiting.remove(&version.seq);
+            }
+        }
+        if record.present == 0 {
+            assert_eq!(record.waiting, 0, "what is gone cannot wait");
+            if record.zero {
+                self.dirty_bytes -= ZERO_BYTES;
+            }
+            self.records.remove(&version.seq);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    /// `count` blocks, each beginning with the record's number and its own address.
+    fn data(block: u64, count: u64, seq: u64) -> Content {
+        let mut bytes = vec![0; count as usize * BLOCK];
+        for i in 0..count as usize {
+            bytes[i * BLOCK..][..8].copy_from_slice(&seq.to_le_bytes());
+            bytes[i * BLOCK + 8..][..8].copy_from_slice(&(block + i as u64).to_le_bytes());
+        }
+        Content::Data(Buffer::copied(&bytes))
+    }
+
+    fn check_content(block: u64, count: u64, seq: u64, content: &Content, zero: bool) {
+        match content {
+            Content::Zero => assert!(zero, "a zero record was written"),
+            Content::Data(bytes) => {
+                assert!(!zero);
+                assert_eq!(bytes.blocks() as u64, count);
+                for i in 0..count {
+                    let bytes = bytes.block(i as usize);
+                    assert_eq!(bytes.bytes()[..8], seq.to_le_bytes());
+                    assert_eq!(bytes.bytes()[8..16], (block + i).to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// One entry per block: record, zero or not, in hand or not.
+    #[derive(Default)]
+    struct Model(BTreeMap<u64, (u64, bool, bool)>);
+
+    impl Model {
+        fn dirty_bytes(&self) -> u64 {
+            let zeros: BTreeSet<u64> = self.0.values().filter(|v| v.1).map(|v| v.0).collect();
+            let data = self.0.values().filter(|v| !v.1).count();
+            data as u64 * BLOCK as u64 + zeros.len() as u64 * ZERO_BYTES
+        }
+
+        fn oldest(&self) -> Option<Seq> {
+            self.0.values().map(|v| Seq(v.0)).min()
+        }
+
+        fn oldest_waiting(&self) -> Option<Seq> {
+            self.0.values().filter(|v| !v.2).map(|v| Seq(v.0)).min()
+        }
+    }
+
+    #[test]
+    fn it_agrees_with_one_entry_per_block_under_random_input() {
+        let mut random = SmallRng::seed_from_u64(7);
+        for _ in 0..20 {
+            let mut overlay = Overlay::default();
+            let mut model = Model::default();
+            let mut seq = 0;
+            let mut in_hand: Vec<Dirty> = Vec::new();
+            for _ in 0..500 {
+                let block = random.random_range(0..200);
+                let count = random.random_range(1..=24);
+                let range = block..block + count;
+                match random.random_range(0..8) {
+                    0..3 => {
+                        seq += random.random_range(1..3);
+                        let zero = random.random_bool(0.3);
+                        let content = if zero { Content::Zero } else { data(block, count, seq) };
+                        overlay.insert(Block(block), count, Seq(seq), content);
+                        model.0.extend(range.map(|b| (b, (seq, zero, false))));
+                    }
+                    3 => {
+                        let covers = random.random_range(0..=seq);
+                        let freed = overlay.release(Block(block), count, Seq(covers));
+                        let before = model.dirty_bytes();
+                        model.0.retain(|b, v| !range.contains(b) || v.0 > covers);
+                        assert_eq!(freed, before - model.dirty_bytes());
+                    }
+                    4..6 => in_hand.append(&mut take(&mut overlay, &mut model, random.random_range(1..60))),
+                    6 if !in_hand.is_empty() => {
+                        let dirty = in_hand.swap_remove(random.random_range(0..in_hand.len()));
+                        give_back(&mut overlay, &mut model, &dirty, random.random_bool(0.5));
+                    }
+                    _ => {}
+                }
+                compare(&overlay, &model, block, count);
+            }
+            overlay.release(Block(0), 1 << 40, Seq(seq));
+            assert!(overlay.is_empty() && overlay.dirty_bytes() == 0 && overlay.oldest_waiting().is_none());
+        }
+    }
+
+    /// The drain takes some, checked to be the oldest, and marks it.
+    fn take(overlay: &mut Overlay, model: &mut Model, units: u64) -> Vec<Dirty> {
+        let taken = overlay.take_oldest(units, |block, _| block.0 % 13 == 12);
+        let mut left = units;
+        for dirty in &taken {
+            left -= if dirty.content == Content::Zero { 1 } else { dirty.count };
+            for block in dirty.block.0..dirty.block.0 + dirty.count {
+                let entry = model.0.get_mut(&block).expect("only what is dirty is taken");
+                assert_eq!((entry.0, entry.2), (dirty.seq.0, false), "the newest version, and only once");
+                check_content(block, 1, entry.0, &content_at(dirty, block), entry.1);
+                entry.2 = true;
+            }
+            overlay.mark_draining(dirty.block, dirty.count, dirty.seq);
+        }
+        assert!(taken.is_sorted_by_key(|dirty| dirty.seq), "oldest first");
+        if left > 0 {
+            // Everything was taken, except pieces that began at a skipped block.
+            assert!(overlay.take_oldest(1, |block, _| block.0 % 13 == 12).is_empty());
+        }
+        taken
+    }
+
+    fn content_at(dirty: &Dirty, block: u64) -> Content {
+        match &dirty.content {
+            Content::Zero => Content::Zero,
+            Content::Data(bytes) => Content::Data(bytes.block((block - dirty.block.0) as usize)),
+        }
+    }
+
+    /// The drain succeeds, or fails, with a piece it has in hand.
+    fn give_back(overlay: &mut Overlay, model: &mut Model, dirty: &Dirty, success: bool) {
+        let range = dirty.block.0..dirty.block.0 + dirty.count;
+        if success {
+            overlay.release(dirty.block, dirty.count, dirty.seq);
+            model.0.retain(|b, v| !range.contains(b) || v.0 > dirty.seq.0);
+        } else {
+            overlay.unmark(dirty.block, dirty.count, dirty.seq);
+            for (_, entry) in model.0.range_mut(range).filter(|(_, entry)| entry.0 == dirty.seq.0) {
+                entry.2 = false;
+            }
+        }
+    }
+
+    fn compare(overlay: &Overlay, model: &Model, block: u64, count: u64) {
+        assert_eq!(overlay.dirty_bytes(), model.dirty_bytes());
+        assert_eq!(overlay.oldest(), model.oldest());
+        assert_eq!(overlay.oldest_waiting(), model.oldest_waiting());
+        assert_eq!(overlay.is_empty(), model.0.is_empty());
+        assert_eq!(overlay.version(Block(block)), model.0.get(&block).map(|v| Seq(v.0)));
+        let any = model.0.range(block..block + count).next().is_some();
+        assert_eq!(overlay.overlaps(Block(block), count), any);
+        let mut at = block;
+        for found in overlay.over(Block(block), count) {
+            assert_eq!(found.block.0, at);
+            for b in at..at + found.count {
+                assert_eq!(model.0.get(&b).map(|v| v.0), found.version.as_ref().map(|v| v.0.0));
+            }
+            if let Some((seq, content)) = &found.version {
+                check_content(at, found.count, seq.0, content, model.0[&at].1);
+            }
+            at += found.count;
+        }
+        assert_eq!(at, block + count);
+    }
+
+    #[test]
+    fn a_trim_of_everything_is_one_piece_until_it_is_written_over() {
+        let mut overlay = Overlay::default();
+        overlay.insert(Block(0), 1 << 50, Seq(1), Content::Zero);
+        assert_eq!(overlay.dirty_bytes(), ZERO_BYTES);
+        overlay.insert(Block(1 << 20), 2, Seq(2), data(1 << 20, 2, 2));
+        let taken = overlay.take_oldest(100, |_, _| false);
+        assert_eq!(taken.iter().map(|dirty| dirty.seq.0).collect::<Vec<_>>(), [1, 1, 2]);
+        overlay.mark_draining(Block(0), 1 << 50, Seq(1));
+        assert_eq!(overlay.oldest_waiting(), Some(Seq(2)));
+        assert_eq!(overlay.oldest(), Some(Seq(1)));
+        assert_eq!(overlay.release(Block(0), 1 << 50, Seq(1)), ZERO_BYTES);
+        assert_eq!(overlay.oldest(), Some(Seq(2)));
+    }
+
+    #[test]
+    fn what_is_overwritten_while_the_drain_has_it_waits_again() {
+        let mut overlay = Overlay::default();
+        overlay.insert(Block(0), 4, Seq(1), data(0, 4, 1));
+        overlay.mark_draining(Block(0), 4, Seq(1));
+        assert!(overlay.take_oldest(10, |_, _| false).is_empty());
+        overlay.insert(Block(1), 1, Seq(2), data(1, 1, 2));
+        overlay.release(Block(0), 4, Seq(1));
+        let taken = overlay.take_oldest(10, |_, _| false);
+        assert_eq!(taken, [Dirty { block: Block(1), count: 1, seq: Seq(2), content: data(1, 1, 2) }]);
+    }
+
+    #[test]
+    #[should_panic(expected = "versions come in order")]
+    fn an_older_version_cannot_replace_a_newer_one() {
+        let mut overlay = Overlay::default();
+        overlay.insert(Block(0), 1, Seq(2), Content::Zero);
+        overlay.insert(Block(0), 1, Seq(1), Content::Zero);
+    }
+}

@@ -1,0 +1,440 @@
+//! Opening a family: fence the former owner, load the map, read the log, complete it.
+//! Promises: every record that was ever acknowledged is found, or the opening fails and says which one is lost (I3);
+//! nothing is served before every record that is served is on all members (I1, I2).
+//! Leaves to others: what records do to memory (`Volume::apply`), the new segment (`log/append.rs`).
+//!
+//! An acknowledged record is on all members of its segment, so each member that has its data knows them all. The
+//! end of the log is the highest record any of them holds; what is above the lowest of their ends is on some
+//! only, was never acknowledged, and is appended again.
+
+use crate::buffer::Buffer;
+use crate::context::{Context, Purpose, earlier};
+use crate::formats::record::{Body, Checkpoint, PageKind, PagePlace, Record, IndexPlace};
+use crate::identity::{DriveId, Seq, Time};
+use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
+use crate::log::append::Appender;
+use crate::map::lookup::may_come_back;
+use crate::message::{Answer, Held, Question, Refusal, UnitRun};
+use crate::volume::{Phase, Volume};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Pages being loaded at once.
+const LOADS_MAX: usize = 16;
+/// Bytes of log asked for at once.
+const READ_BYTES: u32 = 4 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Asking all members that are up to refuse the former owner.
+    Fencing,
+    /// Reading the newest checkpoint record.
+    Checkpoint(Seq),
+    /// Loading index pages, then directory pages.
+    Index,
+    Directory,
+    /// Reading records.
+    Replay,
+    /// Waiting for the config store and for records appended again.
+    Completing { until: Seq },
+}
+
+#[derive(Debug)]
+enum Page {
+    Chunk(IndexPlace),
+    Directory(u64, PagePlace),
+}
+
+impl Page {
+    fn place(&self) -> PagePlace {
+        match self {
+            Page::Chunk(named) => named.place,
+            Page::Directory(_, place) => *place,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Load {
+    page: Page,
+    tried: Vec<DriveId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    stage: Stage,
+    fenced: BTreeMap<DriveId, Held>,
+    asked: BTreeSet<DriveId>,
+    /// Members tried for the record that is needed now.
+    tried: BTreeSet<DriveId>,
+    reading: bool,
+    to_load: VecDeque<Load>,
+    loading: BTreeMap<u64, Load>,
+    loads: u64,
+    map_to: Seq,
+    replay_from: Seq,
+    need: Seq,
+    /// Read, not applied yet.
+    found: BTreeMap<Seq, Record>,
+    /// Records that some members lack.
+    tail: Vec<Body>,
+    replayed: u64,
+    again_at: Option<Time>,
+}
+
+impl Recovery {
+    fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            fenced: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            tried: BTreeSet::new(),
+            reading: false,
+            to_load: VecDeque::new(),
+            loading: BTreeMap::new(),
+            loads: 0,
+            map_to: Seq(0),
+            replay_from: Seq(1),
+            need: Seq(1),
+            found: BTreeMap::new(),
+            tail: Vec::new(),
+            replayed: 0,
+            again_at: None,
+        }
+    }
+
+    /// Whether the log has been read and can be written again.
+    pub fn has_log(&self) -> bool {
+        matches!(self.stage, Stage::Completing { .. })
+    }
+
+    /// What members said about their room when they were fenced.
+    pub fn rooms(&self) -> BTreeMap<DriveId, u64> {
+        self.fenced.iter().map(|(&drive, held)| (drive, held.room)).collect()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.again_at
+    }
+}
+
+impl Volume {
+    fn recovery(&mut self) -> &mut Recovery {
+        match &mut self.phase {
+            Phase::Opening(recovery) => recovery,
+            Phase::Serving | Phase::Failed => unreachable!("only an opening recovers"),
+        }
+    }
+
+    pub(crate) fn begin_opening(&mut self, ctx: &mut Context) {
+        if self.log.segments.is_empty() {
+            // A new family: there is nothing to fence and nothing to read.
+            self.phase = Phase::Opening(Recovery::new(Stage::Completing { until: Seq(0) }));
+        } else {
+            ctx.counters.takeovers += 1;
+            self.phase = Phase::Opening(Recovery::new(Stage::Fencing));
+        }
+    }
+
+    pub(crate) fn advance_opening(&mut self, ctx: &mut Context) {
+        let recovery = self.recovery();
+        if let Some(at) = recovery.again_at
+            && at <= ctx.now
+        {
+            recovery.again_at = None;
+            recovery.tried.clear();
+        }
+        if !recovery.has_log() {
+            self.fence_members(ctx);
+        }
+        match self.recovery().stage {
+            Stage::Fencing => self.end_fencing(ctx),
+            Stage::Checkpoint(seq) => self.read_checkpoint(seq, ctx),
+            Stage::Index | Stage::Directory => self.load_pages(ctx),
+            Stage::Replay => self.replay(ctx),
+            Stage::Completing { until } => self.end_completing(until, ctx),
+        }
+    }
+
+    /// Fences every member that is up and was not yet: also those that come back while we read.
+    fn fence_members(&mut self, ctx: &mut Context) {
+        let last = self.log.segments.last().expect("a family with a log has segments");
+        let (first, since) = (last.first, last.epoch);
+        let drives: BTreeSet<DriveId> = self.log.segments.iter().flat_map(|segment| segment.members.clone()).collect();
+        for drive in drives {
+            let recovery = self.recovery();
+            if ctx.is_up(drive) && recovery.asked.insert(drive) {
+                ctx.ask(self.family, self.epoch, drive, Question::Fence { first, since }, Purpose::Fence);
+            }
+        }
+    }
+
+    pub(crate) fn on_fenced(&mut self, drive: DriveId, answer: Result<Answer, Refusal>, _ctx: &mut Context) {
+        let Phase::Opening(recovery) = &mut self.phase else { return };
+        match answer {
+            Ok(Answer::Fenced(held)) => {
+                recovery.fenced.insert(drive, held);
+                recovery.tried.clear();
+            }
+            Ok(other) => unreachable!("a fence is answered by {other:?}"),
+            // It went away; if it comes back it is asked again.
+            Err(_) => drop(recovery.asked.remove(&drive)),
+        }
+    }
+
+    fn end_fencing(&mut self, ctx: &mut Context) {
+        let last = self.log.segments.last().expect("a family with a log has segments").clone();
+        let recovery = self.recovery();
+        let all_asked = recovery.asked.iter().all(|drive| recovery.fenced.contains_key(drive));
+        if !all_asked || !last.members.iter().any(|drive| recovery.fenced.contains_key(drive)) {
+            return;
+        }
+        let segments = self.log.segments.clone();
+        let recovery = self.recovery();
+        let newest = recovery
+            .fenced
+            .iter()
+            .flat_map(|(drive, held)| held.checkpoints.iter().map(move |&seq| (seq, *drive)))
+            .filter(|&(seq, drive)| segment_of(&segments, seq).members.contains(&drive))
+            .map(|(seq, _)| seq)
+            .max();
+        recovery.tried.clear();
+        recovery.stage = newest.map_or(Stage::Replay, Stage::Checkpoint);
+        self.advance_opening(ctx);
+    }
+
+    /// The next member to ask for a record: fenced, of the record's segment, holding that part of the log.
+    fn next_source(&mut self, seq: Seq, ctx: &Context) -> Option<DriveId> {
+        let members = segment_of(&self.log.segments, seq).members.clone();
+        let recovery = self.recovery();
+        let holds = |drive: &DriveId| {
+            let held = recovery.fenced.get(drive);
+            held.is_some_and(|held| held.low <= seq && seq <= held.high)
+        };
+        let mut sources = members.iter().copied().filter(|drive| holds(drive) && !recovery.tried.contains(drive));
+        let sources: Vec<DriveId> = sources.by_ref().filter(|&drive| ctx.is_up(drive)).collect();
+        sources.iter().copied().find(|&drive| ctx.is_own(drive)).or(sources.first().copied())
+    }
+
+    /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back.
+    fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) {
+        if let Some(drive) = self.next_source(seq, ctx) {
+            let recovery = self.recovery();
+            recovery.reading = true;
+            recovery.tried.insert(drive);
+            return ctx.ask(self.family, self.epoch, drive, Question::ReadLog { from: seq, bytes }, Purpose::Replay);
+        }
+        let members = segment_of(&self.log.segments, seq).members.clone();
+        let recovery = self.recovery();
+        let away = members.iter().any(|drive| {
+            let state = ctx.view.drives.get(drive).map(|view| view.state);
+            let silent = !recovery.fenced.contains_key(drive) || state != Some(DriveState::Up);
+            silent && state.is_some_and(|state| state != DriveState::Lost) && !recovery.tried.contains(drive)
+        });
+        if away {
+            recovery.again_at = Some(ctx.now.after(100_000));
+        } else {
+            self.fail(FamilyTrouble::RecordLost(seq), ctx);
+        }
+    }
+
+    pub(crate) fn on_replayed(&mut self, _drive: DriveId, answer: Result<Answer, Refusal>, _ctx: &mut Context) {
+        let Phase::Opening(recovery) = &mut self.phase else { return };
+        recovery.reading = false;
+        if let Ok(Answer::Records { records, .. }) = answer {
+            for record in records {
+                if record.seq >= recovery.need || matches!(recovery.stage, Stage::Checkpoint(_)) {
+                    recovery.found.entry(record.seq).or_insert(record);
+                }
+            }
+        }
+    }
+
+    fn read_checkpoint(&mut self, seq: Seq, ctx: &mut Context) {
+        let recovery = self.recovery();
+        if recovery.reading || recovery.again_at.is_some() {
+            return;
+        }
+        let found = std::mem::take(&mut recovery.found).remove(&seq);
+        let Some(Record { body: Body::Checkpoint(checkpoint), .. }) = found else {
+            return self.read_log(seq, 1, ctx);
+        };
+        recovery.tried.clear();
+        self.begin_loading(&checkpoint);
+        self.advance_opening(ctx);
+    }
+
+    fn begin_loading(&mut self, checkpoint: &Arc<Checkpoint>) {
+        self.map.map_egroups = checkpoint.map_egroups.iter().map(|named| (named.egroup, *named)).collect();
+        let (map_to, replay_from) = (checkpoint.map_to, checkpoint.replay_from);
+        let recovery = self.recovery();
+        recovery.map_to = map_to;
+        recovery.replay_from = replay_from;
+        recovery.need = replay_from;
+        recovery.stage = Stage::Index;
+        let loads = checkpoint.index.iter().map(|&named| Load { page: Page::Chunk(named), tried: Vec::new() });
+        recovery.to_load = loads.collect();
+    }
+
+    fn load_pages(&mut self, ctx: &mut Context) {
+        loop {
+            let recovery = self.recovery();
+            if recovery.again_at.is_some() {
+                return;
+            }
+            if recovery.loading.len() < LOADS_MAX
+                && let Some(load) = recovery.to_load.pop_front()
+            {
+                recovery.loads += 1;
+                let number = recovery.loads;
+                let place = load.page.place();
+                if let Some(drive) = self.nearest_copy(place.egroup, &load.tried, ctx) {
+                    self.recovery().loading.insert(number, load);
+                    let runs = vec![UnitRun { first: place.unit, count: place.units }];
+                    let question = Question::ReadUnits { egroup: place.egroup, runs };
+                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
+                } else if may_come_back(self, place.egroup, &load.tried, ctx) {
+                    let recovery = self.recovery();
+                    recovery.to_load.push_front(Load { tried: Vec::new(), ..load });
+                    recovery.again_at = Some(ctx.now.after(100_000));
+                } else {
+                    let number = match load.page {
+                        Page::Chunk(named) => named.number,
+                        Page::Directory(number, _) => number,
+                    };
+                    return self.fail(FamilyTrouble::PageLost(number), ctx);
+                }
+                continue;
+            }
+            if !recovery.loading.is_empty() {
+                return;
+            }
+            match recovery.stage {
+                Stage::Index => {
+                    let pages = self.map.index.iter().filter(|(kind, ..)| *kind == PageKind::Directory);
+                    let loads: VecDeque<Load> = pages
+                        .map(|(_, number, place)| Load { page: Page::Directory(number, place), tried: Vec::new() })
+                        .collect();
+                    let recovery = self.recovery();
+                    recovery.to_load = loads;
+                    recovery.stage = Stage::Directory;
+                }
+                _ => {
+                    recovery.stage = Stage::Replay;
+                    return self.replay(ctx);
+                }
+            }
+        }
+    }
+
+    /// A page asked for while opening.
+    pub(crate) fn on_loaded(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>) {
+        let family = self.family;
+        let Some(mut load) = self.recovery().loading.remove(&number) else { return };
+        let page: Option<Buffer> = match answer {
+            Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
+            _ => None,
+        };
+        let loaded = page.is_some_and(|page| match &load.page {
+            Page::Chunk(named) => self.map.index.load_chunk(named, page.bytes(), family).is_ok(),
+            Page::Directory(number, _) => self.map.directory.load_page(page.bytes(), *number, family).is_ok(),
+        });
+        if !loaded {
+            load.tried.push(drive);
+            self.recovery().to_load.push_front(load);
+        }
+    }
+
+    /// The highest record any fenced member of the last segment holds, and the lowest of their ends.
+    fn ends(&mut self) -> (Seq, Seq) {
+        let last = self.log.segments.last().expect("a family with a log has segments").clone();
+        let recovery = self.recovery();
+        let before = last.first.previous();
+        let ends = last.members.iter().filter_map(|drive| recovery.fenced.get(drive)).map(|held| held.high.max(before));
+        let (mut highest, mut lowest) = (before, Seq(u64::MAX));
+        for end in ends {
+            highest = highest.max(end);
+            lowest = lowest.min(end);
+        }
+        (highest, lowest)
+    }
+
+    fn replay(&mut self, ctx: &mut Context) {
+        let (highest, lowest) = self.ends();
+        loop {
+            let recovery = self.recovery();
+            let need = recovery.need;
+            let map_to = recovery.map_to;
+            if need > highest {
+                break;
+            }
+            if let Some(record) = recovery.found.remove(&need) {
+                recovery.need = need.next();
+                recovery.tried.clear();
+                recovery.replayed += 1;
+                if need > lowest {
+                    recovery.tail.push(record.body);
+                } else {
+                    self.apply(&record, need > map_to);
+                }
+                continue;
+            }
+            if recovery.reading || recovery.again_at.is_some() {
+                return;
+            }
+            return self.read_log(need, READ_BYTES, ctx);
+        }
+        self.complete(lowest, highest, ctx);
+    }
+
+    /// Everything is read: a new segment begins behind what all members have.
+    fn complete(&mut self, lowest: Seq, highest: Seq, ctx: &mut Context) {
+        let recovery = self.recovery();
+        let tail = std::mem::take(&mut recovery.tail);
+        let fenced: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
+        let (replayed, replay_from) = (recovery.replayed, recovery.replay_from);
+        recovery.stage = Stage::Completing { until: highest };
+        recovery.found.clear();
+        ctx.counters.records_replayed += replayed;
+        ctx.counters.records_appended_again += tail.len() as u64;
+        // Members that were away may lack the end of a segment, or hold a wrong one: they do not count for it.
+        let mut old: Vec<Segment> = self.log.segments.clone();
+        for segment in &mut old {
+            let answered: Vec<DriveId> = segment.members.iter().copied().filter(|drive| fenced.contains(drive)).collect();
+            if !answered.is_empty() {
+                segment.members = answered;
+            }
+        }
+        let version = self.log.version();
+        self.log = Appender::new(self.family, self.epoch, self.factor, version, old, lowest.next());
+        self.log.trim = replay_from.previous();
+        for body in tail {
+            self.log.push(body);
+        }
+        // `advance` finds the log without members and gives it some.
+    }
+
+    pub(crate) fn on_log_changed(&mut self, _ctx: &mut Context) {}
+
+    fn end_completing(&mut self, until: Seq, ctx: &mut Context) {
+        if self.log.is_changing() || !self.log.has_members() || self.log.durable() < until {
+            return;
+        }
+        let replayed = self.recovery().replayed;
+        self.phase = Phase::Serving;
+        ctx.notice(Notice::FamilyReady { family: self.family, epoch: self.epoch, replayed });
+    }
+
+    pub(crate) fn opening_wake_at(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Opening(recovery) => recovery.wake_at().and_then(|at| earlier(None, at)),
+            Phase::Serving | Phase::Failed => None,
+        }
+    }
+}
+
+/// The segment that a record belongs to.
+fn segment_of(segments: &[Segment], seq: Seq) -> &Segment {
+    let after = segments.partition_point(|segment| segment.first <= seq);
+    &segments[after.saturating_sub(1)]
+}

@@ -1,0 +1,346 @@
+//! Where blocks are now, and the leaf pages that tell it: fetched on demand, kept under their place.
+//! Promises: a page in memory is never stale, because its place names content that never changes.
+//! Leaves to others: writing pages (`map/checkpoint.rs`).
+
+use crate::buffer::Buffer;
+use crate::context::{Context, Purpose};
+use crate::formats::record::PagePlace;
+use crate::identity::{Block, DriveId, EgroupId, Time};
+use crate::interface::{DriveState, FamilyTrouble, Reply, RequestError};
+use crate::limits::LEAF_BLOCKS;
+use crate::log::overlay::Content;
+use crate::map::edits::Place;
+use crate::map::leaf::Leaf;
+use crate::message::{Answer, Question, Refusal, UnitRun};
+use crate::formats::record::PageKind;
+use crate::volume::Volume;
+use crate::volume::extents::ExtentsJob;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A part of a range and where its newest version is.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub block: Block,
+    pub count: u64,
+    pub place: Where,
+}
+
+#[derive(Debug)]
+pub(crate) enum Where {
+    Dirty(Buffer),
+    Zeroes,
+    At { egroup: EgroupId, unit: u32 },
+    /// The leaf page that knows is not in memory.
+    Page { leaf: u64, place: PagePlace },
+}
+
+/// Who waits for a page.
+#[derive(Debug)]
+pub(crate) enum PageWaiter {
+    Read { job: u64, block: Block, count: u64 },
+    Extents(ExtentsJob),
+    Merge,
+    Compact { job: u64 },
+}
+
+#[derive(Debug)]
+struct Fetch {
+    leaf: u64,
+    place: PagePlace,
+    waiters: Vec<PageWaiter>,
+    tried: Vec<DriveId>,
+}
+
+#[derive(Debug)]
+struct Cached {
+    leaf: Arc<Leaf>,
+    used: u64,
+}
+
+/// Leaf pages in memory, and those on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    last: u64,
+    fetches: BTreeMap<u64, Fetch>,
+    by_place: BTreeMap<PagePlace, u64>,
+    /// No copy could be asked, but one may come back.
+    stalled: Vec<u64>,
+    stalled_until: Option<Time>,
+    cached: BTreeMap<PagePlace, Cached>,
+    /// Places by when they were last used: the first goes first.
+    used: BTreeMap<u64, PagePlace>,
+    clock: u64,
+    bytes: usize,
+}
+
+impl Pages {
+    pub fn is_empty(&self) -> bool {
+        self.fetches.is_empty()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.stalled_until
+    }
+
+    pub fn cached_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn get(&mut self, place: PagePlace) -> Option<Arc<Leaf>> {
+        let cached = self.cached.get_mut(&place)?;
+        self.clock += 1;
+        self.used.remove(&cached.used);
+        cached.used = self.clock;
+        self.used.insert(self.clock, place);
+        Some(Arc::clone(&cached.leaf))
+    }
+
+    pub fn put(&mut self, place: PagePlace, leaf: Arc<Leaf>, bytes_max: usize) {
+        if self.cached.contains_key(&place) {
+            return;
+        }
+        self.clock += 1;
+        self.bytes += leaf.bytes();
+        self.cached.insert(place, Cached { leaf, used: self.clock });
+        self.used.insert(self.clock, place);
+        while self.bytes > bytes_max && self.cached.len() > 1 {
+            let (_, oldest) = self.used.pop_first().expect("each page in memory has its use noted");
+            let gone = self.cached.remove(&oldest).expect("a use notes a page in memory");
+            self.bytes -= gone.leaf.bytes();
+        }
+    }
+}
+
+impl Volume {
+    /// Where the newest durable version of each block of the range is, in order, without gaps.
+    pub(crate) fn resolve(&mut self, block: Block, count: u64, ctx: &mut Context) -> Vec<Located> {
+        let mut located = Vec::new();
+        let mut below = Vec::new();
+        for found in self.overlay.over(block, count) {
+            let place = match found.version {
+                Some((_, Content::Data(data))) => Where::Dirty(data),
+                Some((_, Content::Zero)) => Where::Zeroes,
+                None => {
+                    below.push((found.block, found.count));
+                    continue;
+                }
+            };
+            located.push(Located { block: found.block, count: found.count, place });
+        }
+        if below.is_empty() {
+            return located;
+        }
+        let mut in_pages = Vec::new();
+        for (block, count) in below {
+            self.resolve_mapped(block, count, &mut located, &mut in_pages);
+        }
+        for (block, count) in in_pages {
+            self.resolve_pages(block, count, &mut located, ctx);
+        }
+        located.sort_by_key(|part| part.block);
+        located
+    }
+
+    /// In the edits; what they do not know goes to `in_pages`.
+    fn resolve_mapped(
+        &self,
+        block: Block,
+        count: u64,
+        located: &mut Vec<Located>,
+        in_pages: &mut Vec<(Block, u64)>,
+    ) {
+        let told = |place| match place {
+            Place::At { egroup, unit } => Where::At { egroup, unit },
+            Place::Nowhere => Where::Zeroes,
+        };
+        for (block, count, place) in self.map.edits.over(block, count) {
+            if let Some(place) = place {
+                located.push(Located { block, count, place: told(place) });
+                continue;
+            }
+            let Some(merging) = &self.map.merging else {
+                in_pages.push((block, count));
+                continue;
+            };
+            for (block, count, place) in merging.over(block, count) {
+                match place {
+                    Some(place) => located.push(Located { block, count, place: told(place) }),
+                    None => in_pages.push((block, count)),
+                }
+            }
+        }
+    }
+
+    fn resolve_pages(&mut self, block: Block, count: u64, located: &mut Vec<Located>, ctx: &mut Context) {
+        let (mut at, end) = (block.0, block.0 + count);
+        while at < end {
+            let number = at / LEAF_BLOCKS;
+            let base = number * LEAF_BLOCKS;
+            let count = (base + LEAF_BLOCKS).min(end) - at;
+            let block = Block(at);
+            at += count;
+            let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
+                located.push(Located { block, count, place: Where::Zeroes });
+                continue;
+            };
+            let Some(leaf) = self.map.pages.get(place) else {
+                ctx.counters.page_misses += 1;
+                located.push(Located { block, count, place: Where::Page { leaf: number, place } });
+                continue;
+            };
+            ctx.counters.page_hits += 1;
+            for run in leaf.over((block.0 - base) as u32, count as u32) {
+                let place = run.place.map_or(Where::Zeroes, |(egroup, unit)| Where::At { egroup, unit });
+                let block = Block(base + u64::from(run.start));
+                located.push(Located { block, count: u64::from(run.count), place });
+            }
+        }
+    }
+
+    /// Whether the map, as far as it is in memory, still says that the block is there. A page that is not in
+    /// memory counts as yes: then the copy is really missing, or the next look-up finds out.
+    pub(crate) fn is_place_of(&mut self, block: Block, egroup: EgroupId, unit: u32) -> bool {
+        if self.map.group_of(egroup).is_none() {
+            return false;
+        }
+        let (mut found, mut in_pages) = (Vec::new(), Vec::new());
+        self.resolve_mapped(block, 1, &mut found, &mut in_pages);
+        if let Some(part) = found.first() {
+            return matches!(part.place, Where::At { egroup: other, unit: at } if other == egroup && at == unit);
+        }
+        let number = block.0 / LEAF_BLOCKS;
+        let Some(place) = self.map.index.get(PageKind::Leaf, number) else { return false };
+        let Some(leaf) = self.map.pages.get(place) else { return true };
+        let found = leaf.find((block.0 - number * LEAF_BLOCKS) as u32);
+        found.is_some_and(|(other, at, _)| other == egroup && at == unit)
+    }
+
+    /// Has a leaf page fetched for `waiter`; several may wait for one page.
+    pub(crate) fn fetch_leaf(&mut self, leaf: u64, place: PagePlace, waiter: PageWaiter, ctx: &mut Context) {
+        if let Some(fetch) = self.map.pages.by_place.get(&place) {
+            let fetch = self.map.pages.fetches.get_mut(fetch).expect("a place under way has a fetch");
+            fetch.waiters.push(waiter);
+            return;
+        }
+        self.map.pages.last += 1;
+        let number = self.map.pages.last;
+        self.map.pages.by_place.insert(place, number);
+        self.map.pages.fetches.insert(number, Fetch { leaf, place, waiters: vec![waiter], tried: Vec::new() });
+        self.ask_page(number, ctx);
+    }
+
+    fn ask_page(&mut self, number: u64, ctx: &mut Context) {
+        let Some(fetch) = self.map.pages.fetches.get(&number) else { return };
+        let (place, tried) = (fetch.place, fetch.tried.clone());
+        if let Some(drive) = self.nearest_copy(place.egroup, &tried, ctx) {
+            let runs = vec![UnitRun { first: place.unit, count: place.units }];
+            let question = Question::ReadUnits { egroup: place.egroup, runs };
+            return ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
+        }
+        // A page that was replaced meanwhile may be deleted: those who wait look again.
+        if self.map.index.get(PageKind::Leaf, fetch.leaf) != Some(place) {
+            let fetch = self.end_fetch(number);
+            return self.wake_page_waiters(fetch.waiters, fetch.leaf, None, ctx);
+        }
+        if may_come_back(self, place.egroup, &tried, ctx) {
+            self.map.pages.stalled.push(number);
+            self.map.pages.stalled_until.get_or_insert(ctx.now.after(100_000));
+            let fetch = self.map.pages.fetches.get_mut(&number).expect("it was just found");
+            fetch.tried.clear();
+            // Clients do not wait for a drive that is away.
+            let (stay, go): (Vec<_>, Vec<_>) =
+                fetch.waiters.drain(..).partition(|waiter| matches!(waiter, PageWaiter::Merge));
+            fetch.waiters = stay;
+            let leaf = fetch.leaf;
+            return self.fail_page_waiters(go, leaf, ctx);
+        }
+        let fetch = self.end_fetch(number);
+        self.fail_page_waiters(fetch.waiters, fetch.leaf, ctx);
+    }
+
+    fn end_fetch(&mut self, number: u64) -> Fetch {
+        let fetch = self.map.pages.fetches.remove(&number).expect("a fetch ends once");
+        self.map.pages.by_place.remove(&fetch.place);
+        fetch
+    }
+
+    pub(crate) fn retry_pages(&mut self, ctx: &mut Context) {
+        if self.map.pages.stalled_until.is_some_and(|at| at <= ctx.now) {
+            self.map.pages.stalled_until = None;
+            for number in std::mem::take(&mut self.map.pages.stalled) {
+                self.ask_page(number, ctx);
+            }
+        }
+    }
+
+    pub(crate) fn on_page(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>, ctx: &mut Context) {
+        let Some(fetch) = self.map.pages.fetches.get_mut(&number) else { return };
+        fetch.tried.push(drive);
+        let (place, leaf_number) = (fetch.place, fetch.leaf);
+        let page = match answer {
+            Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
+            Ok(other) => unreachable!("a read of units is answered by {other:?}"),
+            Err(_) => None,
+        };
+        // Its units were verified, so a page that cannot be decoded was written wrong: no copy is better.
+        let leaf = page.and_then(|page| Leaf::decode(page.bytes(), leaf_number, self.family).ok());
+        let Some(leaf) = leaf else {
+            if self.map.index.get(PageKind::Leaf, leaf_number) == Some(place) {
+                self.on_bad_copy(place.egroup, drive, ctx);
+            }
+            return self.ask_page(number, ctx);
+        };
+        let fetch = self.end_fetch(number);
+        let leaf = Arc::new(leaf);
+        self.map.pages.put(place, Arc::clone(&leaf), ctx.limits.pages_bytes_max);
+        self.wake_page_waiters(fetch.waiters, leaf_number, Some(leaf), ctx);
+    }
+
+    /// The page is here (or, with None, is not the page any more): go on.
+    fn wake_page_waiters(&mut self, waiters: Vec<PageWaiter>, number: u64, leaf: Option<Arc<Leaf>>, ctx: &mut Context) {
+        for waiter in waiters {
+            match waiter {
+                PageWaiter::Read { job, block, count } => {
+                    self.look_up(job, block, count, ctx);
+                    self.finish_job(job, ctx);
+                }
+                PageWaiter::Extents(job) => self.continue_extents(job, ctx),
+                PageWaiter::Merge => {
+                    let leaf = leaf.as_ref().expect("only a checkpoint replaces pages, and it waits for this one");
+                    self.on_leaf_to_merge(number, leaf, ctx);
+                }
+                PageWaiter::Compact { job } => self.on_compact_page(job, ctx),
+            }
+        }
+    }
+
+    fn fail_page_waiters(&mut self, waiters: Vec<PageWaiter>, leaf: u64, ctx: &mut Context) {
+        for waiter in waiters {
+            match waiter {
+                PageWaiter::Read { job, block, .. } => {
+                    ctx.counters.blocks_lost += 1;
+                    self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
+                }
+                PageWaiter::Extents(job) => {
+                    let block = leaf * LEAF_BLOCKS;
+                    self.reply(job.request, Reply::Error(RequestError::Damaged { block }), ctx);
+                }
+                PageWaiter::Merge => self.fail(FamilyTrouble::PageLost(leaf), ctx),
+                PageWaiter::Compact { job } => self.abandon_compaction(job, ctx),
+            }
+            if self.is_failed() {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a copy lies on a drive that was not tried and may be up again.
+pub(crate) fn may_come_back(volume: &Volume, egroup: EgroupId, tried: &[DriveId], ctx: &Context) -> bool {
+    let Some(group) = volume.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group)) else { return false };
+    group.members.iter().chain(&group.former).any(|drive| {
+        !tried.contains(drive)
+            && ctx.view.drives.get(drive).is_some_and(|view| view.state != DriveState::Lost)
+    })
+}

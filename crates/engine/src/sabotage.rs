@@ -1,0 +1,44 @@
+//! Bugs planted on purpose, so that the simulator can prove that its judges see them.
+//! Without the feature `sabotage` no bug is ever planted, and the compiler removes every trace of them.
+
+/// The bugs that can be planted, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// Log frames are written without waiting for the drive's cache.
+    AckBeforeFlush,
+    /// A flush counts writes of egroups that had not ended when it began.
+    FlushCoversInFlight,
+    /// A keeper accepts records of owners that were fenced.
+    StaleEpochAccepted,
+    /// Units are given out without a look at their checksums.
+    ChecksumNotChecked,
+    /// A map record is written before its egroup is durable.
+    MapBeforeData,
+    /// Records are trimmed that are still needed.
+    TrimTooEarly,
+    /// Dead egroups are forgotten instead of deleted.
+    SpaceLeak,
+}
+
+#[cfg(feature = "sabotage")]
+thread_local! {
+    static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug in everything this thread runs from now on, or removes it.
+#[cfg(feature = "sabotage")]
+pub fn set(bug: Option<Bug>) {
+    CURRENT.with(|current| current.set(bug));
+}
+
+/// Whether `bug` is planted on this thread.
+#[cfg(feature = "sabotage")]
+pub fn planted(bug: Bug) -> bool {
+    CURRENT.with(|current| current.get()) == Some(bug)
+}
+
+/// Whether `bug` is planted: never.
+#[cfg(not(feature = "sabotage"))]
+pub const fn planted(_bug: Bug) -> bool {
+    false
+}

@@ -1,0 +1,414 @@
+//! One engine on one core: hands every input to the keeper or volume it concerns, and runs what follows from it.
+//! Promises: a step leaves nothing half-done inside; questions to an own drive are answered without leaving.
+//! Leaves to others: everything else.
+
+use crate::context::{Calls, Context, Draw, Purpose, earlier};
+use crate::counters::Counters;
+use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
+use crate::interface::{
+    DriveFault, DriveResult, DriveState, FamilyRecord, Geometry, Input, Notice, Order, Outputs, Reply, RequestError, View,
+};
+use crate::keeper::{Effects, Keeper, State};
+use crate::limits::Limits;
+use crate::message::{Answer, Message, Question, Refusal};
+use crate::volume::Volume;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Tokens of drive operations carry the number of the drive's opening above these bits.
+const TOKEN_BITS: u32 = 40;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub shard: ShardId,
+    /// Differs between the lives of a shard; all that looks random follows from it.
+    pub seed: u64,
+    pub limits: Limits,
+}
+
+/// What all volumes of a shard share.
+struct World {
+    shard: ShardId,
+    limits: Limits,
+    view: View,
+    calls: Calls,
+    free: BTreeMap<DriveId, u64>,
+    draw: Draw,
+    counters: Counters,
+    local: VecDeque<Message>,
+}
+
+impl World {
+    fn context<'a>(&'a mut self, now: Time, out: &'a mut Outputs) -> Context<'a> {
+        Context {
+            now,
+            shard: self.shard,
+            limits: &self.limits,
+            view: &self.view,
+            calls: &mut self.calls,
+            free: &mut self.free,
+            draw: &mut self.draw,
+            counters: &mut self.counters,
+            out,
+            local: &mut self.local,
+        }
+    }
+}
+
+/// A family being destroyed: these drives have not confirmed yet.
+struct Dropping {
+    epoch: Epoch,
+    drives: BTreeSet<DriveId>,
+    asked: BTreeSet<DriveId>,
+}
+
+pub struct Shard {
+    world: World,
+    keepers: BTreeMap<DriveId, Keeper>,
+    /// The drive of each opening, by its number.
+    openings: BTreeMap<u64, DriveId>,
+    opened: u64,
+    volumes: BTreeMap<FamilyId, Volume>,
+    dropping: BTreeMap<FamilyId, Dropping>,
+    /// Volumes that something happened to.
+    touched: BTreeSet<FamilyId>,
+    /// When each volume wants to go on by itself.
+    wakes: BTreeSet<(Time, FamilyId)>,
+    wake_of: BTreeMap<FamilyId, Time>,
+    effects: Effects,
+}
+
+impl Shard {
+    pub fn new(settings: Settings) -> Self {
+        let Settings { shard, seed, limits } = settings;
+        limits.check();
+        Self {
+            world: World {
+                shard,
+                limits,
+                view: View::default(),
+                // Calls of different lives of a shard must not be taken for each other.
+                calls: Calls::new(Draw::new(seed).next() & 0xff_ffff),
+                free: BTreeMap::new(),
+                draw: Draw::new(seed),
+                counters: Counters::default(),
+                local: VecDeque::new(),
+            },
+            keepers: BTreeMap::new(),
+            openings: BTreeMap::new(),
+            opened: 0,
+            volumes: BTreeMap::new(),
+            dropping: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            wakes: BTreeSet::new(),
+            wake_of: BTreeMap::new(),
+            effects: Effects::default(),
+        }
+    }
+
+    /// Something happened. All that follows from it now is done, and the rest is in `out`.
+    pub fn step(&mut self, now: Time, input: Input, out: &mut Outputs) {
+        match input {
+            Input::Request { ticket, family, request } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.on_request(ticket, request, &mut self.world.context(now, out));
+                    self.touched.insert(family);
+                } else {
+                    out.replies.push((ticket, Reply::Error(RequestError::NotServed)));
+                }
+            }
+            Input::DriveDone { token, result } => self.on_drive_done(now, token, result, out),
+            Input::Message { from, message } => self.on_message(now, from, message, out),
+            Input::Order(order) => self.on_order(now, order, out),
+            Input::Wake => self.on_wake(now, out),
+        }
+        self.settle_down(now, out);
+    }
+
+    /// The earliest time at which [`Input::Wake`] is wanted.
+    pub fn wake_at(&self) -> Option<Time> {
+        let mut wish = self.world.calls.wake_at();
+        if let Some((at, _)) = self.wakes.first() {
+            wish = earlier(wish, *at);
+        }
+        for keeper in self.keepers.values() {
+            if let Some(at) = keeper.wake_at() {
+                wish = earlier(wish, at);
+            }
+        }
+        wish
+    }
+
+    pub fn keeper(&self, drive: DriveId) -> Option<&Keeper> {
+        self.keepers.get(&drive)
+    }
+
+    pub fn keepers(&self) -> impl Iterator<Item = (DriveId, &Keeper)> {
+        self.keepers.iter().map(|(&drive, keeper)| (drive, keeper))
+    }
+
+    pub fn volume(&self, family: FamilyId) -> Option<&Volume> {
+        self.volumes.get(&family)
+    }
+
+    pub fn volumes(&self) -> impl Iterator<Item = (FamilyId, &Volume)> {
+        self.volumes.iter().map(|(&family, volume)| (family, volume))
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.world.counters
+    }
+
+    /// No question is open and no volume has anything under way.
+    pub fn is_quiet(&self) -> bool {
+        self.world.calls.is_empty() && self.dropping.is_empty() && self.volumes.values().all(Volume::is_quiet)
+    }
+
+    /// Runs messages to ourselves and volumes that were touched, until nothing is left.
+    fn settle_down(&mut self, now: Time, out: &mut Outputs) {
+        loop {
+            while let Some(message) = self.world.local.pop_front() {
+                let own = self.world.shard;
+                self.on_message(now, own, message, out);
+            }
+            let Some(family) = self.touched.pop_first() else {
+                if self.world.local.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            if let Some(volume) = self.volumes.get_mut(&family) {
+                volume.advance(&mut self.world.context(now, out));
+                let wish = volume.wake_at(&self.world.limits);
+                // A wish for the past would be granted again and again without time passing.
+                self.note_wake(family, wish.map(|at| at.max(now.after(100))));
+            }
+        }
+    }
+
+    fn note_wake(&mut self, family: FamilyId, wish: Option<Time>) {
+        let before = match wish {
+            Some(at) => self.wake_of.insert(family, at),
+            None => self.wake_of.remove(&family),
+        };
+        if before == wish {
+            return;
+        }
+        if let Some(at) = before {
+            self.wakes.remove(&(at, family));
+        }
+        if let Some(at) = wish {
+            self.wakes.insert((at, family));
+        }
+    }
+
+    fn on_drive_done(&mut self, now: Time, token: u64, result: Result<DriveResult, DriveFault>, out: &mut Outputs) {
+        // An operation of an opening that was closed since concerns nobody.
+        let Some(drive) = self.openings.get(&(token >> TOKEN_BITS)).copied() else { return };
+        let keeper = self.keepers.get_mut(&drive).expect("an opening has a keeper");
+        keeper.on_drive_done(now, token, result, &mut self.effects);
+        self.take_effects(now, out);
+    }
+
+    fn on_message(&mut self, now: Time, from: ShardId, message: Message, out: &mut Outputs) {
+        match message {
+            Message::Ask { call, drive, family, epoch, question } => {
+                let Some(keeper) = self.keepers.get_mut(&drive) else {
+                    let answer = Message::Answer { call, drive, family, free: 0, answer: Err(Refusal::DriveGone) };
+                    return self.send(from, answer, out);
+                };
+                keeper.on_ask(now, from, call, family, epoch, question, &mut self.effects);
+                self.take_effects(now, out);
+            }
+            Message::Answer { call, drive, family: _, free, answer } => {
+                if answer.is_ok() {
+                    self.world.free.insert(drive, free);
+                }
+                self.on_answer(now, call, answer, out);
+            }
+            Message::Press { drive: _, family, seq } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.on_pressed(seq);
+                    self.touched.insert(family);
+                }
+            }
+        }
+    }
+
+    fn on_answer(&mut self, now: Time, call: u64, answer: Result<Answer, Refusal>, out: &mut Outputs) {
+        let World { calls, view, limits, .. } = &mut self.world;
+        let Some(answered) = calls.take(call, answer, view, now, limits.call_retry_us) else { return };
+        let family = answered.family;
+        if answered.purpose == Purpose::Drop {
+            return self.on_dropped(family, answered.drive, answered.answer, out);
+        }
+        if let Some(volume) = self.volumes.get_mut(&family)
+            && !volume.is_failed()
+        {
+            volume.on_answer(answered, &mut self.world.context(now, out));
+            self.touched.insert(family);
+        }
+    }
+
+    fn send(&mut self, to: ShardId, message: Message, out: &mut Outputs) {
+        if to == self.world.shard {
+            self.world.local.push_back(message);
+        } else {
+            out.messages.push((to, message));
+        }
+    }
+
+    /// What keepers want done.
+    fn take_effects(&mut self, now: Time, out: &mut Outputs) {
+        out.operations.append(&mut self.effects.operations);
+        for (to, message) in std::mem::take(&mut self.effects.messages) {
+            self.send(to, message, out);
+        }
+        for notice in std::mem::take(&mut self.effects.notices) {
+            if let Notice::DriveFailed { drive, .. } = notice {
+                self.world.calls.revive(drive, now);
+            }
+            out.notices.push(notice);
+        }
+    }
+
+    fn on_order(&mut self, now: Time, order: Order, out: &mut Outputs) {
+        match order {
+            Order::View(view) => self.on_view(now, view, out),
+            Order::OpenDrive { drive, geometry, format } => self.open_drive(now, drive, geometry, format, out),
+            Order::CloseDrive { drive } => self.close_drive(now, drive),
+            Order::OpenFamily(record) => self.open_family(now, record, out),
+            Order::CloseFamily { family } => self.close_family(now, family, out),
+            Order::DropFamily { family, epoch } => {
+                self.close_family(now, family, out);
+                let all = self.world.view.drives.iter();
+                let drives = all.filter(|(_, view)| view.state != DriveState::Lost).map(|(&drive, _)| drive).collect();
+                self.dropping.insert(family, Dropping { epoch, drives, asked: BTreeSet::new() });
+                self.advance_dropping(now, out);
+            }
+            Order::Resize { family, size } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.resize(size);
+                }
+            }
+            Order::SegmentsChanged { family, epoch, version, taken } => {
+                if let Some(volume) = self.volumes.get_mut(&family)
+                    && volume.epoch() == epoch
+                    && !volume.is_failed()
+                {
+                    volume.on_segments_changed(version, taken, &mut self.world.context(now, out));
+                    self.touched.insert(family);
+                }
+            }
+            Order::Settle { family } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.settle();
+                    self.touched.insert(family);
+                }
+            }
+        }
+    }
+
+    fn on_view(&mut self, now: Time, view: View, out: &mut Outputs) {
+        if view.version <= self.world.view.version {
+            return;
+        }
+        self.world.view = view;
+        // Whoever waits for a drive that is no longer up hears so.
+        for call in self.world.calls.gone(&self.world.view) {
+            self.on_answer(now, call, Err(Refusal::DriveGone), out);
+        }
+        self.touched.extend(self.volumes.keys().copied());
+        self.advance_dropping(now, out);
+    }
+
+    fn open_drive(&mut self, now: Time, drive: DriveId, geometry: Geometry, format: bool, out: &mut Outputs) {
+        self.close_drive(now, drive);
+        self.opened += 1;
+        let base = self.opened << TOKEN_BITS;
+        let keeper = Keeper::open(drive, geometry, format, base, &self.world.limits, &mut self.effects);
+        self.keepers.insert(drive, keeper);
+        self.openings.insert(self.opened, drive);
+        self.take_effects(now, out);
+    }
+
+    fn close_drive(&mut self, now: Time, drive: DriveId) {
+        if self.keepers.remove(&drive).is_some() {
+            self.openings.retain(|_, other| *other != drive);
+            self.world.calls.revive(drive, now);
+        }
+    }
+
+    fn open_family(&mut self, now: Time, record: FamilyRecord, out: &mut Outputs) {
+        let family = record.family;
+        if self.volumes.get(&family).is_some_and(|volume| volume.epoch() >= record.epoch) {
+            return;
+        }
+        self.close_family(now, family, out);
+        let volume = Volume::open(record, &mut self.world.context(now, out));
+        self.volumes.insert(family, volume);
+        self.touched.insert(family);
+    }
+
+    fn close_family(&mut self, now: Time, family: FamilyId, out: &mut Outputs) {
+        if let Some(mut volume) = self.volumes.remove(&family) {
+            volume.close(RequestError::Fenced, &mut self.world.context(now, out));
+            self.note_wake(family, None);
+        }
+    }
+
+    /// Asks every drive that is up and has not confirmed. Those that are away are asked when they come back.
+    fn advance_dropping(&mut self, now: Time, out: &mut Outputs) {
+        let mut done = Vec::new();
+        for (&family, dropping) in &mut self.dropping {
+            let lost = |drive: &DriveId| {
+                self.world.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost)
+            };
+            dropping.drives.retain(|drive| !lost(drive));
+            let waiting: Vec<DriveId> = dropping.drives.iter().copied().collect();
+            for drive in waiting {
+                let mut ctx = self.world.context(now, out);
+                if ctx.is_up(drive) && dropping.asked.insert(drive) {
+                    ctx.ask(family, dropping.epoch, drive, Question::DropFamily, Purpose::Drop);
+                }
+            }
+            if dropping.drives.is_empty() {
+                done.push(family);
+            }
+        }
+        for family in done {
+            self.dropping.remove(&family);
+            out.notices.push(Notice::FamilyDropped { family });
+        }
+    }
+
+    fn on_dropped(&mut self, family: FamilyId, drive: DriveId, answer: Result<Answer, Refusal>, out: &mut Outputs) {
+        let Some(dropping) = self.dropping.get_mut(&family) else { return };
+        match answer {
+            Ok(_) => drop(dropping.drives.remove(&drive)),
+            Err(_) => drop(dropping.asked.remove(&drive)),
+        }
+        if dropping.drives.is_empty() {
+            self.dropping.remove(&family);
+            out.notices.push(Notice::FamilyDropped { family });
+        }
+    }
+
+    fn on_wake(&mut self, now: Time, out: &mut Outputs) {
+        let drives: Vec<DriveId> = self.keepers.keys().copied().collect();
+        for drive in drives {
+            let keeper = self.keepers.get_mut(&drive).expect("it was just listed");
+            if keeper.wake_at().is_some_and(|at| at <= now) && keeper.state() == State::Ready {
+                keeper.on_wake(now, &mut self.effects);
+                self.take_effects(now, out);
+            }
+        }
+        let World { calls, limits, view, shard, local, .. } = &mut self.world;
+        calls.repeat(now, limits, view, *shard, out, local);
+        while let Some(&(at, family)) = self.wakes.first()
+            && at <= now
+        {
+            self.note_wake(family, None);
+            self.touched.insert(family);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Large writes that go around the log: straight into egroups, with only their map record in the log.
+//! Promises: nothing dirty, in flight or locked overlaps a bypassing write, so log order needs no second thought;
+//! it is acknowledged when its map record is durable.
+
+use super::request::{Change, Work};
+use super::{Volume, Waiter};
+use crate::buffer::{BLOCK, is_zero};
+use crate::context::Context;
+use crate::egroup::place::{Intent, Units};
+use crate::formats::record::Edit;
+use crate::identity::{Block, Seq};
+use crate::interface::RequestError;
+use crate::limits::EGROUP_UNITS;
+use crate::log::overlay::Content;
+use crate::message::Class;
+use std::collections::VecDeque;
+
+/// Egroups of bypassing writes being placed at once: enough to keep the drives busy.
+const PLACED_AT_ONCE: usize = 2;
+
+#[derive(Debug)]
+struct Queued {
+    work: Work,
+    lock: u64,
+}
+
+/// Writes on their way around the log.
+#[derive(Debug, Default)]
+pub(crate) struct Bypass {
+    queue: VecDeque<Queued>,
+    placing: usize,
+    /// Request and lock of every piece that is being placed or named, by the number of its lock.
+    under_way: std::collections::BTreeMap<u64, u64>,
+}
+
+impl Volume {
+    pub(crate) fn may_bypass(&self, work: &Work, ctx: &Context) -> bool {
+        let bytes = work.count * BLOCK as u64;
+        matches!(work.change, Change::Whole(Content::Data(_)))
+            && work.count <= EGROUP_UNITS as u64
+            && bytes >= ctx.limits.bypass_write_bytes
+            && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
+            && !self.placing.is_full()
+            && self.map.edits.len() < ctx.limits.edits_max
+            && !self.overlay.overlaps(work.block, work.count)
+            && !self.is_being_written(work.block, work.count)
+    }
+
+    pub(crate) fn take_bypass(&mut self, work: Work, ctx: &mut Context) {
+        ctx.counters.bypassed += 1;
+        let lock = self.requests.lock(work.block, work.count);
+        self.requests.bypass.queue.push_back(Queued { work, lock });
+    }
+
+    /// Packs what is queued into egroups. What comes while others are being placed gathers into larger ones.
+    pub(crate) fn start_bypass(&mut self, ctx: &mut Context) {
+        while self.requests.bypass.placing < PLACED_AT_ONCE && !self.requests.bypass.queue.is_empty() {
+            let mut units = Units::default();
+            let mut edits = Vec::new();
+            let mut locks = Vec::new();
+            while let Some(next) = self.requests.bypass.queue.front() {
+                if !units.is_empty() && units.len() + next.work.count as usize > EGROUP_UNITS {
+                    break;
+                }
+                let Queued { work, lock } = self.requests.bypass.queue.pop_front().expect("there is a front");
+                let Change::Whole(Content::Data(data)) = work.change else { unreachable!("only data bypasses") };
+                for index in 0..work.count {
+                    let block = data.block(index as usize);
+                    // The log's records up to now do not overlap: there is nothing to cover.
+                    add_block(&mut units, &mut edits, work.block.plus(index), block, Seq(0));
+                }
+                self.requests.bypass.under_way.insert(lock, work.request);
+                locks.push(lock);
+            }
+            self.requests.bypass.placing += 1;
+            self.place(units, Class::Data, Intent::Bypass { edits, locks }, ctx);
+        }
+    }
+
+    /// The egroup is durable on all members: now it may be named.
+    pub(crate) fn on_bypass_placed(&mut self, locks: Vec<u64>) -> Waiter {
+        self.requests.bypass.placing -= 1;
+        Waiter::Bypass(locks)
+    }
+
+    /// There is no room for it.
+    pub(crate) fn on_bypass_refused(&mut self, locks: Vec<u64>, ctx: &mut Context) {
+        self.requests.bypass.placing -= 1;
+        self.end_bypass(locks, Some(RequestError::NoSpace), ctx);
+    }
+
+    /// Named: the writes are done.
+    pub(crate) fn on_bypassed(&mut self, locks: Vec<u64>, ctx: &mut Context) {
+        self.end_bypass(locks, None, ctx);
+    }
+
+    fn end_bypass(&mut self, locks: Vec<u64>, error: Option<RequestError>, ctx: &mut Context) {
+        for lock in locks {
+            let request = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
+            self.requests.unlock(lock);
+            self.finish_part(request, error, ctx);
+        }
+    }
+}
+
+/// Adds a block to an egroup to be, and the edit that will name it; blocks of zeros take no unit.
+pub(crate) fn add_block(units: &mut Units, edits: &mut Vec<Edit>, block: Block, data: crate::buffer::Buffer, covers: Seq) {
+    let unit = if is_zero(data.bytes()) { None } else { Some(units.push(block.0, data)) };
+    if let Some(last) = edits.last_mut() {
+        let follows = last.block.plus(last.count) == block && last.covers == covers;
+        let unit_follows = match (last.unit, unit) {
+            (Some(before), Some(unit)) => u64::from(before) + last.count == u64::from(unit),
+            (None, None) => true,
+            _ => false,
+        };
+        if follows && unit_follows {
+            last.count += 1;
+            return;
+        }
+    }
+    edits.push(Edit { block, count: 1, unit, covers });
+}

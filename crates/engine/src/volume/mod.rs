@@ -1,0 +1,400 @@
+//! A family as its owner serves it: the one place where its requests, log, map and background work meet.
+//! Promises: every request gets one reply (I9); nothing is acknowledged that is not durable everywhere (I1);
+//! nothing is served before the log of the former owner has been fenced and read (I2).
+//! Leaves to others: keeping bytes (`keeper`), deciding who is owner and who is up (the control plane).
+
+pub(crate) mod bypass;
+pub(crate) mod extents;
+mod partial;
+mod read;
+mod request;
+pub(crate) mod write;
+
+use crate::context::{Answered, Context, Purpose, earlier};
+use crate::curator::audit::Audit;
+use crate::curator::compact::Compaction;
+use crate::drain::Drain;
+use crate::egroup::place::Placing;
+use crate::formats::record::{Body, MapRecord, NamedEgroup, Record};
+use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Seq, Time};
+use crate::interface::{FamilyRecord, FamilyTrouble, Notice, RequestError};
+use crate::log::append::{Appender, Changed};
+use crate::log::overlay::{Content, Overlay};
+use crate::log::recover::Recovery;
+use crate::map::Map;
+use crate::map::checkpoint::Checkpointing;
+use crate::map::edits::Place;
+use crate::message::{Answer, Refusal};
+use read::Reads;
+use request::Requests;
+use std::collections::BTreeMap;
+
+/// Where a family is in its life on this shard.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// Fencing the former owner, reading its log, completing it.
+    Opening(Recovery),
+    Serving,
+    /// Given up; the control plane has been told.
+    Failed,
+}
+
+/// Who is told when a record is durable.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// A part of this request.
+    Request(u64),
+    /// Parts of these requests, whose locks end too.
+    Bypass(Vec<u64>),
+    /// A block was merged under this lock for this request.
+    Partial { request: u64, lock: u64 },
+    Drain,
+    Compact(u64),
+    Checkpoint,
+}
+
+#[derive(Debug)]
+pub struct Volume {
+    pub(crate) family: FamilyId,
+    pub(crate) epoch: Epoch,
+    pub(crate) size: u64,
+    pub(crate) factor: u32,
+    pub(crate) phase: Phase,
+    pub(crate) log: Appender,
+    pub(crate) waiters: BTreeMap<Seq, Waiter>,
+    pub(crate) overlay: Overlay,
+    pub(crate) map: Map,
+    pub(crate) requests: Requests,
+    pub(crate) reads: Reads,
+    pub(crate) drain: Drain,
+    pub(crate) placing: Placing,
+    pub(crate) checkpointing: Checkpointing,
+    pub(crate) audit: Audit,
+    pub(crate) compaction: Compaction,
+    /// The control plane wants everything drained and in pages.
+    pub(crate) settling: bool,
+    /// A keeper wants records up to here gone.
+    pub(crate) pressed: Seq,
+    view_version: u64,
+}
+
+impl Volume {
+    /// Begins to open the family in `record.epoch`.
+    pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
+        let FamilyRecord { family, epoch, size, factor, segments, version } = record;
+        let mut volume = Self {
+            family,
+            epoch,
+            size,
+            factor,
+            phase: Phase::Serving,
+            log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
+            waiters: BTreeMap::new(),
+            overlay: Overlay::default(),
+            map: Map::default(),
+            requests: Requests::default(),
+            reads: Reads::default(),
+            drain: Drain::default(),
+            placing: Placing::new(epoch),
+            checkpointing: Checkpointing::default(),
+            audit: Audit::default(),
+            compaction: Compaction::default(),
+            settling: false,
+            pressed: Seq(0),
+            view_version: ctx.view.version,
+        };
+        volume.begin_opening(ctx);
+        volume
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving)
+    }
+
+    pub fn is_failed(&self) -> bool {
+        matches!(self.phase, Phase::Failed)
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn resize(&mut self, size: u64) {
+        self.size = size;
+    }
+
+    pub fn settle(&mut self) {
+        self.settling = true;
+    }
+
+    /// Bytes acknowledged and not yet in egroups.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.overlay.dirty_bytes()
+    }
+
+    /// Nothing is under way, waiting or owed.
+    pub fn is_quiet(&self) -> bool {
+        self.is_serving()
+            && self.requests.is_empty()
+            && self.reads.is_empty()
+            && self.log.is_idle()
+            && self.placing.is_empty()
+            && !self.checkpointing.is_running()
+            && self.compaction.is_empty()
+            && self.audit.is_clean()
+    }
+
+    /// Quiet, and everything is in pages: nothing would have to be replayed.
+    pub fn is_settled(&self) -> bool {
+        self.is_quiet() && self.overlay.is_empty() && self.map.edits.is_empty()
+    }
+
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    pub fn is_pool_full(&self) -> bool {
+        self.placing.is_full()
+    }
+
+    /// The answer to one of this volume's questions.
+    pub fn on_answer(&mut self, answered: Answered, ctx: &mut Context) {
+        let Answered { drive, purpose, answer, .. } = answered;
+        if let Err(Refusal::Fenced(newer)) = &answer {
+            // Somebody serves it elsewhere. Everything open here has an unknown outcome. (A keeper may also
+            // say so to late questions of a former life; those carry older epochs and were forgotten.)
+            assert!(*newer > self.epoch, "an owner is fenced by newer ones only");
+            return self.fail(FamilyTrouble::Fenced, ctx);
+        }
+        match purpose {
+            Purpose::Fence => self.on_fenced(drive, answer, ctx),
+            Purpose::Replay => self.on_replayed(drive, answer, ctx),
+            Purpose::Append => match answer {
+                Ok(Answer::Appended { up_to, room }) => self.log.on_appended(drive, up_to, room),
+                Ok(other) => unreachable!("an append is answered by {other:?}"),
+                Err(refusal) => self.log.on_append_refused(drive, refusal, ctx.now),
+            },
+            Purpose::Trim => {
+                if let Ok(Answer::Trimmed { room }) = answer {
+                    self.log.on_room(drive, room);
+                }
+            }
+            Purpose::Place(job) => self.on_egroup_written(job, drive, answer, ctx),
+            Purpose::Units(ask) => self.on_units(ask, drive, answer, ctx),
+            Purpose::Page(load) if matches!(self.phase, Phase::Opening(_)) => self.on_loaded(load, drive, answer),
+            Purpose::Page(fetch) => self.on_page(fetch, drive, answer, ctx),
+            Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
+            Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
+            Purpose::Forget | Purpose::Drop => {}
+        }
+    }
+
+    pub fn on_pressed(&mut self, seq: Seq) {
+        self.pressed = self.pressed.max(seq);
+    }
+
+    pub fn on_segments_changed(&mut self, version: u64, taken: bool, ctx: &mut Context) {
+        let room = self.log_room_of_new_member(ctx);
+        match self.log.on_changed(version, taken, |drive| room.get(&drive).copied().unwrap_or(0)) {
+            Changed::Taken => {
+                self.on_log_changed(ctx);
+            }
+            Changed::Refused => self.fail(FamilyTrouble::Fenced, ctx),
+            Changed::Stale => {}
+        }
+    }
+
+    /// A member that was never asked has told nothing about its room: it is asked at once.
+    fn log_room_of_new_member(&self, _ctx: &Context) -> BTreeMap<DriveId, u64> {
+        match &self.phase {
+            Phase::Opening(recovery) => recovery.rooms(),
+            Phase::Serving | Phase::Failed => BTreeMap::new(),
+        }
+    }
+
+    /// Does whatever can be done now. Called after every input that concerns this volume.
+    pub fn advance(&mut self, ctx: &mut Context) {
+        if self.is_failed() {
+            return;
+        }
+        if self.view_version != ctx.view.version {
+            self.view_version = ctx.view.version;
+            self.on_view(ctx);
+        }
+        if matches!(self.phase, Phase::Opening(_)) {
+            self.advance_opening(ctx);
+        }
+        // Applying a durable record can free room, and room lets new records in; each round makes progress,
+        // and stops when nothing became durable.
+        loop {
+            let mut applied = false;
+            while let Some(record) = self.log.take_durable() {
+                self.on_durable(record, ctx);
+                applied = true;
+                if self.is_failed() {
+                    return;
+                }
+            }
+            if self.is_serving() {
+                self.retry_placing(ctx);
+                self.retry_pages(ctx);
+                self.start_waiting(ctx);
+                self.start_bypass(ctx);
+                self.start_drain(ctx);
+                self.start_checkpoint(ctx);
+                self.start_compaction(ctx);
+                self.start_audit(ctx);
+                self.finish_settling(ctx);
+            }
+            if self.log.wants_other_members(ctx) && !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log()) {
+                let members = self.log.choose_members(ctx);
+                let old = self.log.segments.clone();
+                self.log.change(old, members, ctx);
+            }
+            self.log.pump(ctx);
+            if !applied {
+                break;
+            }
+        }
+    }
+
+    /// A record is held by all members.
+    fn on_durable(&mut self, record: Record, ctx: &mut Context) {
+        self.apply(&record, true);
+        if let Body::Map(map) = &record.body {
+            self.on_named(map, ctx);
+        }
+        let seq = record.seq;
+        match self.waiters.remove(&seq) {
+            Some(Waiter::Request(request)) => self.finish_part(request, None, ctx),
+            Some(Waiter::Partial { request, lock }) => {
+                self.requests.unlock(lock);
+                self.finish_part(request, None, ctx);
+            }
+            Some(Waiter::Bypass(requests)) => self.on_bypassed(requests, ctx),
+            Some(Waiter::Compact(job)) => self.on_compacted(job, ctx),
+            Some(Waiter::Checkpoint) => self.on_checkpoint_durable(seq, ctx),
+            // Nobody waits for the drain's records, nor for those that recovery appended again.
+            Some(Waiter::Drain) | None => {}
+        }
+    }
+
+    /// Puts a durable record into memory, now or when it is replayed. `edit`: its map edits are not in the
+    /// pages yet.
+    pub(crate) fn apply(&mut self, record: &Record, edit: bool) {
+        match &record.body {
+            Body::Data { block, data } => {
+                let content = Content::Data(data.clone());
+                self.overlay.insert(*block, data.blocks() as u64, record.seq, content);
+            }
+            Body::Zero { block, count } => self.overlay.insert(*block, *count, record.seq, Content::Zero),
+            Body::Map(map) => self.apply_map(map, edit),
+            Body::Checkpoint(_) => {}
+        }
+    }
+
+    fn apply_map(&mut self, map: &MapRecord, edit: bool) {
+        if let Some(NamedEgroup { egroup, group, units }) = map.named
+            && edit
+        {
+            self.map.name(egroup, group, units);
+        }
+        for change in &map.edits {
+            self.overlay.release(change.block, change.count, change.covers);
+            if edit {
+                let place = match (change.unit, map.named) {
+                    (Some(unit), Some(named)) => Place::At { egroup: named.egroup, unit },
+                    _ => Place::Nowhere,
+                };
+                self.map.edits.set(change.block, change.count, place);
+            }
+        }
+    }
+
+    /// Egroups named by a record: their groups may have changed while they were written.
+    pub(crate) fn on_named(&mut self, map: &MapRecord, ctx: &mut Context) {
+        if let Some(named) = map.named {
+            self.check_copies(named.egroup, named.group, ctx);
+        }
+    }
+
+    /// The view has changed.
+    fn on_view(&mut self, ctx: &mut Context) {
+        self.audit.on_view(ctx.view);
+        self.placing.on_view();
+    }
+
+    /// Gives up: open requests are answered, and the control plane is told.
+    pub(crate) fn fail(&mut self, reason: FamilyTrouble, ctx: &mut Context) {
+        if self.is_failed() {
+            return;
+        }
+        self.phase = Phase::Failed;
+        self.close(RequestError::Fenced, ctx);
+        ctx.notice(Notice::FamilyFailed { family: self.family, epoch: self.epoch, reason });
+    }
+
+    /// Answers everything that is open; nothing is done for it any more.
+    pub fn close(&mut self, error: RequestError, ctx: &mut Context) {
+        self.phase = Phase::Failed;
+        self.requests.answer_all(error, ctx);
+        ctx.calls.forget(self.family);
+    }
+
+    fn finish_settling(&mut self, ctx: &mut Context) {
+        if self.settling && self.is_settled() {
+            self.settling = false;
+            ctx.notice(Notice::FamilySettled { family: self.family });
+        }
+    }
+
+    /// The earliest time at which something is to be done without an input.
+    pub fn wake_at(&self, ctx_limits: &crate::limits::Limits) -> Option<Time> {
+        if self.is_failed() {
+            return None;
+        }
+        let mut wish = None;
+        for at in [
+            self.log.wake_at(),
+            self.opening_wake_at(),
+            self.map.pages.wake_at(),
+            self.drain.wake_at(&self.overlay, ctx_limits),
+            self.checkpointing.wake_at(),
+            self.placing.wake_at(),
+            self.audit.wake_at(),
+            self.compaction.wake_at(),
+            self.requests.wake_at(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            wish = earlier(wish, at);
+        }
+        wish
+    }
+
+    /// Whether a data or zero record of this range is not durable yet.
+    pub(crate) fn is_being_written(&self, block: Block, count: u64) -> bool {
+        self.log.pending().any(|record| {
+            let (from, blocks) = match &record.body {
+                Body::Data { block, data } => (*block, data.blocks() as u64),
+                Body::Zero { block, count } => (*block, *count),
+                Body::Map(_) | Body::Checkpoint(_) => return false,
+            };
+            from.0 < block.0 + count && block.0 < from.0 + blocks
+        })
+    }
+
+    /// Blocks of the vDisk.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size.div_ceil(crate::buffer::BLOCK as u64)
+    }
+
+    pub fn egroups(&self) -> impl Iterator<Item = EgroupId> + '_ {
+        self.map.directory.iter().map(|(egroup, _)| egroup).chain(self.map.map_egroups.keys().copied())
+    }
+}

@@ -1,0 +1,248 @@
+//! Requests of clients from their arrival to their one reply.
+//! Promises: every request is answered exactly once (I9); no more than the limit are open (I10).
+//! Leaves to others: what a write, a read or a question for extents takes (`write`, `read`, `extents`).
+
+use super::Volume;
+use crate::buffer::{BLOCK, Buffer};
+use crate::context::Context;
+use crate::identity::{Block, Ticket, Time};
+use crate::interface::{Reply, Request, RequestError};
+use crate::log::overlay::Content;
+use std::collections::{BTreeMap, VecDeque};
+
+/// A request that has no reply yet. It has one when all its parts are done.
+#[derive(Debug)]
+pub(crate) struct Open {
+    ticket: Ticket,
+    parts: u32,
+    /// Bytes it writes; they count as outstanding until the reply.
+    bytes: u64,
+    error: Option<RequestError>,
+}
+
+/// A piece of a write that has not got its numbers yet.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub request: u64,
+    pub block: Block,
+    pub count: u64,
+    pub change: Change,
+}
+
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// Whole blocks.
+    Whole(Content),
+    /// These bytes of the one block, `from` its beginning.
+    Part { from: usize, bytes: Buffer },
+}
+
+/// A range in which nobody else may write now.
+#[derive(Debug)]
+struct Lock {
+    number: u64,
+    block: Block,
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    last: u64,
+    open: BTreeMap<u64, Open>,
+    /// Writes that wait for room, or for a lock to end; in the order of their arrival.
+    pub waiting: VecDeque<Work>,
+    locks: Vec<Lock>,
+    /// Writes on their way around the log.
+    pub bypass: super::bypass::Bypass,
+    /// Bytes of open writes.
+    pub outstanding: u64,
+    /// Something may have changed for those that wait.
+    pub stirred: bool,
+    pub waited_since: Option<Time>,
+}
+
+impl Requests {
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.waited_since.map(|since| since.after(10_000))
+    }
+
+    fn begin(&mut self, ticket: Ticket, bytes: u64) -> u64 {
+        self.last += 1;
+        self.outstanding += bytes;
+        self.open.insert(self.last, Open { ticket, parts: 0, bytes, error: None });
+        self.last
+    }
+
+    pub fn add_part(&mut self, request: u64) {
+        self.open.get_mut(&request).expect("a part belongs to an open request").parts += 1;
+    }
+
+    pub fn lock(&mut self, block: Block, count: u64) -> u64 {
+        assert!(!self.is_locked(block, count), "a range is locked once");
+        self.last += 1;
+        self.locks.push(Lock { number: self.last, block, count });
+        self.last
+    }
+
+    pub fn unlock(&mut self, number: u64) {
+        let before = self.locks.len();
+        self.locks.retain(|lock| lock.number != number);
+        assert_eq!(self.locks.len() + 1, before, "a lock ends once");
+        self.stirred = true;
+    }
+
+    pub fn is_locked(&self, block: Block, count: u64) -> bool {
+        self.locks.iter().any(|lock| lock.block.0 < block.0 + count && block.0 < lock.block.0 + lock.count)
+    }
+
+    /// Answers and forgets everything.
+    pub fn answer_all(&mut self, error: RequestError, ctx: &mut Context) {
+        for open in std::mem::take(&mut self.open).into_values() {
+            ctx.reply(open.ticket, Reply::Error(error));
+        }
+        *self = Self { last: self.last, ..Self::default() };
+    }
+}
+
+impl Volume {
+    /// A client asks.
+    pub fn on_request(&mut self, ticket: Ticket, request: Request, ctx: &mut Context) {
+        if !self.is_serving() {
+            return ctx.reply(ticket, Reply::Error(RequestError::NotServed));
+        }
+        if self.requests.open.len() >= ctx.limits.requests_max {
+            return ctx.reply(ticket, Reply::Error(RequestError::Busy));
+        }
+        let (offset, len) = match &request {
+            Request::Read { offset, len } => (*offset, u64::from(*len)),
+            Request::Write { offset, data } => (*offset, data.len() as u64),
+            Request::Zero { offset, len } | Request::Extents { offset, len, .. } => (*offset, *len),
+            Request::Flush => {
+                ctx.counters.flushes += 1;
+                return ctx.reply(ticket, Reply::Done);
+            }
+        };
+        if offset.checked_add(len).is_none_or(|end| end > self.size) {
+            return ctx.reply(ticket, Reply::Error(RequestError::OutOfRange));
+        }
+        if len == 0 {
+            let reply = match request {
+                Request::Read { .. } => Reply::Data(Vec::new()),
+                Request::Extents { .. } => Reply::Extents(Vec::new()),
+                _ => Reply::Done,
+            };
+            return ctx.reply(ticket, reply);
+        }
+        match request {
+            Request::Read { .. } => {
+                ctx.counters.reads += 1;
+                ctx.counters.read_bytes += len;
+                let request = self.requests.begin(ticket, 0);
+                self.begin_read(request, offset, len, ctx);
+            }
+            Request::Write { offset, data } => {
+                ctx.counters.writes += 1;
+                ctx.counters.write_bytes += len;
+                let request = self.requests.begin(ticket, len);
+                self.begin_write(request, offset, data, ctx);
+            }
+            Request::Zero { offset, len } => {
+                ctx.counters.zeroes += 1;
+                let request = self.requests.begin(ticket, 0);
+                self.begin_zero(request, offset, len, ctx);
+            }
+            Request::Extents { offset, len, limit } => {
+                let request = self.requests.begin(ticket, 0);
+                self.begin_extents(request, offset, len, limit.max(1), ctx);
+            }
+            Request::Flush => unreachable!("a flush was answered above"),
+        }
+    }
+
+    /// A part of a write is done or has failed; with the last one the request is answered.
+    pub(crate) fn finish_part(&mut self, request: u64, error: Option<RequestError>, ctx: &mut Context) {
+        // A request that was answered when the family was given up is not here any more.
+        let Some(open) = self.requests.open.get_mut(&request) else { return };
+        open.error = open.error.or(error);
+        open.parts -= 1;
+        if open.parts == 0 {
+            let reply = open.error.map_or(Reply::Done, Reply::Error);
+            self.reply(request, reply, ctx);
+        }
+    }
+
+    /// The one reply.
+    pub(crate) fn reply(&mut self, request: u64, reply: Reply, ctx: &mut Context) {
+        let open = self.requests.open.remove(&request).expect("a request is answered once");
+        self.requests.outstanding -= open.bytes;
+        ctx.reply(open.ticket, reply);
+    }
+
+    fn begin_write(&mut self, request: u64, offset: u64, data: Buffer, ctx: &mut Context) {
+        let mut works = Vec::new();
+        let block_bytes = BLOCK as u64;
+        let (mut at, end) = (offset, offset + data.len() as u64);
+        while at < end {
+            let block = Block(at / block_bytes);
+            let within = at % block_bytes;
+            let taken = (at - offset) as usize;
+            if within != 0 || end - at < block_bytes {
+                let len = (block_bytes - within).min(end - at);
+                let bytes = data.slice(taken..taken + len as usize);
+                let change = Change::Part { from: within as usize, bytes };
+                works.push(Work { request, block, count: 1, change });
+                at += len;
+            } else {
+                let blocks = (end - at) / block_bytes;
+                let bytes = data.slice(taken..taken + (blocks * block_bytes) as usize);
+                works.push(Work { request, block, count: blocks, change: Change::Whole(Content::Data(bytes)) });
+                at += blocks * block_bytes;
+            }
+        }
+        self.admit_all(request, works, ctx);
+    }
+
+    fn begin_zero(&mut self, request: u64, offset: u64, len: u64, ctx: &mut Context) {
+        let block_bytes = BLOCK as u64;
+        let end = offset + len;
+        let whole = offset.div_ceil(block_bytes)..end / block_bytes;
+        let mut works = Vec::new();
+        let mut part = |from: u64, to: u64| {
+            let bytes = crate::buffer::zeros((to - from) as usize);
+            let change = Change::Part { from: (from % block_bytes) as usize, bytes };
+            works.push(Work { request, block: Block(from / block_bytes), count: 1, change });
+        };
+        if whole.start > whole.end {
+            part(offset, end);
+        } else {
+            if whole.start * block_bytes > offset {
+                part(offset, whole.start * block_bytes);
+            }
+            if end > whole.end * block_bytes {
+                part(whole.end * block_bytes, end);
+            }
+            if whole.start < whole.end {
+                let count = whole.end - whole.start;
+                works.push(Work { request, block: Block(whole.start), count, change: Change::Whole(Content::Zero) });
+            }
+        }
+        self.admit_all(request, works, ctx);
+    }
+
+    fn admit_all(&mut self, request: u64, works: Vec<Work>, ctx: &mut Context) {
+        for _ in &works {
+            self.requests.add_part(request);
+        }
+        for work in works {
+            self.admit(work, ctx);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Writes: who may go on now, who waits, who is refused; then into the log.
+//! Promises: data gets a number only when the log has room for it, so that map and checkpoint records, which
+//! free room, never queue behind data that cannot be placed; as memory fills, fewer writes are let in at once.
+//! Leaves to others: parts of blocks (`partial`), going around the log (`bypass`).
+
+use super::request::{Change, Work};
+use super::{Volume, Waiter};
+use crate::buffer::{BLOCK, Buffer, is_zero};
+use crate::context::Context;
+use crate::formats::record::Body;
+use crate::identity::Block;
+use crate::interface::RequestError;
+use crate::limits::RECORD_BLOCKS;
+use crate::log::overlay::Content;
+
+/// Zero records of one vDisk that may be on their way while the log has no room: each takes one block of the
+/// reserve, and frees space in the end.
+const ZEROES_WITHOUT_ROOM: u64 = 2 * BLOCK as u64;
+
+enum Verdict {
+    Go,
+    /// Wait; those behind may go if they do not touch the same blocks.
+    Locked,
+    /// Wait, and all behind too.
+    NoRoom,
+    Refuse(RequestError),
+}
+
+impl Volume {
+    /// A write may go on, or has to wait.
+    pub(crate) fn admit(&mut self, work: Work, ctx: &mut Context) {
+        if !self.requests.waiting.is_empty() {
+            self.wait(work, ctx);
+            return;
+        }
+        match self.verdict(&work, ctx) {
+            Verdict::Go => self.start(work, ctx),
+            Verdict::Refuse(error) => self.refuse(work, error, ctx),
+            Verdict::Locked | Verdict::NoRoom => self.wait(work, ctx),
+        }
+    }
+
+    fn wait(&mut self, work: Work, ctx: &mut Context) {
+        ctx.counters.waited += 1;
+        self.requests.waiting.push_back(work);
+        self.requests.waited_since.get_or_insert(ctx.now);
+    }
+
+    fn refuse(&mut self, work: Work, error: RequestError, ctx: &mut Context) {
+        ctx.counters.refused_no_space += u64::from(error == RequestError::NoSpace);
+        self.finish_part(work.request, Some(error), ctx);
+    }
+
+    /// Lets in those that wait, in order, as far as there is room.
+    pub(crate) fn start_waiting(&mut self, ctx: &mut Context) {
+        if self.requests.waiting.is_empty() {
+            self.requests.waited_since = None;
+            return;
+        }
+        let mut held: Vec<Work> = Vec::new();
+        while let Some(work) = self.requests.waiting.pop_front() {
+            let behind = held.iter().any(|earlier| {
+                earlier.block.0 < work.block.0 + work.count && work.block.0 < earlier.block.0 + earlier.count
+            });
+            if behind {
+                held.push(work);
+                continue;
+            }
+            match self.verdict(&work, ctx) {
+                Verdict::Go => self.start(work, ctx),
+                Verdict::Refuse(error) => self.refuse(work, error, ctx),
+                Verdict::Locked => held.push(work),
+                Verdict::NoRoom => {
+                    held.push(work);
+                    break;
+                }
+            }
+        }
+        for work in held.into_iter().rev() {
+            self.requests.waiting.push_front(work);
+        }
+        if self.requests.waiting.is_empty() {
+            self.requests.waited_since = None;
+        } else {
+            self.requests.waited_since = Some(ctx.now);
+            if self.log.room() == 0 {
+                self.log.ask_for_room(ctx);
+            }
+        }
+    }
+
+    fn verdict(&self, work: &Work, ctx: &Context) -> Verdict {
+        if self.requests.is_locked(work.block, work.count) {
+            return Verdict::Locked;
+        }
+        let partial = matches!(work.change, Change::Part { .. });
+        if partial && self.is_being_written(work.block, 1) {
+            return Verdict::Locked;
+        }
+        let pending = self.log.pending_bytes();
+        if matches!(work.change, Change::Whole(Content::Zero)) {
+            let fits = self.log.room() > 0 || pending <= ZEROES_WITHOUT_ROOM;
+            return if fits { Verdict::Go } else { Verdict::NoRoom };
+        }
+        let bytes = (work.count * BLOCK as u64).min(RECORD_BLOCKS * BLOCK as u64) + BLOCK as u64;
+        // Fewer and fewer bytes may be on their way as memory fills, down to one record at a time: writers feel
+        // a drain that falls behind early and smoothly, not at a cliff.
+        let (dirty, most) = (self.overlay.dirty_bytes(), ctx.limits.dirty_bytes_max);
+        let window = most.saturating_sub(dirty) / 4;
+        let memory = dirty + bytes <= most && (pending == 0 || pending + bytes <= window);
+        if self.log.room() >= bytes && memory {
+            return Verdict::Go;
+        }
+        if self.placing.is_full() {
+            return Verdict::Refuse(RequestError::NoSpace);
+        }
+        if self.may_bypass(work, ctx) { Verdict::Go } else { Verdict::NoRoom }
+    }
+
+    /// Gives the work its records.
+    fn start(&mut self, work: Work, ctx: &mut Context) {
+        let Work { request, block, count, change } = &work;
+        match change {
+            Change::Part { .. } => self.start_partial(work, ctx),
+            Change::Whole(Content::Zero) => {
+                let seq = self.log.push(Body::Zero { block: *block, count: *count });
+                self.waiters.insert(seq, Waiter::Request(*request));
+            }
+            Change::Whole(Content::Data(data)) => {
+                if self.may_bypass(&work, ctx) {
+                    return self.take_bypass(work, ctx);
+                }
+                if is_zero(data.bytes()) {
+                    let seq = self.log.push(Body::Zero { block: *block, count: *count });
+                    self.waiters.insert(seq, Waiter::Request(*request));
+                    return;
+                }
+                let (request, block, data) = (*request, *block, data.clone());
+                self.push_data(request, block, data, ctx);
+            }
+        }
+    }
+
+    /// Cuts data into records; what finds no room any more waits at the front.
+    fn push_data(&mut self, request: u64, block: Block, data: Buffer, ctx: &mut Context) {
+        let first = (data.blocks() as u64).min(RECORD_BLOCKS);
+        let rest = data.blocks() as u64 - first;
+        let seq = self.log.push(Body::Data { block, data: aligned(data.slice(0..first as usize * BLOCK)) });
+        self.waiters.insert(seq, Waiter::Request(request));
+        if rest > 0 {
+            let bytes = data.slice(first as usize * BLOCK..data.len());
+            let change = Change::Whole(Content::Data(bytes));
+            self.requests.add_part(request);
+            let work = Work { request, block: block.plus(first), count: rest, change };
+            match self.verdict(&work, ctx) {
+                Verdict::Go => self.start(work, ctx),
+                Verdict::Refuse(error) => self.refuse(work, error, ctx),
+                Verdict::Locked | Verdict::NoRoom => {
+                    self.requests.waiting.push_front(work);
+                    self.requests.waited_since.get_or_insert(ctx.now);
+                }
+            }
+        }
+    }
+}
+
+/// The same bytes, beginning at a page of memory: drives transfer whole pages.
+pub(crate) fn aligned(data: Buffer) -> Buffer {
+    if (data.bytes().as_ptr() as usize).is_multiple_of(BLOCK) { data } else { Buffer::copied(data.bytes()) }
+}

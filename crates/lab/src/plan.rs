@@ -1,0 +1,105 @@
+//! The rows of a run and their order: reads on freshly filled data first, then writes, then what comes after writes.
+//! Leaves to others: doing them (`run`).
+
+use crate::profile::Profile;
+use crate::settings::{RowSet, RunSettings};
+use serde::{Deserialize, Serialize};
+
+/// What a row is compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    Iops,
+    BytesPerSecond,
+}
+
+/// One row of the table: a load that every target gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// Stable across runs, so that runs can be laid over each other.
+    pub key: String,
+    pub title: String,
+    pub explanation: String,
+    pub profile: String,
+    pub depth: u32,
+    pub durable: bool,
+    pub figure: Figure,
+}
+
+fn row(key: &str, title: String, profile: &str, depth: u32) -> Row {
+    let profile = Profile::named(profile).expect("rows name shipped profiles");
+    let figure = if profile.name.ends_with("1m") { Figure::BytesPerSecond } else { Figure::Iops };
+    Row {
+        key: key.to_string(),
+        title,
+        explanation: profile.explanation(),
+        profile: profile.name.to_string(),
+        depth,
+        durable: profile.name.starts_with("durable"),
+        figure,
+    }
+}
+
+/// All rows of a run, in order.
+pub fn rows(settings: &RunSettings) -> Vec<Row> {
+    match settings.rows {
+        RowSet::Corners => {
+            let corner =
+                |profile: &str, title: &str| row(profile, title.to_string(), profile, settings.depth);
+            vec![
+                corner("random-read-8k", "random read 8k"),
+                corner("sequential-read-1m", "sequential read 1m"),
+                corner("random-write-8k", "random write 8k"),
+                corner("sequential-write-1m", "sequential write 1m"),
+            ]
+        }
+        RowSet::Table => {
+            let mut rows = Vec::new();
+            for depth in [1, 32, 128] {
+                let title = format!("4k random read, depth {depth}");
+                rows.push(row(&format!("random-read-4k-{depth}"), title, "random-read-4k", depth));
+            }
+            let sequential = |key: &str, title: &str, profile| row(key, title.to_string(), profile, 8);
+            rows.push(sequential(
+                "sequential-read-1m-8",
+                "1 MiB sequential read, depth 8",
+                "sequential-read-1m",
+            ));
+            for depth in [1, 32] {
+                let title = format!("4k random write, durable, depth {depth}");
+                rows.push(row(&format!("durable-write-4k-{depth}"), title, "durable-write-4k", depth));
+            }
+            rows.push(sequential(
+                "sequential-write-1m-8",
+                "1 MiB sequential write, depth 8",
+                "sequential-write-1m",
+            ));
+            rows.push(row("mix-8k-32", "8k mix 70/30, depth 32".to_string(), "mix-8k", 32));
+            rows.push(sequential(
+                "sequential-read-after-writes",
+                "1 MiB sequential read after random writes, depth 8",
+                "sequential-read-1m",
+            ));
+            rows
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_fresh_data_come_before_all_writes_and_keys_are_unique() {
+        for set in [RowSet::Corners, RowSet::Table] {
+            let rows = rows(&RunSettings { rows: set, ..Default::default() });
+            let first_write =
+                rows.iter().position(|row| row.profile.contains("write")).expect("there are writes");
+            assert!(rows[..first_write].len() >= 2);
+            assert!(rows[first_write..].iter().all(|row| !row.profile.starts_with("random-read")));
+            for (index, row) in rows.iter().enumerate() {
+                assert!(rows[..index].iter().all(|other| other.key != row.key), "{}", row.key);
+            }
+        }
+    }
+}

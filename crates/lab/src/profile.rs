@@ -1,0 +1,107 @@
+//! The load profiles: fio job files, shipped inside the binary, completed for a target and written beside the results, so
+//! that any row can be run again by hand with fio alone.
+//! Leaves to others: which profile runs when (`plan`), running it (`fio`).
+
+use std::path::Path;
+
+/// A job file with `${DEPTH}` in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+macro_rules! profile {
+    ($name:literal) => {
+        Profile { name: $name, text: include_str!(concat!("../profiles/", $name, ".fio")) }
+    };
+}
+
+/// All profiles, in the order in which they are shown.
+pub const PROFILES: &[Profile] = &[
+    profile!("random-read-8k"),
+    profile!("sequential-read-1m"),
+    profile!("random-write-8k"),
+    profile!("sequential-write-1m"),
+    profile!("random-read-4k"),
+    profile!("durable-write-4k"),
+    profile!("mix-8k"),
+    profile!("prefill"),
+    profile!("warm-up"),
+];
+
+impl Profile {
+    pub fn named(name: &str) -> Option<Profile> {
+        PROFILES.iter().copied().find(|profile| profile.name == name)
+    }
+
+    /// The comment at the head of the job file, as one line.
+    pub fn explanation(&self) -> String {
+        let lines = self.text.lines().map_while(|line| line.strip_prefix("; "));
+        lines.collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// What a profile is completed with.
+pub struct Parameters<'a> {
+    /// Engine and address, from the target.
+    pub target_lines: &'a str,
+    pub offset: u64,
+    /// Bytes of the range that is touched, from the offset on.
+    pub span: u64,
+    pub depth: u32,
+    /// None: until everything is written once.
+    pub runtime_s: Option<u64>,
+    pub seed: u64,
+    /// Prefix of fio's log files; none for runs whose samples are not kept.
+    pub logs: Option<&'a Path>,
+}
+
+/// The whole job file for one run.
+pub fn complete(profile: Profile, parameters: &Parameters) -> String {
+    let Parameters { target_lines, offset, span, depth, runtime_s, seed, logs } = parameters;
+    let mut text = String::from("; Written by the lab of Weft. To run it again: fio THIS-FILE\n[global]\n");
+    text += target_lines;
+    // Threads instead of processes: one process to end, and one whose CPU is all of the client's.
+    text += "thread=1\ngroup_reporting=1\nnorandommap=1\nrandrepeat=0\ndisk_util=0\n";
+    // The whole latency, from the attempt to submit on: engines differ in what they call submission.
+    text += "lat_percentiles=1\nclat_percentiles=0\npercentile_list=50:95:99:99.9\n";
+    text += &format!("randseed={seed}\noffset={offset}\nsize={span}\n");
+    if let Some(seconds) = runtime_s {
+        text += &format!("time_based=1\nruntime={seconds}\n");
+    }
+    if let Some(prefix) = logs {
+        let prefix = prefix.display();
+        text +=
+            &format!("log_avg_msec=1000\nper_job_logs=0\nwrite_iops_log={prefix}\nwrite_bw_log={prefix}\n");
+        text += &format!("write_lat_log={prefix}\n");
+    }
+    text.push('\n');
+    text += &profile.text.replace("${DEPTH}", &depth.to_string());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_says_what_it_is_for_and_leaves_nothing_unfilled() {
+        for profile in PROFILES {
+            assert!(profile.explanation().len() > 40, "{} explains itself", profile.name);
+            assert_eq!(Profile::named(profile.name), Some(*profile));
+            let parameters = Parameters {
+                target_lines: "ioengine=null\n",
+                offset: 0,
+                span: 1 << 20,
+                depth: 4,
+                runtime_s: Some(1),
+                seed: 9,
+                logs: None,
+            };
+            let job = complete(*profile, &parameters);
+            assert!(!job.contains("${"), "{job}");
+            assert!(job.contains(&format!("[{}]", profile.name)), "{job}");
+        }
+    }
+}

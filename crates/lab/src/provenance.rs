@@ -1,0 +1,126 @@
+//! Where figures come from: program, machine, drive, settings. Kept beside them in `run.json` and `results.json`.
+
+use crate::settings::RunSettings;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    pub weft_version: String,
+    pub fio_version: String,
+    pub command_line: String,
+    pub started_unix_s: u64,
+    pub ended_unix_s: u64,
+    pub host_kernel: String,
+    pub host_system: String,
+    pub cpu_model: String,
+    pub cpu_count: u32,
+    pub memory_bytes: u64,
+    /// Device, type and size of the file system that holds the output directory.
+    pub file_system: String,
+    /// The drives the machine has.
+    pub drives: String,
+    pub size_bytes: u64,
+    pub runtime_s: u64,
+    pub warm_up_s: u64,
+    pub idle_s: u64,
+    pub repeats: u32,
+    pub depth: u32,
+    pub seed: u64,
+}
+
+/// Looks around. What cannot be found out is left empty.
+pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
+    let cpu = read("/proc/cpuinfo");
+    let memory = read("/proc/meminfo");
+    let memory_kib =
+        value_of(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    let system = read("/etc/os-release");
+    let system = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    Provenance {
+        weft_version: env!("CARGO_PKG_VERSION").to_string(),
+        fio_version: fio_version.to_string(),
+        command_line: settings.command_line.clone(),
+        started_unix_s: now(),
+        ended_unix_s: now(),
+        host_kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
+        host_system: system.unwrap_or_default().trim_matches('"').to_string(),
+        cpu_model: value_of(&cpu, "model name").unwrap_or_default(),
+        cpu_count: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
+        memory_bytes: memory_kib.unwrap_or(0) * 1024,
+        file_system: file_system(&settings.out),
+        drives: drives(),
+        size_bytes: settings.size,
+        runtime_s: settings.runtime_s,
+        warm_up_s: settings.warm_up_s,
+        idle_s: settings.idle_s,
+        repeats: settings.repeats,
+        depth: settings.depth,
+        seed: settings.seed,
+    }
+}
+
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The value behind the first `key : value` line.
+fn value_of(text: &str, key: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+fn file_system(path: &Path) -> String {
+    let output = Command::new("df").args(["--output=source,fstype,size", "-h"]).arg(path).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().nth(1).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn drives() -> String {
+    let output = Command::new("lsblk").args(["-dno", "NAME,SIZE,ROTA,MODEL"]).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+/// Seconds since 1970 as `2026-01-31 12:00:00 UTC`.
+pub fn date(unix_s: u64) -> String {
+    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
+    // Days to a date of the Gregorian calendar: Howard Hinnant's civil_from_days, for years from 1970 on.
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_798_761_599), "2026-12-31 23:59:59 UTC");
+    }
+
+    #[test]
+    fn the_machine_is_known() {
+        let found = gather(&RunSettings::default(), "fio-3.33");
+        assert!(found.cpu_count >= 1);
+        assert!(!found.host_kernel.is_empty());
+        assert!(found.memory_bytes > 0);
+    }
+}

@@ -1,0 +1,156 @@
+//! The files a run leaves: `results.json`, `results.csv`, `results.md`, and `report.html`, one page that needs no network.
+//! Promises: the page is made from `results.json` alone, so it can be rewritten later by a newer program.
+
+use crate::error::LabError;
+use crate::measurement::Results;
+use crate::{provenance, run, table};
+use std::path::{Path, PathBuf};
+
+const PAGE: &str = include_str!("report/page.html");
+const STYLE: &str = include_str!("report/page.css");
+const SCRIPT: &str = include_str!("report/page.js");
+
+/// Reads the results of an earlier run and writes its CSV, Markdown and page again. Returns the place of the page.
+pub fn report(dir: &Path) -> Result<PathBuf, LabError> {
+    let unreadable = |why: String| LabError::NoResults { dir: dir.to_path_buf(), why };
+    let text =
+        std::fs::read_to_string(dir.join("results.json")).map_err(|why| unreadable(why.to_string()))?;
+    let results: Results = serde_json::from_str(&text).map_err(|why| unreadable(why.to_string()))?;
+    if results.format != run::FORMAT {
+        return Err(unreadable(format!(
+            "its format is {}, this program knows {}",
+            results.format,
+            run::FORMAT
+        )));
+    }
+    let known = |measurement: &crate::Measurement| results.rows.iter().any(|row| row.key == measurement.row);
+    if !results.measurements.iter().all(known) {
+        return Err(unreadable("a measurement names a row that is not in it".to_string()));
+    }
+    write_derived(dir, &results)
+}
+
+/// Writes everything. Returns the place of the page.
+pub fn write_all(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
+    let json = serde_json::to_string_pretty(results).expect("plain data has a JSON form");
+    write(&dir.join("results.json"), &json)?;
+    write_derived(dir, results)
+}
+
+fn write_derived(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
+    write(&dir.join("results.csv"), &table::csv(results))?;
+    write(&dir.join("results.md"), &table::markdown(results))?;
+    let place = dir.join("report.html");
+    write(&place, &page(results))?;
+    Ok(place)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LabError> {
+    std::fs::write(path, text).map_err(|why| LabError::File { path: path.to_path_buf(), why })
+}
+
+/// The page: style, script and data in one file.
+pub fn page(results: &Results) -> String {
+    let columns: Vec<serde_json::Value> =
+        table::COLUMNS.iter().map(|(title, meaning)| serde_json::json!([title, meaning])).collect();
+    let data = serde_json::json!({
+        "results": results,
+        "columns": columns,
+        "started": provenance::date(results.provenance.started_unix_s),
+    });
+    // A label could hold "</script>", which would end the element early.
+    let data = data.to_string().replace("</", "<\\/").replace("<!--", "<\\u0021--");
+    // The data last: what it holds must not be taken for a place to fill.
+    PAGE.replacen("/*STYLE*/", STYLE, 1).replacen("/*SCRIPT*/", SCRIPT, 1).replacen("/*DATA*/", &data, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measurement::*;
+    use crate::settings::RunSettings;
+
+    fn results(label: &str) -> Results {
+        let settings = RunSettings::default();
+        let rows = crate::plan::rows(&settings);
+        let sample = Sample { second: 1, iops: 10.0, bytes_per_s: 81920.0, latency_us: 5.0 };
+        let run = RunFigures {
+            repeat: 0,
+            started_s: 0.0,
+            read: Direction { ios: 10, iops: 10.0, series: vec![sample], ..Default::default() },
+            write: Direction::default(),
+            client_cpu_percent: 1.0,
+            server: None,
+            error: None,
+            files: "x".into(),
+        };
+        let summary = Summary::of(std::slice::from_ref(&run), rows[0].figure);
+        let row = rows[0].key.clone();
+        Results {
+            format: run::FORMAT,
+            scenario: "four-corners".into(),
+            baseline: label.into(),
+            interrupted: false,
+            provenance: Default::default(),
+            targets: Vec::new(),
+            rows,
+            null: Vec::new(),
+            measurements: vec![Measurement { row, target: label.into(), runs: vec![run], summary }],
+            warnings: vec!["take care".into()],
+        }
+    }
+
+    #[test]
+    fn the_page_holds_its_data_and_asks_nobody_else() {
+        let page = page(&results("a</script><script>alert(1)"));
+        assert!(!page.contains("</script><script>alert"), "labels cannot end the element");
+        for outside in ["src=\"http", "href=\"http", "@import", "fetch("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        for place in ["/*STYLE*/", "/*SCRIPT*/", "/*DATA*/"] {
+            assert!(!page.contains(place), "{place} is filled");
+        }
+        assert!(page.contains("take care"));
+    }
+
+    #[test]
+    fn a_report_can_be_written_again_from_the_results() {
+        let dir = std::env::temp_dir().join(format!("weft-report-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("writable");
+        assert!(matches!(report(&dir), Err(LabError::NoResults { .. })));
+        let place = write_all(&dir, &results("raw")).expect("writable");
+        let first = std::fs::read(&place).expect("written");
+        std::fs::remove_file(&place).expect("there");
+        assert_eq!(report(&dir).expect("results are there"), place);
+        assert_eq!(std::fs::read(&place).expect("written again"), first);
+        let csv = std::fs::read_to_string(dir.join("results.csv")).expect("written");
+        assert_eq!(csv.lines().count(), 2, "{csv}");
+        assert_eq!(csv.lines().next().map(|line| line.split(',').count()), Some(18));
+        std::fs::write(dir.join("results.json"), "{}").expect("writable");
+        assert!(matches!(report(&dir), Err(LabError::NoResults { .. })));
+        std::fs::remove_dir_all(&dir).expect("there");
+    }
+
+    #[test]
+    fn the_tables_show_ratios_to_the_baseline() {
+        let mut results = results("raw");
+        let mut twice = results.measurements[0].clone();
+        twice.target = "fast".into();
+        twice.summary.as_mut().expect("figures").iops_median = 20.0;
+        let mut failed = results.measurements[0].clone();
+        failed.target = "broken".into();
+        failed.summary = None;
+        failed.runs[0].error = Some("connection refused".into());
+        results.measurements.extend([twice, failed]);
+        let text = crate::table::terminal(&results);
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).expect(name).to_string();
+        assert!(line("fast").contains("2.00"), "{text}");
+        assert!(line("raw").contains("1.00"), "{text}");
+        assert!(line("broken").contains("failed: connection refused"), "{text}");
+        assert!(line("take care").starts_with("warning: "), "{text}");
+        let markdown = crate::table::markdown(&results);
+        let columns = |line: &str| line.matches('|').count();
+        let lines: Vec<&str> = markdown.lines().take_while(|line| !line.is_empty()).collect();
+        assert!(lines.iter().all(|line| columns(line) == columns(lines[0])), "{markdown}");
+    }
+}

@@ -1,0 +1,372 @@
+//! The run itself: look at all targets, fill, warm up, measure row by row with the targets taking turns, report.
+//! Promises: what was measured before a failure or Ctrl-C is kept and reported; targets are compared within minutes of
+//! each other, because each row goes over all of them before the next one begins.
+
+use crate::error::LabError;
+use crate::fio::{self, Failure, Job, Live};
+use crate::fio_output::FioResult;
+use crate::interrupt::Watch;
+use crate::label::{self, LABEL_BYTES, Looked};
+use crate::measurement::{Measurement, NullRate, Results, RunFigures, ServerUse, Summary, TargetFacts};
+use crate::plan::{self, Row};
+use crate::process::{self, Usage};
+use crate::profile::{Parameters, Profile, complete};
+use crate::progress::{Progress, rates};
+use crate::settings::RunSettings;
+use crate::target::{Kind, Target};
+use crate::{caution, provenance, report, table};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Version of `results.json`.
+pub const FORMAT: u32 = 1;
+/// Seconds each load runs on nothing, to see what the client can do.
+const NULL_S: u64 = 1;
+/// Seconds a server is watched before any load.
+const IDLE_LOOK_S: u64 = 3;
+
+/// What a run leaves behind.
+#[derive(Debug)]
+pub struct Outcome {
+    pub results: Results,
+    /// For the terminal.
+    pub table: String,
+    /// The HTML report.
+    pub report: PathBuf,
+    /// True if somebody stopped the run; what there was is reported all the same.
+    pub interrupted: bool,
+    /// True if some row gave no figures.
+    pub failed: bool,
+}
+
+/// Runs the four-corners scenario. Errors come before anything is measured; later trouble is in the results.
+pub fn run(settings: RunSettings) -> Result<Outcome, LabError> {
+    settings.check()?;
+    let needs_nbd = settings.targets.iter().any(|target| matches!(target.kind, Kind::Nbd { .. }));
+    let fio_version = fio::version(&settings.fio, needs_nbd)?;
+    let settings = absolute(settings)?;
+    let mut looked = Vec::new();
+    for target in &settings.targets {
+        looked.push(label::look_at(target, &settings)?);
+    }
+    let raw = settings.out.join("raw");
+    std::fs::create_dir_all(&raw).map_err(|why| LabError::File { path: raw.clone(), why })?;
+    Session::begin(settings, raw, &fio_version, &looked).go()
+}
+
+/// fio runs in the directory of its job file, so paths must not depend on ours.
+fn absolute(mut settings: RunSettings) -> Result<RunSettings, LabError> {
+    let full = |path: &Path| {
+        std::path::absolute(path).map_err(|why| LabError::File { path: path.to_path_buf(), why })
+    };
+    settings.out = full(&settings.out)?;
+    for target in &mut settings.targets {
+        if let Kind::File(path) | Kind::Device(path) = &mut target.kind {
+            *path = full(path)?;
+        }
+    }
+    Ok(settings)
+}
+
+struct Session {
+    settings: RunSettings,
+    raw: PathBuf,
+    results: Results,
+    looked: Vec<Looked>,
+    progress: Progress,
+    watch: Watch,
+    began: Instant,
+    io_uring: bool,
+}
+
+impl Session {
+    fn begin(settings: RunSettings, raw: PathBuf, fio_version: &str, looked: &[Looked]) -> Session {
+        let rows = plan::rows(&settings);
+        let fills = looked.iter().filter(|looked| looked.fill).count();
+        let warm_ups = if settings.warm_up_s > 0 { settings.targets.len() } else { 0 };
+        let servers = settings.targets.iter().filter(|target| target.server_pid().is_some()).count();
+        let runs = rows.len() * (settings.targets.len() * settings.repeats as usize + 1);
+        let results = Results {
+            format: FORMAT,
+            scenario: "four-corners".to_string(),
+            baseline: settings.baseline_label().to_string(),
+            interrupted: false,
+            provenance: provenance::gather(&settings, fio_version),
+            targets: settings
+                .targets
+                .iter()
+                .zip(looked)
+                .map(|(target, looked)| facts(target, looked))
+                .collect(),
+            rows,
+            null: Vec::new(),
+            measurements: Vec::new(),
+            warnings: Vec::new(),
+        };
+        Session {
+            raw,
+            results,
+            looked: looked.to_vec(),
+            progress: Progress::begin(servers + fills + warm_ups + runs),
+            watch: Watch::begin(),
+            began: Instant::now(),
+            io_uring: fio::io_uring_allowed(),
+            settings,
+        }
+    }
+
+    fn go(mut self) -> Result<Outcome, LabError> {
+        let run_file = self.settings.out.join("run.json");
+        let text = serde_json::to_string_pretty(&serde_json::json!({
+            "settings": self.settings, "provenance": self.results.provenance,
+        }));
+        std::fs::write(&run_file, text.expect("plain data has a JSON form"))
+            .map_err(|why| LabError::File { path: run_file, why })?;
+        self.watch_idle_servers();
+        self.fill()?;
+        self.warm_up()?;
+        self.measure_null();
+        for row in self.results.rows.clone() {
+            self.measure(&row);
+        }
+        self.finish()
+    }
+
+    /// What the servers use while nothing is asked of them.
+    fn watch_idle_servers(&mut self) {
+        for (index, target) in self.settings.targets.clone().iter().enumerate() {
+            let Some(pid) = target.server_pid() else { continue };
+            if self.watch.asked() {
+                return;
+            }
+            self.progress.step(format!("{}: idle server", target.label));
+            let before = process::usage(pid);
+            let began = Instant::now();
+            self.watch.rest(Duration::from_secs(IDLE_LOOK_S));
+            let (Some(before), Some(after)) = (before, process::usage(pid)) else {
+                self.progress.done("its process was not found");
+                continue;
+            };
+            let percent = (after.cpu_us - before.cpu_us) as f64 / began.elapsed().as_micros() as f64 * 100.0;
+            let facts = &mut self.results.targets[index];
+            facts.idle_cpu_percent = Some(percent);
+            facts.idle_resident_bytes = Some(after.resident_bytes);
+            let mib = after.resident_bytes >> 20;
+            self.progress.done(&format!("{percent:.1} % of a core, {mib} MiB of memory"));
+        }
+    }
+
+    /// Writes the touched range once, with random data, and the label before and after it.
+    fn fill(&mut self) -> Result<(), LabError> {
+        let profile = Profile::named("prefill").expect("shipped");
+        for (index, target) in self.settings.targets.clone().iter().enumerate() {
+            if self.looked[index].fill && !self.watch.asked() {
+                self.progress.step(format!("{}: prefill", target.label));
+                // First the label without a fill: if we are stopped in between, the target is still ours to overwrite.
+                label::write(target, 0)?;
+                let lines = target.fio_lines(false, self.io_uring);
+                let files = format!("prefill-{index}");
+                let result = self.load(profile, &lines, 8, None, &files, false);
+                let result = result.map_err(|failure| self.step_failed("prefill", &target.label, failure))?;
+                if !self.watch.asked() {
+                    label::write(target, self.settings.size)?;
+                }
+                self.progress.done(&rates(result.write.iops, result.write.bytes_per_s));
+            }
+            self.results.targets[index].never_written_bytes =
+                label::never_written(target, self.settings.size);
+        }
+        Ok(())
+    }
+
+    fn warm_up(&mut self) -> Result<(), LabError> {
+        let seconds = self.settings.warm_up_s;
+        let profile = Profile::named("warm-up").expect("shipped");
+        for (index, target) in self.settings.targets.clone().iter().enumerate() {
+            if seconds == 0 || self.watch.asked() {
+                return Ok(());
+            }
+            self.progress.step(format!("{}: warm-up", target.label));
+            let lines = target.fio_lines(false, self.io_uring);
+            let files = format!("warm-up-{index}");
+            let result = self.load(profile, &lines, self.settings.depth, Some(seconds), &files, false);
+            let result = result.map_err(|failure| self.step_failed("warm-up", &target.label, failure))?;
+            self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
+            self.rest();
+        }
+        Ok(())
+    }
+
+    /// The same load on nothing. A failure here costs only the warning that needs it.
+    fn measure_null(&mut self) {
+        for row in self.results.rows.clone() {
+            if self.watch.asked() {
+                return;
+            }
+            self.progress.step(format!("nothing: {}", row.title));
+            let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
+            let files = format!("{}-null", row.key);
+            match self.load(profile, "ioengine=null\n", row.depth, Some(NULL_S), &files, false) {
+                Ok(result) => {
+                    let iops = result.read.iops + result.write.iops;
+                    self.progress.done(&rates(iops, result.read.bytes_per_s + result.write.bytes_per_s));
+                    self.results.null.push(NullRate { row: row.key.clone(), iops });
+                }
+                Err(failure) => self.progress.done(&failure.why),
+            }
+        }
+    }
+
+    /// One row: all repeats, in each of them all targets in turn.
+    fn measure(&mut self, row: &Row) {
+        let targets = self.settings.targets.clone();
+        let mut runs: Vec<Vec<RunFigures>> = vec![Vec::new(); targets.len()];
+        for repeat in 0..self.settings.repeats {
+            for (index, target) in targets.iter().enumerate() {
+                if self.watch.asked() {
+                    break;
+                }
+                let figures = self.measure_once(row, index, target, repeat);
+                // Stopped before fio had anything to say: no run, and no failure of the target either.
+                if figures.error.is_none() || !self.watch.asked() {
+                    runs[index].push(figures);
+                }
+            }
+        }
+        for (target, runs) in targets.iter().zip(runs) {
+            if !runs.is_empty() {
+                let summary = Summary::of(&runs, row.figure);
+                let (row, target) = (row.key.clone(), target.label.clone());
+                self.results.measurements.push(Measurement { row, target, runs, summary });
+            }
+        }
+    }
+
+    fn measure_once(&mut self, row: &Row, index: usize, target: &Target, repeat: u32) -> RunFigures {
+        let mut name = format!("{}: {}", target.label, row.title);
+        if self.settings.repeats > 1 {
+            name += &format!(", {} of {}", repeat + 1, self.settings.repeats);
+        }
+        self.progress.step(name);
+        let files = format!("{}-{index}-{repeat}", row.key);
+        let mut figures = RunFigures {
+            repeat,
+            started_s: self.began.elapsed().as_secs_f64(),
+            read: Default::default(),
+            write: Default::default(),
+            client_cpu_percent: 0.0,
+            server: None,
+            error: None,
+            files: files.clone(),
+        };
+        let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
+        let lines = target.fio_lines(row.durable, self.io_uring);
+        let before = target.server_pid().and_then(process::usage);
+        let result = self.load(profile, &lines, row.depth, Some(self.settings.runtime_s), &files, true);
+        // Work put off until later is work of this row: the rest belongs to it.
+        self.rest();
+        let after = target.server_pid().and_then(process::usage);
+        match result {
+            Ok(result) => {
+                let rate = result.read.iops + result.write.iops;
+                self.progress.done(&rates(rate, result.read.bytes_per_s + result.write.bytes_per_s));
+                take(&mut figures, result, before, after);
+            }
+            Err(failure) => {
+                self.progress.done(&format!("failed: {}", failure.why));
+                figures.error = Some(failure.why);
+            }
+        }
+        figures
+    }
+
+    /// One run of fio with a completed profile.
+    fn load(
+        &mut self,
+        profile: Profile,
+        target_lines: &str,
+        depth: u32,
+        runtime_s: Option<u64>,
+        files: &str,
+        keep_samples: bool,
+    ) -> Result<FioResult, Failure> {
+        let prefix = self.raw.join(files);
+        let text = complete(
+            profile,
+            &Parameters {
+                target_lines,
+                offset: LABEL_BYTES,
+                span: self.settings.size - LABEL_BYTES,
+                depth,
+                runtime_s,
+                seed: self.settings.seed,
+                logs: keep_samples.then_some(prefix.as_path()),
+            },
+        );
+        let job = Job { fio: &self.settings.fio, text: &text, prefix: &prefix, runtime_s };
+        let progress = &mut self.progress;
+        let whole = runtime_s.is_none().then_some(self.settings.size - LABEL_BYTES);
+        job.run(&self.watch, &mut |live: Live| progress.live(live, whole))
+    }
+
+    fn rest(&self) {
+        self.watch.rest(Duration::from_secs(self.settings.idle_s));
+    }
+
+    fn step_failed(&mut self, step: &str, label: &str, failure: Failure) -> LabError {
+        self.progress.done("failed");
+        self.progress.end();
+        LabError::Step {
+            step: step.to_string(),
+            label: label.to_string(),
+            why: failure.why,
+            log: failure.log,
+        }
+    }
+
+    fn finish(mut self) -> Result<Outcome, LabError> {
+        self.progress.end();
+        self.results.interrupted = self.watch.asked();
+        self.results.provenance.ended_unix_s = provenance::now();
+        self.results.warnings = caution::warnings(&self.results);
+        let report = report::write_all(&self.settings.out, &self.results)?;
+        let failed =
+            self.results.measurements.iter().any(|one| one.runs.iter().any(|run| run.error.is_some()));
+        Ok(Outcome {
+            table: table::terminal(&self.results),
+            interrupted: self.results.interrupted,
+            failed,
+            report,
+            results: self.results,
+        })
+    }
+}
+
+fn take(figures: &mut RunFigures, result: FioResult, before: Option<Usage>, after: Option<Usage>) {
+    figures.read = result.read;
+    figures.write = result.write;
+    figures.client_cpu_percent = result.client_cpu_percent;
+    if let (Some(before), Some(after)) = (before, after) {
+        figures.server = Some(ServerUse::between(before, after, figures.read.ios + figures.write.ios));
+    }
+}
+
+fn facts(target: &Target, looked: &Looked) -> TargetFacts {
+    TargetFacts {
+        label: target.label.clone(),
+        place: target.place().to_string(),
+        kind: match &target.kind {
+            Kind::Nbd { .. } => "nbd",
+            Kind::File(_) => "file",
+            Kind::Device(_) => "device",
+        }
+        .to_string(),
+        durable_writes: target.durability_explained().to_string(),
+        capacity_bytes: looked.capacity,
+        server_pid: target.server_pid(),
+        idle_cpu_percent: None,
+        idle_resident_bytes: None,
+        prefilled: looked.fill,
+        never_written_bytes: None,
+    }
+}

@@ -1,0 +1,125 @@
+//! The whole lab on a small file: every file it promises is there and makes sense. Nothing here depends on speed.
+
+use std::path::PathBuf;
+use weft_lab::{LabError, Prefill, Results, RowSet, RunSettings, Target};
+
+/// A directory of its own, removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the target directory is writable");
+        Place(path)
+    }
+
+    fn file_target(&self, label: &str) -> Target {
+        let path = self.0.join(format!("{label}.img"));
+        Target::parse(&format!("{label}=file:{}", path.display()), &|_| None).expect("a file target")
+    }
+
+    fn settings(&self, labels: &[&str]) -> RunSettings {
+        RunSettings {
+            targets: labels.iter().map(|label| self.file_target(label)).collect(),
+            out: self.0.join("out"),
+            size: 24 << 20,
+            runtime_s: 2,
+            warm_up_s: 0,
+            idle_s: 0,
+            depth: 4,
+            ..Default::default()
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn two_files_are_measured_compared_and_reported() {
+    let place = Place::new("pair");
+    let mut settings = place.settings(&["one", "two"]);
+    settings.baseline = Some("two".into());
+    let outcome = weft_lab::run(settings.clone()).expect("fio runs on files");
+    assert!(!outcome.failed, "{}", outcome.table);
+    assert!(!outcome.interrupted);
+    let results = outcome.results;
+    assert_eq!(results.measurements.len(), 8, "four corners, two targets");
+    for measurement in &results.measurements {
+        let summary = measurement.summary.as_ref().expect("it gave figures");
+        assert!(summary.iops_median > 0.0);
+        let way = if measurement.row.contains("read") { &summary.read } else { &summary.write };
+        let latency = way.expect("the row's direction has latencies");
+        assert!(latency.us_p50 <= latency.us_p99 && latency.us_p99 <= latency.us_p999, "{latency:?}");
+        let run = &measurement.runs[0];
+        assert!(!run.read.series.is_empty() || !run.write.series.is_empty(), "samples are kept");
+        for ending in ["fio", "json"] {
+            let file = settings.out.join("raw").join(format!("{}.{ending}", run.files));
+            assert!(file.exists(), "{}", file.display());
+        }
+    }
+    for target in &results.targets {
+        assert!(target.prefilled);
+        assert_eq!(target.never_written_bytes, Some(0), "all was filled");
+    }
+    assert!(outcome.table.contains("two"));
+    for name in ["run.json", "results.json", "results.csv", "results.md", "report.html"] {
+        assert!(settings.out.join(name).exists(), "{name}");
+    }
+    let text = std::fs::read_to_string(settings.out.join("results.json")).expect("just written");
+    let kept: Results = serde_json::from_str(&text).expect("its own format");
+    assert_eq!(kept.baseline, "two");
+    weft_lab::report(&settings.out).expect("it can be written again");
+
+    // Once more: what the lab has filled it knows again, and does not fill twice.
+    settings.prefill = Prefill::IfNeeded;
+    settings.targets.truncate(1);
+    settings.baseline = None;
+    settings.runtime_s = 1;
+    let outcome = weft_lab::run(settings).expect("the file is the lab's own");
+    assert!(!outcome.results.targets[0].prefilled);
+    assert!(outcome.results.warnings.iter().any(|text| text.contains("not freshly filled")));
+}
+
+#[test]
+fn the_table_has_all_its_rows_and_mixes_show_both_directions() {
+    let place = Place::new("table");
+    let mut settings = place.settings(&["raw"]);
+    settings.rows = RowSet::Table;
+    settings.runtime_s = 1;
+    let outcome = weft_lab::run(settings).expect("fio runs on files");
+    assert!(!outcome.failed, "{}", outcome.table);
+    assert_eq!(outcome.results.measurements.len(), 9);
+    let mix = outcome.results.measurements.iter().find(|one| one.row.starts_with("mix")).expect("the mix");
+    let summary = mix.summary.as_ref().expect("figures");
+    assert!(summary.read.is_some() && summary.write.is_some());
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
+    let place = Place::new("refused");
+    let mut settings = place.settings(&["data"]);
+    let data = place.0.join("data.img");
+    std::fs::write(&data, vec![7; 24 << 20]).expect("writable");
+    let error = weft_lab::run(settings.clone()).expect_err("somebody's data");
+    assert!(matches!(error, LabError::HoldsData { .. }) && error.is_bad_input(), "{error}");
+    assert!(std::fs::read(&data).expect("readable").iter().all(|byte| *byte == 7));
+
+    settings.fio = PathBuf::from("/nowhere/fio");
+    let error = weft_lab::run(settings.clone()).expect_err("no fio");
+    assert!(error.to_string().contains("apt-get install fio"), "{error}");
+    settings.fio = PathBuf::from("fio");
+
+    let nobody = format!("nbd+unix:///x?socket={}", place.0.join("nobody").display());
+    settings.targets = vec![Target::parse(&nobody, &|_| None).expect("well formed")];
+    let error = weft_lab::run(settings.clone()).expect_err("nobody listens");
+    assert!(matches!(error, LabError::Unreachable { .. }), "{error}");
+    assert!(!error.to_string().contains('\n'));
+
+    settings.targets.clear();
+    assert!(weft_lab::run(settings).expect_err("no target").is_bad_input());
+}

@@ -1,0 +1,209 @@
+//! The documents of the HTTP API: what the node answers and what a client sends, shared with the command line.
+//! Sizes are bytes, times microseconds. Every error is an [`ErrorView`] with a status that fits.
+//!
+//! | request | body | answer |
+//! |---|---|---|
+//! | `GET /v1/status` | | [`StatusView`] |
+//! | `GET /v1/vdisks` | | list of [`VdiskView`] |
+//! | `POST /v1/vdisks` | [`CreateVdisk`] | 201 [`VdiskView`] |
+//! | `GET /v1/vdisks/NAME` | | [`VdiskView`] |
+//! | `DELETE /v1/vdisks/NAME?force=true` | | [`DoneView`] |
+//! | `POST /v1/vdisks/NAME/resize` | [`ResizeVdisk`] | [`VdiskView`] |
+//! | `POST /v1/vdisks/NAME/exports` | [`ExportVdisk`] | 201 [`ExportView`] |
+//! | `DELETE /v1/vdisks/NAME/exports?address=A` | | [`DoneView`]; without an address all exports |
+//! | `POST /v1/vdisks/NAME/attach` | [`AttachVdisk`] | 201 [`AttachmentView`] |
+//! | `DELETE /v1/vdisks/NAME/attach` | | [`DoneView`] |
+//! | `GET /v1/stats` | | [`StatsView`] |
+//! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
+//! | `GET /healthz`, `GET /readyz` | | 200 `ok`, or 503 and why |
+//! | `GET /metrics` | | Prometheus text |
+
+use serde::{Deserialize, Serialize};
+
+/// Why a request was refused: one line that says what, why and what to do.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ErrorView {
+    pub error: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DoneView {
+    pub done: bool,
+    /// A remark for people; may be empty.
+    #[serde(default)]
+    pub note: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StatusView {
+    pub version: String,
+    pub pid: u32,
+    pub dir: String,
+    /// `starting`, `ready` or `stopping`.
+    pub state: String,
+    pub uptime_us: u64,
+    pub shards: u32,
+    /// Copies that a new vDisk gets when it does not ask for a number.
+    pub factor: u32,
+    pub drives: Vec<DriveStatusView>,
+    pub vdisks: usize,
+    /// Lines about what is not as it should be; empty when all is well.
+    pub trouble: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DriveStatusView {
+    pub drive: u32,
+    pub shard: u32,
+    /// The device, or the files without their ending.
+    pub place: String,
+    /// `up`, `opening`, `down` or `lost`.
+    pub state: String,
+    /// Why it is not up; empty otherwise.
+    pub reason: String,
+    pub log_bytes: u64,
+    pub data_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct VdiskView {
+    pub name: String,
+    pub family: u32,
+    pub size: u64,
+    pub factor: u32,
+    pub epoch: u32,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// `opening`, `ready`, `failed` or `deleting`.
+    pub state: String,
+    /// Why it is not ready; empty otherwise.
+    pub trouble: String,
+    pub exports: Vec<ExportView>,
+    pub attached: Option<AttachmentView>,
+    /// A remark about the request that gave this answer; empty otherwise.
+    #[serde(default)]
+    pub note: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExportView {
+    /// `unix:PATH` or `tcp:HOST:PORT`.
+    pub address: String,
+    pub read_only: bool,
+    /// What NBD clients are given.
+    pub uri: String,
+    /// Why nobody listens there now; empty otherwise.
+    #[serde(default)]
+    pub trouble: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachmentView {
+    /// Such as `/dev/loop3`.
+    pub device: String,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVdisk {
+    pub name: String,
+    pub size: u64,
+    #[serde(default)]
+    pub factor: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeVdisk {
+    pub size: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportVdisk {
+    pub address: String,
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachVdisk {
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct StatsView {
+    pub uptime_us: u64,
+    pub drives: Vec<DriveStatsView>,
+    pub vdisks: Vec<VdiskStatsView>,
+    pub shards: Vec<ShardStatsView>,
+    pub damage: DamageView,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DriveStatsView {
+    pub drive: u32,
+    pub state: String,
+    /// Bytes of the data area that new egroups could take.
+    pub free_bytes: u64,
+    pub used_bytes: u64,
+    pub log_bytes: u64,
+    pub log_used_bytes: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub flushes: u64,
+    pub discards: u64,
+    pub faults: u64,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct VdiskStatsView {
+    pub name: String,
+    pub family: u32,
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub read_us_total: u64,
+    pub read_us_max: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub write_us_total: u64,
+    pub write_us_max: u64,
+    pub zeroes: u64,
+    pub flushes: u64,
+    /// Requests that were answered with an error.
+    pub errors: u64,
+    /// What the engine counts about this vDisk, by name (see docs/operating.md).
+    #[serde(default)]
+    pub engine: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ShardStatsView {
+    pub shard: u32,
+    /// Turns of the loop, and system calls to the ring.
+    pub turns: u64,
+    pub enters: u64,
+    /// Times the thread went to sleep.
+    pub sleeps: u64,
+    /// Inputs given to the engine.
+    pub steps: u64,
+    pub connections: u64,
+    /// What the engine counts about this shard, by name (see docs/operating.md).
+    #[serde(default)]
+    pub engine: std::collections::BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DamageView {
+    pub log: u64,
+    pub copies_bad: u64,
+    pub copies_repaired: u64,
+    pub blocks_lost: u64,
+    /// The newest lines about damage, oldest first.
+    pub recent: Vec<String>,
+}

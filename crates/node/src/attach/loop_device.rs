@@ -1,0 +1,125 @@
+//! Loop devices, by the kernel's own calls (`linux/loop.h`).
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
+const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// Another process may take the free device between our two calls; then the next one is tried.
+const ATTEMPTS: usize = 64;
+
+/// `struct loop_info64`.
+#[repr(C)]
+struct Info {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    sizelimit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct Configuration {
+    fd: u32,
+    block_size: u32,
+    info: Info,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Info>() == 232 && size_of::<Configuration>() == 304, "as in linux/loop.h");
+
+pub struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// A device with the content of `file`, around the page cache.
+    pub fn set_up(file: &Path, read_only: bool) -> io::Result<Self> {
+        let backing = OpenOptions::new().read(true).write(!read_only).custom_flags(libc::O_DIRECT).open(file)?;
+        let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+        let mut last = io::Error::other("no loop device is free");
+        for _ in 0..ATTEMPTS {
+            // SAFETY: a call without an argument on an open descriptor.
+            let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+            if number < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
+            match configure(&device, &backing, file, read_only) {
+                Ok(()) => return Ok(Self { path }),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the file away from the device. False: somebody uses the device.
+    pub fn release(&self) -> io::Result<bool> {
+        // O_EXCL: refused while a file system or anybody else who claims it has the device.
+        let exclusive = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
+        let device = match exclusive {
+            Ok(device) => device,
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // Our clients' caches of the device are written back before it goes.
+        device.sync_all()?;
+        clear(&device)?;
+        Ok(true)
+    }
+
+    /// The kernel takes the file away when the last user has gone.
+    pub fn detach_when_unused(&self) {
+        let result = File::open(&self.path).and_then(|device| clear(&device));
+        if let Err(error) = result {
+            tracing::warn!(device = %self.path.display(), %error, "a loop device stays");
+        }
+    }
+
+    /// Whatever has this path; for devices that an earlier process left.
+    pub fn existing(path: PathBuf) -> Self {
+        Self { path }
+    }
+}
+
+fn configure(device: &File, backing: &File, name: &Path, read_only: bool) -> io::Result<()> {
+    // SAFETY: both structures are plain numbers, for which all zeros is valid.
+    let mut configuration: Configuration = unsafe { std::mem::zeroed() };
+    configuration.fd = backing.as_raw_fd() as u32;
+    configuration.info.flags = LO_FLAGS_DIRECT_IO | if read_only { LO_FLAGS_READ_ONLY } else { 0 };
+    let name = name.as_os_str().as_encoded_bytes();
+    let shown = name.len().min(configuration.info.file_name.len() - 1);
+    configuration.info.file_name[..shown].copy_from_slice(&name[..shown]);
+    // SAFETY: the call reads one structure of the kernel's layout (sizes are asserted above).
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const configuration) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn clear(device: &File) -> io::Result<()> {
+    // SAFETY: a call without an argument on an open descriptor.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CLR_FD, 0) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,124 @@
+//! A vDisk as a block device of this host: a FUSE file in a private mount, under a loop device with direct I/O.
+//! That needs nothing but what every kernel has. A dead node gives I/O errors: the FUSE connection ends with the process.
+//! Promises: what was made is taken away again, also after the process was killed (at the next start).
+//! Leaves to others: the data (a shard, asked through its mailbox like by any frontend).
+
+mod fuse;
+mod loop_device;
+mod stale;
+
+pub use stale::clean_up;
+
+use crate::shard_loop::Mailbox;
+use fuse::VdiskFile;
+use loop_device::LoopDevice;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_engine::FamilyId;
+
+/// Mount points in the node's directory are called this and the vDisk's name.
+const MOUNT_PREFIX: &str = "mnt-";
+
+/// What is to be attached.
+pub struct Target {
+    pub dir: PathBuf,
+    pub name: String,
+    pub family: FamilyId,
+    pub size: u64,
+    pub read_only: bool,
+    /// The shard that serves it.
+    pub shard: Arc<Mailbox>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error("{device} is in use; unmount what is on it first")]
+    InUse { device: PathBuf },
+    #[error("cannot {doing}: {source}; attaching needs root, /dev/fuse and /dev/loop-control")]
+    Io { doing: String, source: io::Error },
+}
+
+fn failed(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AttachError {
+    let doing = doing.into();
+    move |source| AttachError::Io { doing, source }
+}
+
+/// A device that is there as long as this is not ended.
+pub struct Attachment {
+    device: LoopDevice,
+    mount: PathBuf,
+    session: fuser::BackgroundSession,
+    read_only: bool,
+}
+
+impl Attachment {
+    /// Takes a moment, and reads from the vDisk: never to be called where the shards or the control plane wait for it.
+    pub fn make(target: Target) -> Result<Self, AttachError> {
+        let mount = target.dir.join(format!("{MOUNT_PREFIX}{}", target.name));
+        std::fs::create_dir_all(&mount).map_err(failed(format!("make {}", mount.display())))?;
+        let read_only = target.read_only;
+        let session = match VdiskFile::mount(target, &mount) {
+            Ok(session) => session,
+            Err(error) => {
+                remove(&mount);
+                return Err(failed(format!("mount FUSE at {}", mount.display()))(error));
+            }
+        };
+        match LoopDevice::set_up(&mount.join(fuse::FILE_NAME), read_only) {
+            Ok(device) => Ok(Self { device, mount, session, read_only }),
+            Err(error) => {
+                end_session(session, &mount);
+                Err(failed("set up a loop device")(error))
+            }
+        }
+    }
+
+    pub fn device(&self) -> &Path {
+        self.device.path()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Takes the device away, unless somebody uses it: then it stays as it is.
+    pub fn end(self) -> Result<(), (Self, AttachError)> {
+        match self.device.release() {
+            Ok(true) => {}
+            Ok(false) => {
+                let device = self.device.path().to_path_buf();
+                return Err((self, AttachError::InUse { device }));
+            }
+            Err(error) => {
+                let doing = format!("release {}", self.device.path().display());
+                return Err((self, failed(doing)(error)));
+            }
+        }
+        end_session(self.session, &self.mount);
+        Ok(())
+    }
+
+    /// Takes the device away in any case: who still uses it gets I/O errors.
+    pub fn end_by_force(self) {
+        if !matches!(self.device.release(), Ok(true)) {
+            eprintln!("weft: {} is still in use and gets I/O errors from now on", self.device.path().display());
+            self.device.detach_when_unused();
+        }
+        end_session(self.session, &self.mount);
+    }
+}
+
+fn end_session(session: fuser::BackgroundSession, mount: &Path) {
+    // Lazily: the loop device may hold the file open for another moment.
+    stale::unmount(mount);
+    drop(session);
+    remove(mount);
+}
+
+/// Removes an empty mount point.
+fn remove(mount: &Path) {
+    if let Err(error) = std::fs::remove_dir(mount) {
+        tracing::debug!(mount = %mount.display(), %error, "a mount point stays until the next start");
+    }
+}

@@ -1,0 +1,64 @@
+//! What a killed node left on this host: loop devices and mounts whose file system is gone.
+
+use super::MOUNT_PREFIX;
+use super::loop_device::LoopDevice;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Takes away all of it that belongs to the node in `dir`. Gives lines about what was found.
+pub fn clean_up(dir: &Path) -> Vec<String> {
+    let mut lines = Vec::new();
+    let prefix = dir.join(MOUNT_PREFIX);
+    let prefix = prefix.as_os_str().as_bytes();
+    for (device, file) in loop_devices() {
+        if file.as_os_str().as_bytes().starts_with(prefix) {
+            LoopDevice::existing(device.clone()).detach_when_unused();
+            lines.push(format!("released {}, left by a node that was killed", device.display()));
+        }
+    }
+    for mount in mounts() {
+        if mount.as_os_str().as_bytes().starts_with(prefix) {
+            unmount(&mount);
+            lines.push(format!("unmounted {}, left by a node that was killed", mount.display()));
+        }
+    }
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_bytes().starts_with(MOUNT_PREFIX.as_bytes()) {
+            // Only an empty directory goes; anything else is not ours.
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
+    lines
+}
+
+/// Unmounts at once for those who come, and for those who are there when they go.
+pub(super) fn unmount(mount: &Path) {
+    let Ok(name) = CString::new(mount.as_os_str().as_bytes()) else { return };
+    // SAFETY: a plain call with a C string.
+    if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) } != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(mount = %mount.display(), %error, "not unmounted");
+    }
+}
+
+/// Loop devices in use and the files behind them.
+fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
+    let mut devices = Vec::new();
+    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let Ok(file) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let device = Path::new("/dev").join(entry.file_name());
+        devices.push((device, PathBuf::from(file.trim_end_matches('\n'))));
+    }
+    devices
+}
+
+/// All mount points; the kernel writes blanks in them as octal numbers.
+fn mounts() -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(|place| PathBuf::from(place.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")))
+        .collect()
+}

@@ -1,0 +1,60 @@
+//! The config store: small records that change seldom and must survive everything.
+//! Promises: each call is one transaction, durable when it returns; segments change only by compare-and-set.
+//! Leaves to others: what the records mean (`control`, the engine). A cluster brings another [`ConfigStore`].
+
+mod lock;
+mod records;
+mod redb_store;
+
+pub use lock::{DirectoryLock, LockError};
+pub use records::{
+    DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, NodeRecord, Place,
+    SegmentRecord,
+};
+pub use redb_store::{CONFIG_FILE, RedbStore};
+
+use std::path::PathBuf;
+use weft_engine::interface::Segment;
+use weft_engine::{DriveId, Epoch, FamilyId};
+
+/// Everything the store holds.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    pub node: NodeRecord,
+    pub drives: Vec<DriveRecord>,
+    pub groups: Vec<GroupRecord>,
+    pub families: Vec<FamilyConfig>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("the config store {path} cannot be opened: {reason}; put a good copy of the file back")]
+    Open { path: PathBuf, reason: String },
+    #[error("the config store holds a record that this version does not understand ({table} {key}: {source}); use the \
+             version that wrote it")]
+    Record { table: &'static str, key: String, source: serde_json::Error },
+    #[error("the config store failed: {0}; check the file system it is on")]
+    Store(#[from] redb::Error),
+}
+
+/// Where config records are kept.
+pub trait ConfigStore: Send {
+    fn load(&self) -> Result<Config, ConfigError>;
+    fn put_node(&mut self, node: &NodeRecord) -> Result<(), ConfigError>;
+    fn put_drive(&mut self, drive: &DriveRecord) -> Result<(), ConfigError>;
+    fn remove_drive(&mut self, drive: DriveId) -> Result<(), ConfigError>;
+    fn put_groups(&mut self, groups: &[GroupRecord]) -> Result<(), ConfigError>;
+    /// Puts a family's record as a whole, except what a newer owner may have changed: see the other calls.
+    fn put_family(&mut self, family: &FamilyConfig) -> Result<(), ConfigError>;
+    fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError>;
+    /// Raises the family's epoch by one and gives the record as it then is; None if there is no such family.
+    fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError>;
+    /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; false otherwise.
+    fn change_segments(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: &[Segment],
+    ) -> Result<bool, ConfigError>;
+}

@@ -1,0 +1,248 @@
+//! The config store of a single node: one redb file in its directory.
+//! Promises: as [`ConfigStore`]; redb commits are durable when they return, and a cut in between leaves the old state.
+
+use super::{Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, SegmentRecord};
+use redb::{Database, ReadableTable, TableDefinition};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use weft_engine::interface::Segment;
+use weft_engine::{DriveId, Epoch, FamilyId};
+
+/// Its name in the node's directory.
+pub const CONFIG_FILE: &str = "config.redb";
+
+type Table = TableDefinition<'static, u32, &'static str>;
+
+const NODE: Table = TableDefinition::new("node");
+const DRIVES: Table = TableDefinition::new("drives");
+const GROUPS: Table = TableDefinition::new("groups");
+const FAMILIES: Table = TableDefinition::new("families");
+
+pub struct RedbStore {
+    database: Database,
+}
+
+impl RedbStore {
+    /// Opens the store in `dir`; makes an empty one if there is none and `create` says so.
+    pub fn open(dir: &Path, create: bool) -> Result<Self, ConfigError> {
+        let path = dir.join(CONFIG_FILE);
+        // A damaged file can make redb panic; that is bad input, not wrong code.
+        let silent = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            let database = if create { Database::create(&path) } else { Database::open(&path) };
+            let store = Self { database: database.map_err(|error| error.to_string())? };
+            if create {
+                store.make_tables().map_err(|error| error.to_string())?;
+            }
+            store.load().map_err(|error| error.to_string())?;
+            Ok(store)
+        }));
+        std::panic::set_hook(silent);
+        opened
+            .unwrap_or_else(|_| Err("it is damaged".to_string()))
+            .map_err(|reason| ConfigError::Open { path, reason })
+    }
+
+    fn make_tables(&self) -> Result<(), redb::Error> {
+        let transaction = self.database.begin_write()?;
+        for table in [NODE, DRIVES, GROUPS, FAMILIES] {
+            transaction.open_table(table)?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    fn read_all<T: DeserializeOwned>(&self, table: Table, name: &'static str) -> Result<Vec<T>, ConfigError> {
+        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
+        let open = transaction.open_table(table).map_err(redb::Error::from)?;
+        let mut records = Vec::new();
+        for entry in open.iter().map_err(redb::Error::from)? {
+            let (key, value) = entry.map_err(redb::Error::from)?;
+            records.push(parse(name, key.value(), value.value())?);
+        }
+        Ok(records)
+    }
+
+    /// One transaction on one table.
+    fn change<T>(
+        &mut self,
+        table: Table,
+        change: impl FnOnce(&mut redb::Table<u32, &'static str>) -> Result<T, ConfigError>,
+    ) -> Result<T, ConfigError> {
+        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let result = {
+            let mut open = transaction.open_table(table).map_err(redb::Error::from)?;
+            change(&mut open)?
+        };
+        transaction.commit().map_err(redb::Error::from)?;
+        Ok(result)
+    }
+
+    fn put<T: Serialize>(&mut self, table: Table, records: &[(u32, &T)]) -> Result<(), ConfigError> {
+        self.change(table, |open| {
+            for (key, record) in records {
+                insert(open, *key, record)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn parse<T: DeserializeOwned>(table: &'static str, key: u32, text: &str) -> Result<T, ConfigError> {
+    serde_json::from_str(text).map_err(|source| ConfigError::Record { table, key: key.to_string(), source })
+}
+
+fn insert<T: Serialize>(
+    open: &mut redb::Table<u32, &'static str>,
+    key: u32,
+    record: &T,
+) -> Result<(), ConfigError> {
+    let text = serde_json::to_string(record).expect("records are plain data with text keys");
+    open.insert(key, text.as_str()).map_err(redb::Error::from)?;
+    Ok(())
+}
+
+fn family_of(
+    open: &redb::Table<u32, &'static str>,
+    family: FamilyId,
+) -> Result<Option<FamilyConfig>, ConfigError> {
+    match open.get(family.0).map_err(redb::Error::from)? {
+        Some(text) => Ok(Some(parse("families", family.0, text.value())?)),
+        None => Ok(None),
+    }
+}
+
+impl ConfigStore for RedbStore {
+    fn load(&self) -> Result<Config, ConfigError> {
+        Ok(Config {
+            node: self.read_all(NODE, "node")?.pop().unwrap_or_default(),
+            drives: self.read_all(DRIVES, "drives")?,
+            groups: self.read_all(GROUPS, "groups")?,
+            families: self.read_all(FAMILIES, "families")?,
+        })
+    }
+
+    fn put_node(&mut self, node: &NodeRecord) -> Result<(), ConfigError> {
+        self.put(NODE, &[(0, node)])
+    }
+
+    fn put_drive(&mut self, drive: &DriveRecord) -> Result<(), ConfigError> {
+        self.put(DRIVES, &[(drive.drive, drive)])
+    }
+
+    fn remove_drive(&mut self, drive: DriveId) -> Result<(), ConfigError> {
+        self.change(DRIVES, |open| {
+            open.remove(drive.0).map_err(redb::Error::from)?;
+            Ok(())
+        })
+    }
+
+    fn put_groups(&mut self, groups: &[GroupRecord]) -> Result<(), ConfigError> {
+        let records: Vec<_> = groups.iter().map(|group| (group.group, group)).collect();
+        self.put(GROUPS, &records)
+    }
+
+    fn put_family(&mut self, family: &FamilyConfig) -> Result<(), ConfigError> {
+        self.put(FAMILIES, &[(family.family, family)])
+    }
+
+    fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError> {
+        self.change(FAMILIES, |open| {
+            open.remove(family.0).map_err(redb::Error::from)?;
+            Ok(())
+        })
+    }
+
+    fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
+        self.change(FAMILIES, |open| {
+            let Some(mut record) = family_of(open, family)? else { return Ok(None) };
+            record.epoch = record.epoch.checked_add(1).expect("four thousand million starts are never reached");
+            insert(open, family.0, &record)?;
+            Ok(Some(record))
+        })
+    }
+
+    fn change_segments(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: &[Segment],
+    ) -> Result<bool, ConfigError> {
+        self.change(FAMILIES, |open| {
+            let Some(mut record) = family_of(open, family)? else { return Ok(false) };
+            if record.epoch != epoch.0 || record.version + 1 != version {
+                return Ok(false);
+            }
+            record.version = version;
+            record.segments = segments.iter().map(SegmentRecord::of).collect();
+            insert(open, family.0, &record)?;
+            Ok(true)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::FamilyState;
+    use weft_engine::Seq;
+
+    fn directory(name: &str) -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("weft-config-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).expect("the temporary directory can be written");
+        dir
+    }
+
+    fn family() -> FamilyConfig {
+        FamilyConfig {
+            family: 4,
+            name: "four".to_string(),
+            size: 1 << 30,
+            factor: 2,
+            created: 0,
+            epoch: 1,
+            segments: Vec::new(),
+            version: 0,
+            exports: Vec::new(),
+            state: FamilyState::Live,
+        }
+    }
+
+    #[test]
+    fn segments_change_only_for_the_owner_that_knows_the_last_version() {
+        let dir = directory("segments");
+        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
+        store.put_family(&family()).expect("a record can be put");
+        let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(0), DriveId(1)] }];
+        let four = FamilyId(4);
+        assert!(store.change_segments(four, Epoch(1), 1, &segments).expect("it works"));
+        assert!(!store.change_segments(four, Epoch(1), 1, &segments).expect("it works"), "the version is used up");
+        let raised = store.take_epoch(four).expect("it works").expect("the family exists");
+        assert_eq!((raised.epoch, raised.version), (2, 1));
+        assert!(!store.change_segments(four, Epoch(1), 2, &segments).expect("it works"), "an old owner is refused");
+        assert!(store.change_segments(four, Epoch(2), 2, &segments).expect("it works"));
+        drop(store);
+        let loaded = RedbStore::open(&dir, false).expect("it opens again").load().expect("it loads");
+        assert_eq!(loaded.families[0].record().segments, segments);
+        std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    #[test]
+    fn garbage_is_refused_with_a_line() {
+        let dir = directory("garbage");
+        for text in [&b""[..], b"this is no database", &[0x55; 100_000]] {
+            std::fs::write(dir.join(CONFIG_FILE), text).expect("it can be written");
+            if let Err(error) = RedbStore::open(&dir, false) {
+                assert!(error.to_string().contains("put a good copy"));
+            } else {
+                assert!(text.is_empty(), "only an empty file may pass for an empty store");
+            }
+        }
+        std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+}

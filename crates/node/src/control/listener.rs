@@ -1,0 +1,242 @@
+//! A place where NBD clients knock: a unix socket or a TCP port, and what is exported there.
+//! Promises: a socket that somebody listens on, or a file that is none, is never replaced; what was made is removed.
+//! Leaves to others: the connections (the shards).
+
+use super::refusal::Refusal;
+use crate::shard_loop::{Mail, Mailbox};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use weft_engine::FamilyId;
+use weft_frontends::nbd::{ExportInfo, Exports};
+
+/// Bytes the kernel may hold for one client: a few large replies.
+const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl Address {
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = Path::new(path);
+            if path.as_os_str().is_empty() || path.file_name().is_none() {
+                return Err(Refusal::bad_input(format!("{text:?} names no socket; give unix:PATH")));
+            }
+            let path = std::path::absolute(path)
+                .map_err(|error| Refusal::bad_input(format!("{text:?} is no usable path: {error}")))?;
+            return Ok(Address::Unix(path));
+        }
+        let tcp = text.strip_prefix("tcp:").ok_or_else(|| {
+            Refusal::bad_input(format!("{text:?} is no address: give unix:PATH or tcp:ADDRESS:PORT"))
+        })?;
+        let tcp = tcp.replace("localhost:", "127.0.0.1:");
+        match tcp.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => Ok(Address::Tcp(address)),
+            _ => Err(Refusal::bad_input(format!(
+                "{text:?} is no address: give tcp:ADDRESS:PORT with numbers, such as tcp:127.0.0.1:10809"
+            ))),
+        }
+    }
+
+    /// What NBD clients are given to reach a vDisk here.
+    pub fn uri(&self, name: &str) -> String {
+        match self {
+            Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+            Address::Tcp(address) => format!("nbd://{address}/{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// What is exported at one address.
+#[derive(Default)]
+pub struct ExportTable {
+    by_name: RwLock<BTreeMap<String, ExportInfo>>,
+}
+
+impl ExportTable {
+    pub fn insert(&self, info: ExportInfo) {
+        self.by_name.write().expect("no holder of this lock panics").insert(info.name.clone(), info);
+    }
+
+    pub fn remove(&self, family: FamilyId) {
+        self.by_name.write().expect("no holder of this lock panics").retain(|_, info| info.family != family);
+    }
+
+    /// Connections made from now on see this size.
+    pub fn resize(&self, family: FamilyId, size: u64) {
+        let mut by_name = self.by_name.write().expect("no holder of this lock panics");
+        for info in by_name.values_mut().filter(|info| info.family == family) {
+            info.size = size;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.read().expect("no holder of this lock panics").is_empty()
+    }
+}
+
+impl Exports for ExportTable {
+    fn list(&self) -> Vec<String> {
+        self.by_name.read().expect("no holder of this lock panics").keys().cloned().collect()
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        let by_name = self.by_name.read().expect("no holder of this lock panics");
+        if name.is_empty() && by_name.len() == 1 {
+            return by_name.values().next().cloned();
+        }
+        by_name.get(name).cloned()
+    }
+}
+
+/// Listens as long as it lives.
+pub struct Listener {
+    pub table: Arc<ExportTable>,
+    address: Address,
+    task: AbortHandle,
+}
+
+impl Listener {
+    /// Clients are handed to `shard`. To be called inside the control plane's runtime.
+    pub fn open(address: Address, shard: Arc<Mailbox>) -> Result<Self, Refusal> {
+        let table = Arc::new(ExportTable::default());
+        let exports = Arc::clone(&table);
+        let refused = |error: io::Error| {
+            Refusal::conflict(format!("cannot listen at {address}: {error}; choose another address"))
+        };
+        let text: Arc<str> = address.to_string().into();
+        let task = match &address {
+            Address::Unix(path) => {
+                make_way(path)?;
+                let listener = tokio::net::UnixListener::bind(path).map_err(refused)?;
+                tokio::spawn(async move {
+                    loop {
+                        let accepted = listener.accept().await.and_then(|(stream, _)| stream.into_std());
+                        hand_over(accepted.map(OwnedFd::from), &exports, &text, &shard).await;
+                    }
+                })
+            }
+            Address::Tcp(tcp) => {
+                let listener = listen_tcp(*tcp).map_err(refused)?;
+                tokio::spawn(async move {
+                    loop {
+                        let accepted = listener.accept().await.and_then(|(stream, _)| {
+                            stream.set_nodelay(true)?;
+                            stream.into_std()
+                        });
+                        hand_over(accepted.map(OwnedFd::from), &exports, &text, &shard).await;
+                    }
+                })
+            }
+        };
+        Ok(Self { table, address, task: task.abort_handle() })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Address::Unix(path) = &self.address {
+            // If it is gone already, so much the better.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes a socket that a killed process left; refuses anything else that is there.
+fn make_way(path: &Path) -> Result<(), Refusal> {
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    let shown = path.display();
+    if !metadata.file_type().is_socket() {
+        return Err(Refusal::conflict(format!(
+            "{shown} exists and is no socket; choose another path, or move it away"
+        )));
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+            .map_err(|error| Refusal::conflict(format!("the old socket {shown} cannot be removed: {error}"))),
+        _ => Err(Refusal::conflict(format!("another process listens on {shown}; choose another path"))),
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+    let socket =
+        if address.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
+    // A restarted node gets its port back although old connections linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(128)
+}
+
+async fn hand_over(accepted: io::Result<OwnedFd>, exports: &Arc<ExportTable>, address: &Arc<str>, shard: &Mailbox) {
+    let prepared = accepted.and_then(|socket| {
+        prepare(&socket)?;
+        Ok(socket)
+    });
+    match prepared {
+        Ok(socket) => {
+            let exports: Arc<dyn Exports> = Arc::clone(exports) as Arc<dyn Exports>;
+            shard.send(Mail::Connection { socket, exports, address: Arc::clone(address) });
+        }
+        Err(error) => {
+            // Too many open files, most likely: others may go meanwhile.
+            tracing::warn!(%address, %error, "a connection could not be accepted");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// The ring waits for sockets itself, which it does for blocking ones only.
+fn prepare(socket: &OwnedFd) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: plain calls on an open descriptor; the option's value is a live integer of the size given.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let size: *const libc::c_int = &SEND_BUFFER_BYTES;
+        let len = size_of::<libc::c_int>() as libc::socklen_t;
+        // Without the right to exceed the system's limit, up to that limit. A small buffer works too, only slower.
+        if libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, size.cast(), len) != 0 {
+            libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size.cast(), len);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_understood_or_refused() {
+        assert_eq!(Address::parse("unix:/run/a.sock").map(|a| a.uri("x")).as_deref(), Ok("nbd+unix:///x?socket=/run/a.sock"));
+        assert_eq!(Address::parse("tcp:127.0.0.1:10809").map(|a| a.uri("x")).as_deref(), Ok("nbd://127.0.0.1:10809/x"));
+        assert_eq!(Address::parse("tcp:localhost:1").map(|a| a.to_string()).as_deref(), Ok("tcp:127.0.0.1:1"));
+        for bad in ["", "unix:", "unix:/", "tcp:", "tcp:host", "tcp:127.0.0.1:0", "tcp:127.0.0.1:99999", "/a"] {
+            assert!(Address::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The statistics as Prometheus wants them.
+
+use crate::api::{StatsView, StatusView};
+use std::fmt::Write;
+
+/// The text format, version 0.0.4.
+pub fn text(status: &StatusView, stats: &StatsView) -> String {
+    let mut page = Page::default();
+    page.family("weft_up", "gauge", "1 when the node is ready");
+    page.sample("weft_up", "", u64::from(status.state == "ready"));
+    page.family("weft_drive_up", "gauge", "1 when the drive is up");
+    for drive in &status.drives {
+        page.sample("weft_drive_up", &format!("drive=\"{}\"", drive.drive), u64::from(drive.state == "up"));
+    }
+    macro_rules! each {
+        ($list:expr, $label:ident, $prefix:literal: $($field:ident $kind:literal $help:literal),* $(,)?) => {
+            $(
+                let name = concat!($prefix, stringify!($field));
+                page.family(name, $kind, $help);
+                for item in &$list {
+                    page.sample(name, &format!("{}=\"{}\"", stringify!($label), item.$label), item.$field);
+                }
+            )*
+        };
+    }
+    each!(stats.drives, drive, "weft_drive_":
+        free_bytes "gauge" "Bytes that new egroups could take",
+        used_bytes "gauge" "Bytes of the data area in use",
+        log_bytes "gauge" "Bytes of the log area",
+        log_used_bytes "gauge" "Bytes of the log area that are still needed",
+        reads "counter" "Reads of the drive",
+        read_bytes "counter" "Bytes read from the drive",
+        writes "counter" "Writes to the drive",
+        write_bytes "counter" "Bytes written to the drive",
+        flushes "counter" "Flushes of the drive",
+        discards "counter" "Discards of the drive",
+        faults "counter" "Operations that the drive refused",
+    );
+    each!(stats.vdisks, name, "weft_vdisk_":
+        reads "counter" "Reads answered",
+        read_bytes "counter" "Bytes read",
+        read_us_total "counter" "Microseconds all reads together took",
+        writes "counter" "Writes answered",
+        write_bytes "counter" "Bytes written",
+        write_us_total "counter" "Microseconds all writes together took",
+        zeroes "counter" "Trims and writes of zeros answered",
+        flushes "counter" "Flushes answered",
+        errors "counter" "Requests answered with an error",
+    );
+    each!(stats.shards, shard, "weft_shard_":
+        turns "counter" "Turns of the shard's loop",
+        enters "counter" "System calls to the shard's ring",
+        sleeps "counter" "Times the shard's thread went to sleep",
+        steps "counter" "Inputs given to the engine",
+        connections "gauge" "Connections of clients",
+    );
+    let names: std::collections::BTreeSet<&String> =
+        stats.shards.iter().flat_map(|shard| shard.engine.keys()).collect();
+    for counter in names {
+        let name = format!("weft_engine_{counter}");
+        page.family(&name, "counter", "Counted by the engine, see docs/operating.md");
+        for shard in &stats.shards {
+            if let Some(&value) = shard.engine.get(counter) {
+                page.sample(&name, &format!("shard=\"{}\"", shard.shard), value);
+            }
+        }
+    }
+    page.family("weft_damage", "counter", "Damage met, by kind");
+    for (kind, value) in [
+        ("log", stats.damage.log),
+        ("copy_bad", stats.damage.copies_bad),
+        ("copy_repaired", stats.damage.copies_repaired),
+        ("block_lost", stats.damage.blocks_lost),
+    ] {
+        page.sample("weft_damage", &format!("kind=\"{kind}\""), value);
+    }
+    page.0
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: u64) {
+        let _ = if labels.is_empty() {
+            writeln!(self.0, "{name} {value}")
+        } else {
+            writeln!(self.0, "{name}{{{labels}}} {value}")
+        };
+    }
+}

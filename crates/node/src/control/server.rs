@@ -1,0 +1,185 @@
+//! The HTTP API: paths, bodies and statuses. What they mean is in `api`.
+
+use super::refusal::Refusal;
+use super::{SharedControl, Stage, attachments, metrics, statistics, vdisks};
+use crate::api::{
+    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, ResizeVdisk, StatsView, StatusView,
+    VdiskView,
+};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// No request has a larger body.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+pub fn router(control: SharedControl) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/vdisks", get(list).post(create))
+        .route("/v1/vdisks/{name}", get(show).delete(remove))
+        .route("/v1/vdisks/{name}/resize", post(resize))
+        .route("/v1/vdisks/{name}/exports", post(export).delete(unexport))
+        .route("/v1/vdisks/{name}/attach", post(attach).delete(detach))
+        .route("/v1/stats", get(stats))
+        .route("/v1/shutdown", post(shutdown))
+        .route("/metrics", get(prometheus))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(control)
+}
+
+/// A body of JSON, or a line about what is wrong with it.
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
+    let text = if body.is_empty() { b"{}".as_slice() } else { body };
+    serde_json::from_slice(text)
+        .map_err(|error| Refusal::bad_input(format!("the body is not what is wanted: {error}; see docs/operating.md")))
+}
+
+/// A query string, or a line about what is wrong with it.
+type Asked<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+
+fn asked<T>(query: Asked<T>) -> Result<T, Refusal> {
+    query.map(|Query(query)| query).map_err(|error| Refusal::bad_input(error.body_text()))
+}
+
+async fn unknown() -> Refusal {
+    Refusal::not_found("there is nothing at this path; the API is described in docs/operating.md")
+}
+
+async fn wrong_method() -> Refusal {
+    Refusal {
+        status: StatusCode::METHOD_NOT_ALLOWED,
+        line: "this path does not take this method; the API is described in docs/operating.md".to_string(),
+    }
+}
+
+async fn status(State(control): State<SharedControl>) -> Json<StatusView> {
+    Json(control.lock().status_view())
+}
+
+async fn list(State(control): State<SharedControl>) -> Json<Vec<VdiskView>> {
+    let control = control.lock();
+    let mut views: Vec<_> = control.families.keys().map(|&family| control.vdisk_view(family)).collect();
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    Json(views)
+}
+
+async fn create(State(control): State<SharedControl>, body: Bytes) -> Result<(StatusCode, Json<VdiskView>), Refusal> {
+    let wanted: CreateVdisk = parse(&body)?;
+    // On a task of its own: a client that hangs up does not leave a half-made vDisk behind.
+    let made = tokio::spawn(async move { vdisks::create(&control, wanted).await });
+    Ok((StatusCode::CREATED, Json(joined(made).await?)))
+}
+
+async fn joined<T>(task: tokio::task::JoinHandle<Result<T, Refusal>>) -> Result<T, Refusal> {
+    task.await.unwrap_or_else(|_| Err(Refusal::failed("the control plane failed an assertion; restart the node")))
+}
+
+async fn show(State(control): State<SharedControl>, Path(name): Path<String>) -> Result<Json<VdiskView>, Refusal> {
+    let control = control.lock();
+    let family = control.family_named(&name).ok_or_else(|| Refusal::no_vdisk(&name))?;
+    Ok(Json(control.vdisk_view(family)))
+}
+
+#[derive(Deserialize)]
+struct RemoveQuery {
+    #[serde(default)]
+    force: bool,
+}
+
+async fn remove(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    query: Asked<RemoveQuery>,
+) -> Result<Json<DoneView>, Refusal> {
+    let force = asked(query)?.force;
+    if force {
+        attachments::detach_if_attached(&control, &name).await?;
+    }
+    let removed = tokio::spawn(async move { vdisks::delete(&control, &name, force).await });
+    Ok(Json(DoneView { done: true, note: joined(removed).await? }))
+}
+
+async fn resize(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<VdiskView>, Refusal> {
+    let wanted: ResizeVdisk = parse(&body)?;
+    control.lock().resize(&name, wanted.size).map(Json)
+}
+
+async fn export(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<ExportView>), Refusal> {
+    let wanted: ExportVdisk = parse(&body)?;
+    Ok((StatusCode::CREATED, Json(control.lock().add_export(&name, &wanted)?)))
+}
+
+#[derive(Deserialize)]
+struct UnexportQuery {
+    address: Option<String>,
+}
+
+async fn unexport(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    query: Asked<UnexportQuery>,
+) -> Result<Json<DoneView>, Refusal> {
+    let address = asked(query)?.address;
+    let note = control.lock().remove_exports(&name, address.as_deref())?;
+    Ok(Json(DoneView { done: true, note }))
+}
+
+async fn attach(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<AttachmentView>), Refusal> {
+    let wanted: AttachVdisk = parse(&body)?;
+    let attached = tokio::spawn(async move { attachments::attach(&control, &name, wanted.read_only).await });
+    Ok((StatusCode::CREATED, Json(joined(attached).await?)))
+}
+
+async fn detach(State(control): State<SharedControl>, Path(name): Path<String>) -> Result<Json<DoneView>, Refusal> {
+    let detached = tokio::spawn(async move { attachments::detach(&control, &name).await });
+    joined(detached).await?;
+    Ok(Json(DoneView { done: true, note: String::new() }))
+}
+
+async fn stats(State(control): State<SharedControl>) -> Json<StatsView> {
+    Json(statistics::gather(&control).await)
+}
+
+async fn prometheus(State(control): State<SharedControl>) -> Response {
+    let stats = statistics::gather(&control).await;
+    let text = metrics::text(&control.lock().status_view(), &stats);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+async fn ready(State(control): State<SharedControl>) -> Result<&'static str, Refusal> {
+    let control = control.lock();
+    control.check_ready()?;
+    let trouble = control.trouble();
+    if trouble.is_empty() { Ok("ok\n") } else { Err(Refusal::unavailable(trouble.join("; "))) }
+}
+
+async fn shutdown(State(control): State<SharedControl>) -> Json<DoneView> {
+    let mut control = control.lock();
+    if control.stage != Stage::Stopping {
+        control.stage = Stage::Stopping;
+        control.stop.notify_one();
+    }
+    Json(DoneView { done: true, note: "the node is stopping".to_string() })
+}

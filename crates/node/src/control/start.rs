@@ -1,0 +1,338 @@
+//! Starting a node: its directory, drives and vDisks, in that order; then serving until it is told to stop.
+
+use super::drives::{DrivePlan, Found};
+use super::refusal::Refusal;
+use super::{Control, Drive, Family, Serving, SharedControl, Stage, Standing, notices, server, shutdown};
+use crate::api::DamageView;
+use crate::attach;
+use crate::config::{Config, ConfigError, ConfigStore, DirectoryLock, FamilyState, LockError, RedbStore};
+use crate::drives::DriveError;
+use crate::shard_loop::{Mail, Shards};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use weft_engine::interface::Order;
+
+/// In the node's directory while it runs: where its API is, such as `127.0.0.1:7070`.
+pub const API_FILE: &str = "api";
+
+const API_DEFAULT: &str = "127.0.0.1:7070";
+
+/// A start says what it waits for as often as this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const SHARDS_MAX: u32 = 64;
+
+/// What `weft up` was told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub dir: PathBuf,
+    /// File-backed drives there shall be; None: as many as there are, and one in a new directory.
+    pub drives: Option<u32>,
+    /// Bytes of each new file-backed drive.
+    pub drive_size: u64,
+    /// Block devices that shall be drives.
+    pub drive_paths: Vec<PathBuf>,
+    /// Copies for vDisks that do not ask for a number.
+    pub factor: Option<u32>,
+    pub shards: u32,
+    /// None: 127.0.0.1:7070. Port 0: any that is free.
+    pub api: Option<SocketAddr>,
+    /// Take devices that hold something else.
+    pub force: bool,
+    /// Give up drives that are missing, and let others take their place.
+    pub replace_lost: bool,
+}
+
+/// Why a node does not start: one line that says what, why and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}")]
+    BadInput(String),
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Drive(#[from] DriveError),
+    #[error("no drive can be used ({first}); nothing can be served")]
+    NoDrive { first: String },
+    #[error("the API cannot listen on {address}: {source}; choose another address with --api")]
+    Api { address: SocketAddr, source: io::Error },
+    #[error("cannot {doing}: {source}")]
+    Io { doing: String, source: io::Error },
+    #[error("{0}")]
+    Refused(Refusal),
+}
+
+impl From<Refusal> for StartError {
+    fn from(refusal: Refusal) -> Self {
+        StartError::Refused(refusal)
+    }
+}
+
+fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+    let doing = doing.into();
+    move |source| StartError::Io { doing, source }
+}
+
+/// Runs a node in this process until a signal or the API stops it.
+pub fn run(settings: Settings) -> Result<(), StartError> {
+    check(&settings)?;
+    std::fs::create_dir_all(&settings.dir)
+        .map_err(io_error(format!("make the directory {}", settings.dir.display())))?;
+    let dir = settings.dir.canonicalize().map_err(io_error(format!("use {}", settings.dir.display())))?;
+    let _lock = DirectoryLock::take(&dir)?;
+    for line in attach::clean_up(&dir) {
+        tracing::warn!("{line}");
+    }
+    let mut store = RedbStore::open(&dir, true)?;
+    let mut config = store.load()?;
+    if config.node.node == 0 {
+        config.node.node = rand::random::<u64>() | 1;
+        store.put_node(&config.node)?;
+    }
+    let plan = DrivePlan::make(&dir, &settings, &mut config, &mut store)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(io_error("start the control plane"))?;
+    runtime.block_on(serve(settings, dir, Box::new(store), config, plan))
+}
+
+fn check(settings: &Settings) -> Result<(), StartError> {
+    let bad = |line: String| Err(StartError::BadInput(line));
+    if settings.shards == 0 || settings.shards > SHARDS_MAX {
+        return bad(format!("{} shards are not possible: choose 1 to {SHARDS_MAX} (--shards)", settings.shards));
+    }
+    if let Some(factor) = settings.factor
+        && !(1..=3).contains(&factor)
+    {
+        return bad(format!("{factor} copies are not possible: choose 1, 2 or 3 (--rf)"));
+    }
+    Ok(())
+}
+
+async fn serve(
+    settings: Settings,
+    dir: PathBuf,
+    store: Box<dyn ConfigStore>,
+    config: Config,
+    plan: DrivePlan,
+) -> Result<(), StartError> {
+    let address = settings.api.unwrap_or_else(|| API_DEFAULT.parse().expect("the default is an address"));
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Api { address, source })?;
+    let address = listener.local_addr().map_err(|source| StartError::Api { address, source })?;
+    let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
+    let shards = Shards::start(settings.shards, &to_control).map_err(io_error("start a shard"))?;
+    let control = assemble(&settings, &dir, store, config, &plan, &shards);
+    tokio::spawn(notices::listen(control.clone(), news));
+    let api = tokio::spawn(axum::serve(listener, server::router(control.clone())).into_future());
+    // Watched from here on, so that a start that takes long can be ended too.
+    let mut signals = Signals::new().map_err(io_error("listen for signals"))?;
+    let started = tokio::select! {
+        started = start(&control, &settings, plan) => started.map(|()| true),
+        () = signals.wait() => Ok(false),
+    };
+    match started {
+        Err(error) => {
+            shutdown::stop(&control, shards).await;
+            return Err(error);
+        }
+        Ok(false) => {}
+        Ok(true) => {
+            write_api_file(&dir, address)?;
+            println!("{}", ready_line(&control, address));
+            let stop = Arc::clone(&control.lock().stop);
+            tokio::select! {
+                () = signals.wait() => {}
+                () = stop.notified() => {}
+            }
+        }
+    }
+    eprintln!("weft: stopping; what was acknowledged is safe");
+    tokio::select! {
+        () = shutdown::stop(&control, shards) => {}
+        () = signals.wait() => eprintln!("weft: stopped at once; the next start replays what was not settled"),
+    }
+    api.abort();
+    Ok(())
+}
+
+fn assemble(
+    settings: &Settings,
+    dir: &Path,
+    store: Box<dyn ConfigStore>,
+    config: Config,
+    plan: &DrivePlan,
+    shards: &Shards,
+) -> SharedControl {
+    let drives = config
+        .drives
+        .iter()
+        .map(|record| {
+            let standing = match &plan.found[&record.id()] {
+                Found::Open { .. } => Standing::Opening,
+                Found::Unusable(error) => Standing::Down(error.to_string()),
+                Found::Lost => Standing::Lost,
+            };
+            (record.id(), Drive { record: record.clone(), standing })
+        })
+        .collect();
+    let families = config
+        .families
+        .into_iter()
+        .map(|config| {
+            let serving =
+                if config.state == FamilyState::Dropping { Serving::Dropping } else { Serving::Opening };
+            (config.id(), Family { config, serving, export_trouble: BTreeMap::new() })
+        })
+        .collect();
+    SharedControl(Arc::new(Mutex::new(Control {
+        dir: dir.to_path_buf(),
+        began: Instant::now(),
+        factor: settings.factor.unwrap_or(if plan.usable() >= 2 { 2 } else { 1 }),
+        stage: Stage::Starting,
+        store,
+        node: config.node,
+        shards: shards.mailboxes.clone(),
+        drives,
+        groups: config.groups.into_iter().map(|group| (group.id(), group)).collect(),
+        families,
+        view_version: 0,
+        listeners: BTreeMap::new(),
+        attachments: BTreeMap::new(),
+        damage: DamageView::default(),
+        unsettled: BTreeSet::new(),
+        changed: Arc::new(Notify::new()),
+        stop: Arc::new(Notify::new()),
+    })))
+}
+
+/// Opens drives, then vDisks, then exports.
+async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) -> Result<(), StartError> {
+    control.lock().open_drives(plan);
+    wait_patiently(control, "drives are being opened", |control| {
+        control.drives.values().filter(|drive| drive.standing == Standing::Opening).count()
+    })
+    .await;
+    {
+        let mut control = control.lock();
+        if control.drives_up().is_empty() {
+            let first = control
+                .drives
+                .iter()
+                .find_map(|(id, drive)| match &drive.standing {
+                    Standing::Down(reason) => Some(format!("drive {id}: {reason}")),
+                    _ => None,
+                })
+                .unwrap_or_else(|| "there is none".to_string());
+            return Err(StartError::NoDrive { first });
+        }
+        if control.factor as usize > control.drives_kept() {
+            let (factor, kept) = (control.factor, control.drives_kept());
+            return Err(StartError::BadInput(format!(
+                "{factor} copies (--rf) need {factor} drives, and there are {kept}; add drives (--drives {factor}) or \
+                 choose fewer copies"
+            )));
+        }
+        let mut factors: BTreeSet<u32> = control.families.values().map(|family| family.config.factor).collect();
+        factors.insert(control.factor);
+        factors.extend(control.groups.values().map(|group| group.factor));
+        for factor in factors {
+            control.arrange_groups(factor)?;
+        }
+        control.send_view();
+        let all: Vec<_> = control.families.iter().map(|(&id, family)| (id, family.config.state)).collect();
+        for (family, state) in all {
+            match state {
+                FamilyState::Live => control.open_family(family)?,
+                FamilyState::Dropping => control.drop_family(family)?,
+            }
+        }
+    }
+    wait_patiently(control, "vDisks are being opened", |control| {
+        control.families.values().filter(|family| family.serving == Serving::Opening).count()
+    })
+    .await;
+    let mut control = control.lock();
+    control.restore_exports();
+    control.stage = Stage::Ready;
+    for line in control.trouble() {
+        eprintln!("weft: {line}");
+    }
+    if settings.factor.is_none() && control.factor == 1 {
+        tracing::debug!("one copy of everything: a lost drive loses data");
+    }
+    Ok(())
+}
+
+/// Waits until nothing is left, and says now and then how many are.
+async fn wait_patiently(control: &SharedControl, what: &str, mut left: impl FnMut(&mut Control) -> usize) {
+    loop {
+        let done = control.wait_for(PATIENCE, |control| (left(control) == 0).then_some(())).await;
+        if done.is_some() {
+            return;
+        }
+        let count = left(&mut control.lock());
+        eprintln!("weft: {what}: {count} left");
+    }
+}
+
+impl Control {
+    fn open_drives(&mut self, plan: DrivePlan) {
+        for (drive, found) in plan.found {
+            if let Found::Open { open, format } = found {
+                let geometry = open.geometry;
+                let keeper = self.keeper(drive);
+                keeper.send(Mail::Drive(open));
+                keeper.send(Mail::Order(Order::OpenDrive { drive, geometry, format }));
+            }
+        }
+    }
+}
+
+/// Whole or not at all: who reads it while it is written gets nothing, not half an address.
+fn write_api_file(dir: &Path, address: SocketAddr) -> Result<(), StartError> {
+    let (path, new) = (dir.join(API_FILE), dir.join("api.new"));
+    std::fs::write(&new, format!("{address}\n"))
+        .and_then(|()| std::fs::rename(&new, &path))
+        .map_err(io_error(format!("write {}", path.display())))
+}
+
+fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
+    let control = control.lock();
+    let (up, all) = (control.drives_up().len(), control.drives_kept());
+    let vdisks = control.families.values().filter(|family| family.serving != Serving::Dropping).count();
+    let meaning = match control.factor {
+        1 => "RF 1: each block is kept once, so a lost drive loses data".to_string(),
+        factor => format!("RF {factor}: each block is kept on {factor} drives, so {} may be lost", factor - 1),
+    };
+    format!("weft is ready: API http://{address}, drives up {up} of {all}, vDisks {vdisks}; {meaning}")
+}
+
+/// SIGINT and SIGTERM.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Creating, deleting and resizing vDisks.
+
+use super::refusal::Refusal;
+use super::{Control, Family, Serving, SharedControl, Stage};
+use crate::api::{CreateVdisk, ExportView, VdiskView};
+use crate::config::{FamilyConfig, FamilyState};
+use crate::shard_loop::Mail;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+use weft_engine::interface::Order;
+use weft_engine::limits::VDISK_BYTES_MAX;
+use weft_engine::{Epoch, FamilyId};
+
+/// vDisks of one node.
+const VDISKS_MAX: usize = 4096;
+
+const NAME_BYTES_MAX: usize = 63;
+
+/// A new vDisk is served within this time, or its creation counts as failed.
+const CREATE_WAIT: Duration = Duration::from_secs(30);
+
+/// A deletion is waited for so long; it goes on by itself afterwards.
+const DELETE_WAIT: Duration = Duration::from_secs(30);
+
+/// Sizes are whole blocks.
+const SIZE_GRAIN: u64 = 4096;
+
+/// Whether a name can be a vDisk's: it becomes part of URIs and paths.
+fn check_name(name: &str) -> Result<(), Refusal> {
+    let mut characters = name.bytes();
+    let begins_well = characters.next().is_some_and(|first| first.is_ascii_alphanumeric());
+    let goes_on_well = characters.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    if begins_well && goes_on_well && name.len() <= NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::bad_input(format!(
+        "{name:?} cannot be the name of a vDisk: use up to {NAME_BYTES_MAX} letters, digits, dots, dashes and \
+         underscores, the first a letter or digit"
+    )))
+}
+
+/// The size that a vDisk gets, and a remark if it is another one.
+fn check_size(size: u64) -> Result<(u64, String), Refusal> {
+    if size == 0 || size > VDISK_BYTES_MAX {
+        return Err(Refusal::bad_input(format!(
+            "a vDisk cannot have {size} bytes: choose a size from 1 to {VDISK_BYTES_MAX}"
+        )));
+    }
+    let whole = size.next_multiple_of(SIZE_GRAIN);
+    let note = if whole == size {
+        String::new()
+    } else {
+        format!("the size was rounded up to {whole} bytes, a whole number of blocks of {SIZE_GRAIN}")
+    };
+    Ok((whole, note))
+}
+
+pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<VdiskView, Refusal> {
+    check_name(&wanted.name)?;
+    let (size, note) = check_size(wanted.size)?;
+    let family = control.lock().begin_create(&wanted, size)?;
+    let served = control
+        .wait_for(CREATE_WAIT, |control| match control.families.get(&family).map(|entry| &entry.serving) {
+            Some(Serving::Ready) => Some(Ok(())),
+            Some(Serving::Failed(reason)) => Some(Err(reason.clone())),
+            Some(Serving::Opening) => None,
+            Some(Serving::Dropping) | None => Some(Err("it was deleted meanwhile".to_string())),
+        })
+        .await
+        .unwrap_or_else(|| Err(format!("no answer within {} s", CREATE_WAIT.as_secs())));
+    if let Err(reason) = served {
+        // Nobody has it yet: it goes again.
+        let _ = control.lock().begin_delete(&wanted.name, true);
+        return Err(Refusal::failed(format!(
+            "vDisk {} could not be made: {reason}; see `weft status`, then try again",
+            wanted.name
+        )));
+    }
+    let mut view = control.lock().vdisk_view(family);
+    view.note = note;
+    Ok(view)
+}
+
+pub async fn delete(control: &SharedControl, name: &str, force: bool) -> Result<String, Refusal> {
+    let family = control.lock().begin_delete(name, force)?;
+    let gone =
+        control.wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(())).await;
+    Ok(match gone {
+        Some(()) => String::new(),
+        None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
+    })
+}
+
+impl Control {
+    /// Refuses while the node starts or stops.
+    pub(super) fn check_ready(&self) -> Result<(), Refusal> {
+        match self.stage {
+            Stage::Ready => Ok(()),
+            Stage::Starting => Err(Refusal::unavailable("the node is still starting; try again in a moment")),
+            Stage::Stopping => Err(Refusal::unavailable("the node is stopping; start it again with `weft up`")),
+        }
+    }
+
+    fn begin_create(&mut self, wanted: &CreateVdisk, size: u64) -> Result<FamilyId, Refusal> {
+        self.check_ready()?;
+        let name = &wanted.name;
+        if self.family_named(name).is_some() {
+            return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
+        }
+        if self.families.len() >= VDISKS_MAX {
+            return Err(Refusal::no_space(format!("a node has at most {VDISKS_MAX} vDisks; delete one first")));
+        }
+        let factor = wanted.factor.unwrap_or(self.factor);
+        let up = self.drives_up().len();
+        if factor == 0 || factor > 3 {
+            return Err(Refusal::bad_input(format!("a vDisk cannot have {factor} copies: choose 1, 2 or 3")));
+        }
+        if factor as usize > up {
+            return Err(Refusal::bad_input(format!(
+                "{factor} copies need {factor} drives that are up, and there are {up}; add drives (weft up --drives N) \
+                 or choose fewer copies (--rf)"
+            )));
+        }
+        let id = self.node.next_family.max(1);
+        self.node.next_family = id + 1;
+        self.store.put_node(&self.node)?;
+        if self.arrange_groups(factor)? {
+            self.send_view();
+        }
+        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let config = FamilyConfig {
+            family: id,
+            name: name.clone(),
+            size,
+            factor,
+            created,
+            epoch: 1,
+            segments: Vec::new(),
+            version: 0,
+            exports: Vec::new(),
+            state: FamilyState::Live,
+        };
+        self.store.put_family(&config)?;
+        let (family, record) = (config.id(), config.record());
+        let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
+        self.families.insert(family, entry);
+        self.order_owner(family, Order::OpenFamily(record));
+        Ok(family)
+    }
+
+    fn begin_delete(&mut self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
+        self.check_ready()?;
+        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        if self.attachments.contains_key(&family) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is attached; detach it first (weft vdisk detach {name})"
+            )));
+        }
+        let entry = self.families.get(&family).expect("the name was just found");
+        if !force && !entry.config.exports.is_empty() {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
+            )));
+        }
+        self.close_exports(family, None);
+        let entry = self.families.get_mut(&family).expect("the name was just found");
+        entry.config.exports.clear();
+        entry.config.state = FamilyState::Dropping;
+        self.store.put_family(&entry.config)?;
+        self.drop_family(family)?;
+        Ok(family)
+    }
+
+    /// Destroys a vDisk whose record says that it is to go.
+    pub(super) fn drop_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
+        // The drop counts as a new owner: nothing of the old one may come after it.
+        let Some(config) = self.store.take_epoch(family)? else { return Ok(()) };
+        let entry = self.families.get_mut(&family).expect("a family in the store is known");
+        let epoch = Epoch(config.epoch);
+        entry.config = config;
+        entry.serving = Serving::Dropping;
+        self.order_owner(family, Order::CloseFamily { family });
+        self.order_owner(family, Order::DropFamily { family, epoch });
+        Ok(())
+    }
+
+    /// Serves a vDisk of the store: a new epoch, then the order to open it.
+    pub(super) fn open_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
+        let Some(config) = self.store.take_epoch(family)? else { return Ok(()) };
+        let record = config.record();
+        let entry = self.families.get_mut(&family).expect("a family in the store is known");
+        entry.config = config;
+        entry.serving = Serving::Opening;
+        self.order_owner(family, Order::OpenFamily(record));
+        Ok(())
+    }
+
+    pub(super) fn resize(&mut self, name: &str, size: u64) -> Result<VdiskView, Refusal> {
+        self.check_ready()?;
+        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let (size, mut note) = check_size(size)?;
+        let entry = self.families.get_mut(&family).expect("the name was just found");
+        if entry.serving == Serving::Dropping {
+            return Err(Refusal::no_vdisk(name));
+        }
+        if size < entry.config.size {
+            return Err(Refusal::bad_input(format!(
+                "vDisk {name} has {} bytes and cannot shrink to {size}: what is behind would be lost; copy what you \
+                 need to a smaller one",
+                entry.config.size
+            )));
+        }
+        entry.config.size = size;
+        self.store.put_family(&entry.config)?;
+        for listener in self.listeners.values() {
+            listener.table.resize(family, size);
+        }
+        self.order_owner(family, Order::Resize { family, size });
+        let entry = &self.families[&family];
+        if (!entry.config.exports.is_empty() || self.attachments.contains_key(&family)) && note.is_empty() {
+            note = "clients see the new size when they connect or attach again".to_string();
+        }
+        let mut view = self.vdisk_view(family);
+        view.note = note;
+        Ok(view)
+    }
+
+    pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
+        let entry = &self.families[&family];
+        let config = &entry.config;
+        let (state, trouble) = match &entry.serving {
+            Serving::Opening => ("opening", String::new()),
+            Serving::Ready => ("ready", String::new()),
+            Serving::Failed(reason) => ("failed", reason.clone()),
+            Serving::Dropping => ("deleting", String::new()),
+        };
+        VdiskView {
+            name: config.name.clone(),
+            family: config.family,
+            size: config.size,
+            factor: config.factor,
+            epoch: config.epoch,
+            created: config.created,
+            state: state.to_string(),
+            trouble,
+            exports: self.export_views(family),
+            attached: self.attachments.get(&family).and_then(|attachment| attachment.view()),
+            note: String::new(),
+        }
+    }
+
+    pub(super) fn export_views(&self, family: FamilyId) -> Vec<ExportView> {
+        let entry = &self.families[&family];
+        entry.config.exports.iter().map(|export| self.export_view(entry, export)).collect()
+    }
+
+    /// Ends the connections of a vDisk, at one address or all.
+    pub(super) fn close_connections(&self, family: FamilyId, address: Option<&str>) {
+        for shard in &self.shards {
+            shard.send(Mail::CloseConnections { family, address: address.map(Into::into) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_are_checked() {
+        for good in ["a", "vm-1.root_disk", "9"] {
+            assert!(check_name(good).is_ok());
+        }
+        for bad in ["", "-a", ".", "a/b", "a b", "ä", "a\n", &"x".repeat(64)] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(check_size(4096), Ok((4096, String::new())));
+        assert_eq!(check_size(1).map(|(size, _)| size), Ok(4096));
+        assert!(check_size(0).is_err() && check_size(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! The drives of a node: files in its directory, or block devices. Making, opening and checking them.
+//! Promises: a drive is opened only if it is there whole; nothing that holds something else is written without being
+//! told to.
+//! Leaves to others: what lies on a drive (the engine's keeper), its I/O (`shard_loop`).
+
+mod device;
+mod error;
+mod file;
+mod geometry;
+
+pub use error::DriveError;
+pub use geometry::{DRIVE_BYTES_MIN, MIB, divide};
+
+use crate::config::{DriveRecord, Place};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_engine::DriveId;
+use weft_engine::interface::Geometry;
+
+/// A drive whose bytes can be reached.
+#[derive(Clone)]
+pub struct OpenDrive {
+    pub drive: DriveId,
+    pub geometry: Geometry,
+    pub log: AreaFile,
+    pub data: AreaFile,
+}
+
+/// Where the bytes of an area are: behind `offset` of a file or device.
+#[derive(Clone)]
+pub struct AreaFile {
+    pub file: Arc<File>,
+    pub offset: u64,
+}
+
+/// How a drive is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// By the node: around the page cache, and by nobody else.
+    Node,
+    /// By the offline tools.
+    ReadOnly,
+}
+
+/// Opens a drive that was made earlier.
+pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDrive, DriveError> {
+    match &record.place {
+        Place::Files => file::open(dir, record, access),
+        Place::Device(path) => device::open(path, record, access),
+    }
+}
+
+/// Makes the files of a new drive. Nothing is done for a device: its content is the engine's business.
+pub fn make(dir: &Path, record: &DriveRecord, progress: &mut dyn FnMut(u64)) -> Result<(), DriveError> {
+    match &record.place {
+        Place::Files => file::make(dir, record, progress),
+        Place::Device(_) => Ok(()),
+    }
+}
+
+/// Whether a device can become a drive, and its size in bytes.
+pub fn examine_device(path: &Path, force: bool) -> Result<u64, DriveError> {
+    device::examine(path, force)
+}
+
+/// Where a drive is, for people.
+pub fn describe(dir: &Path, record: &DriveRecord) -> String {
+    match &record.place {
+        Place::Files => dir.join(format!("drive-{}", record.drive)).display().to_string(),
+        Place::Device(path) => path.display().to_string(),
+    }
+}
+
+/// The files of a file-backed drive.
+pub fn file_paths(dir: &Path, drive: DriveId) -> [PathBuf; 2] {
+    [dir.join(format!("drive-{drive}.log")), dir.join(format!("drive-{drive}.data"))]
+}
+
+/// Locks the file for this open file description, as long as it is open. False: another process has it.
+fn lock(file: &File, access: Access) -> std::io::Result<bool> {
+    let operation = match access {
+        Access::Node => libc::LOCK_EX | libc::LOCK_NB,
+        Access::ReadOnly => libc::LOCK_SH | libc::LOCK_NB,
+    };
+    // SAFETY: a plain call on an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), operation) } == 0 {
+        return Ok(true);
+    }
+    let error = std::io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EWOULDBLOCK) { Ok(false) } else { Err(error) }
+}

@@ -1,0 +1,308 @@
+//! Drive operations in flight: from what the engine wants to entries of the ring, and back.
+//! Promises: every operation ends exactly once; what the kernel works on stays in memory until then; short transfers
+//! are continued, so the engine sees only whole ones.
+//! Leaves to others: order between operations (the engine), opening drives (`drives`).
+
+use super::arena::{Arena, Space};
+use super::ring::Ring;
+use super::statistics::DriveStatistics;
+use crate::drives::OpenDrive;
+use io_uring::{opcode, squeue, types};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use weft_engine::DriveId;
+use weft_engine::buffer::Buffer;
+use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
+
+/// Pieces handed to the kernel in one call at most (IOV_MAX).
+const PIECES_MAX: usize = 1024;
+
+/// The drives of this shard and what they are doing.
+pub struct DriveTable {
+    drives: BTreeMap<DriveId, Attached>,
+    flights: Vec<Option<Flight>>,
+    free: Vec<u32>,
+    /// Tells entries of drives from others in the ring.
+    tag: u64,
+    next_file: u32,
+}
+
+struct Attached {
+    /// Keeps the files open as long as the shard runs: operations may still be in flight after a close order.
+    open: OpenDrive,
+    log: Target,
+    data: Target,
+    statistics: DriveStatistics,
+}
+
+/// Where an area's bytes are.
+#[derive(Clone, Copy)]
+struct Target {
+    file: RawFd,
+    /// Its number in the ring, if it is registered.
+    fixed: Option<u32>,
+    base: u64,
+}
+
+struct Flight {
+    token: u64,
+    drive: DriveId,
+    target: Target,
+    work: Work,
+}
+
+enum Work {
+    Read { space: Space, offset: u64, len: u32, done: u32 },
+    Write { pieces: Vec<Buffer>, rest: Vec<libc::iovec>, first: usize, offset: u64, flags: i32 },
+    Flush,
+    Discard { offset: u64, len: u64 },
+}
+
+// SAFETY: the pointers in `rest` point into `pieces`, which travel with them.
+unsafe impl Send for Work {}
+
+impl DriveTable {
+    pub fn new(tag: u64) -> Self {
+        Self { drives: BTreeMap::new(), flights: Vec::new(), free: Vec::new(), tag, next_file: 0 }
+    }
+
+    /// Operations that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    pub fn statistics(&self) -> BTreeMap<DriveId, DriveStatistics> {
+        self.drives.iter().map(|(&drive, attached)| (drive, attached.statistics.clone())).collect()
+    }
+
+    /// From now on operations may name this drive. A drive opened again gets its new files.
+    pub fn add(&mut self, open: OpenDrive, ring: &Ring) {
+        let mut target = |file: RawFd, base: u64| {
+            let index = self.next_file;
+            let fixed = ring.register_file(index, file).then_some(index);
+            self.next_file += u32::from(fixed.is_some());
+            Target { file, fixed, base }
+        };
+        let log = target(open.log.file.as_raw_fd(), open.log.offset);
+        let data = target(open.data.file.as_raw_fd(), open.data.offset);
+        let statistics = DriveStatistics::default();
+        self.drives.insert(open.drive, Attached { open, log, data, statistics });
+    }
+
+    /// Queues an operation. What ends at once (a drive that is not there) is given back.
+    pub fn start(&mut self, operation: DriveOperation, reads: &Arc<Arena>, ring: &mut Ring) -> Option<Input> {
+        let DriveOperation { token, drive, area, work } = operation;
+        let Some(attached) = self.drives.get_mut(&drive) else {
+            return Some(Input::DriveDone { token, result: Err(DriveFault::Gone) });
+        };
+        let (target, end) = match area {
+            Area::Log => (attached.log, attached.open.geometry.log),
+            Area::Data => (attached.data, attached.open.geometry.data),
+        };
+        let inside = |offset: u64, len: u64| {
+            assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096), "drives work in whole blocks");
+            assert!(offset.checked_add(len).is_some_and(|last| last <= end), "operations stay inside their area");
+            offset + target.base
+        };
+        let statistics = &mut attached.statistics;
+        let work = match work {
+            DriveWork::Read { offset, len } => {
+                statistics.reads += 1;
+                statistics.read_bytes += u64::from(len);
+                let offset = inside(offset, u64::from(len));
+                Work::Read { space: reads.take(len as usize), offset, len, done: 0 }
+            }
+            DriveWork::Write { offset, pieces, durable } => {
+                let rest = vectors(&pieces);
+                let bytes: usize = rest.iter().map(|piece| piece.iov_len).sum();
+                statistics.writes += 1;
+                statistics.write_bytes += bytes as u64;
+                let offset = inside(offset, bytes as u64);
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                Work::Write { pieces, rest, first: 0, offset, flags }
+            }
+            DriveWork::Flush => {
+                statistics.flushes += 1;
+                Work::Flush
+            }
+            DriveWork::Discard { offset, len } => {
+                statistics.discards += 1;
+                Work::Discard { offset: inside(offset, len), len }
+            }
+        };
+        let flight = Flight { token, drive, target, work };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            (self.flights.len() - 1) as u32
+        });
+        self.flights[index as usize] = Some(flight);
+        self.submit(index, ring);
+        None
+    }
+
+    /// The entry for flight `index` ended with `result`. None: it goes on.
+    pub fn on_completed(&mut self, index: u32, result: i32, ring: &mut Ring) -> Option<Input> {
+        let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
+        match flight.advance(result) {
+            Progress::GoOn => {
+                self.submit(index, ring);
+                None
+            }
+            Progress::Ended(result) => {
+                let flight = self.flights[index as usize].take().expect("the flight was just looked at");
+                self.free.push(index);
+                if let Err(fault) = &result {
+                    let attached = self.drives.get_mut(&flight.drive).expect("drives are never taken away");
+                    attached.statistics.faults += 1;
+                    tracing::warn!(drive = flight.drive.0, ?fault, "a drive operation failed");
+                }
+                let result = result.map(|()| match flight.work {
+                    Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
+                    Work::Write { .. } | Work::Flush | Work::Discard { .. } => DriveResult::Done,
+                });
+                Some(Input::DriveDone { token: flight.token, result })
+            }
+        }
+    }
+
+    fn submit(&mut self, index: u32, ring: &mut Ring) {
+        let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
+        let entry = flight.entry().user_data(self.tag | u64::from(index));
+        // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
+        // completion has been taken; the drive's files are never closed while the shard runs.
+        unsafe { ring.push(entry) };
+    }
+}
+
+/// Pieces as the kernel wants them; neighbours in memory become one.
+fn vectors(pieces: &[Buffer]) -> Vec<libc::iovec> {
+    let mut vectors: Vec<libc::iovec> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let (base, len) = (piece.bytes().as_ptr(), piece.len());
+        match vectors.last_mut() {
+            Some(last) if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == base.cast() => {
+                last.iov_len += len;
+            }
+            _ => vectors.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }),
+        }
+    }
+    vectors
+}
+
+enum Progress {
+    GoOn,
+    Ended(Result<(), DriveFault>),
+}
+
+impl Flight {
+    /// The entry for what is left to do.
+    fn entry(&mut self) -> squeue::Entry {
+        macro_rules! with_file {
+            ($file:ident => $build:expr) => {
+                match self.target.fixed {
+                    Some(index) => {
+                        let $file = types::Fixed(index);
+                        $build
+                    }
+                    None => {
+                        let $file = types::Fd(self.target.file);
+                        $build
+                    }
+                }
+            };
+        }
+        match &mut self.work {
+            Work::Read { space, offset, len, done } => {
+                let registered = space.registered();
+                let bytes = &mut space.bytes_mut()[*done as usize..*len as usize];
+                let (start, count, at) = (bytes.as_mut_ptr(), *len - *done, *offset + u64::from(*done));
+                match registered {
+                    Some(number) => with_file!(file =>
+                        opcode::ReadFixed::new(file, start, count, number).offset(at).build()),
+                    None => with_file!(file => opcode::Read::new(file, start, count).offset(at).build()),
+                }
+            }
+            Work::Write { pieces, rest, first, offset, flags } => {
+                let left = &rest[*first..];
+                let registered = if pieces.len() == 1 { pieces[0].registered() } else { None };
+                match registered {
+                    Some(number) => {
+                        let (start, count) = (left[0].iov_base as *const u8, left[0].iov_len as u32);
+                        with_file!(file => opcode::WriteFixed::new(file, start, count, number)
+                            .offset(*offset).rw_flags(*flags).build())
+                    }
+                    None => {
+                        let count = left.len().min(PIECES_MAX) as u32;
+                        with_file!(file => opcode::Writev::new(file, left.as_ptr(), count)
+                            .offset(*offset).rw_flags(*flags).build())
+                    }
+                }
+            }
+            Work::Flush => {
+                with_file!(file => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build())
+            }
+            Work::Discard { offset, len } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                with_file!(file => opcode::Fallocate::new(file, *len).offset(*offset).mode(mode).build())
+            }
+        }
+    }
+
+    fn advance(&mut self, result: i32) -> Progress {
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return Progress::GoOn;
+        }
+        match &mut self.work {
+            Work::Read { len, done, .. } => match result {
+                // The file is shorter than it was: the drive has lost its end.
+                0 => Progress::Ended(Err(DriveFault::Unreadable)),
+                count if count > 0 => {
+                    *done += count as u32;
+                    assert!(*done <= *len, "no more is read than was asked for");
+                    if *done == *len { Progress::Ended(Ok(())) } else { Progress::GoOn }
+                }
+                error => Progress::Ended(Err(fault(-error))),
+            },
+            Work::Write { rest, first, offset, .. } => match result {
+                0 => Progress::Ended(Err(DriveFault::Gone)),
+                count if count > 0 => {
+                    let mut count = count as usize;
+                    *offset += count as u64;
+                    while *first < rest.len() && count >= rest[*first].iov_len {
+                        count -= rest[*first].iov_len;
+                        *first += 1;
+                    }
+                    if *first == rest.len() {
+                        assert!(count == 0, "no more is written than was asked for");
+                        return Progress::Ended(Ok(()));
+                    }
+                    rest[*first].iov_base = rest[*first].iov_base.wrapping_byte_add(count);
+                    rest[*first].iov_len -= count;
+                    Progress::GoOn
+                }
+                // A drive that cannot be written is no use any more, whatever the reason; a file system under
+                // file-backed drives that has run full counts as that too.
+                error => {
+                    tracing::error!(drive = self.drive.0, error = -error, "a drive refuses to be written");
+                    Progress::Ended(Err(DriveFault::Gone))
+                }
+            },
+            Work::Flush if result < 0 => {
+                tracing::error!(drive = self.drive.0, error = -result, "a drive refuses to flush");
+                Progress::Ended(Err(DriveFault::Gone))
+            }
+            // A discard is a hint: drives that know none say so.
+            Work::Flush | Work::Discard { .. } => Progress::Ended(Ok(())),
+        }
+    }
+}
+
+fn fault(error: i32) -> DriveFault {
+    match error {
+        libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG | libc::EUCLEAN => {
+            DriveFault::Unreadable
+        }
+        _ => DriveFault::Gone,
+    }
+}

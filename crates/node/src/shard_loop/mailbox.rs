@@ -1,0 +1,128 @@
+//! How other threads speak to a shard: a queue, and a bell that is rung only when the shard sleeps.
+//! Promises: mail from one sender arrives in order; nothing is lost while the shard lives.
+//! Leaves to others: what the mail means (`worker`).
+
+use crate::drives::OpenDrive;
+use crate::shard_loop::statistics::ShardStatistics;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
+use weft_engine::{FamilyId, ShardId};
+use weft_frontends::nbd::{Exports, Handle};
+
+/// What a shard can be told.
+pub enum Mail {
+    /// For the engine: a message of another shard.
+    Input(Input),
+    Order(Order),
+    /// The files of a drive, sent before the order to open it.
+    Drive(OpenDrive),
+    /// A client has connected.
+    Connection { socket: OwnedFd, exports: Arc<dyn Exports>, address: Arc<str> },
+    /// Somebody who is not a connection of this shard asks.
+    Request { family: FamilyId, request: Request, answer: Answer },
+    /// Another shard has answered a request of a connection here.
+    Answered { slot: u32, generation: u32, handle: Handle, reply: Reply },
+    /// Connections to this vDisk (at this address only, if given) are closed.
+    CloseConnections { family: FamilyId, address: Option<Arc<str>> },
+    /// No more requests are taken from any connection; each closes when what is open has been answered.
+    /// The sender is dropped when all are closed.
+    Drain(tokio::sync::oneshot::Sender<()>),
+    Statistics(tokio::sync::oneshot::Sender<ShardStatistics>),
+    Stop,
+}
+
+/// Where the reply to one request goes. It goes there exactly once: dropped unanswered, it says that nobody serves.
+pub struct Answer(Option<Box<dyn FnOnce(Reply) + Send>>);
+
+impl Answer {
+    pub fn new(deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
+        Self(Some(Box::new(deliver)))
+    }
+
+    pub fn give(mut self, reply: Reply) {
+        let deliver = self.0.take().expect("an answer is given once");
+        deliver(reply);
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(deliver) = self.0.take() {
+            deliver(Reply::Error(RequestError::NotServed));
+        }
+    }
+}
+
+pub struct Mailbox {
+    shard: ShardId,
+    queue: Mutex<VecDeque<Mail>>,
+    /// The shard is asleep, or about to be: ring.
+    sleeping: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    pub fn new(shard: ShardId) -> io::Result<Self> {
+        // SAFETY: makes a new file descriptor.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self {
+            shard,
+            queue: Mutex::new(VecDeque::new()),
+            sleeping: AtomicBool::new(false),
+            // SAFETY: the descriptor is new and nobody else's.
+            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+        })
+    }
+
+    /// The shard it belongs to.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    /// Never waits.
+    pub fn send(&self, mail: Mail) {
+        self.queue.lock().expect("no holder of this lock panics").push_back(mail);
+        // The shard says that it sleeps before it looks into the queue for the last time, and we look whether it
+        // sleeps after putting the mail there: one of the two sees the other.
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            let one = 1u64;
+            // SAFETY: eight bytes are written from a live variable. It cannot fail: the counter is far from full.
+            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    pub(super) fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Takes all that is there.
+    pub(super) fn take(&self, into: &mut VecDeque<Mail>) {
+        let mut queue = self.queue.lock().expect("no holder of this lock panics");
+        into.append(&mut queue);
+    }
+
+    pub(super) fn has_mail(&self) -> bool {
+        !self.queue.lock().expect("no holder of this lock panics").is_empty()
+    }
+
+    /// The shard goes to sleep unless this gives false: mail has come meanwhile.
+    pub(super) fn fall_asleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        if self.has_mail() {
+            self.sleeping.store(false, Ordering::SeqCst);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn wake_up(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}

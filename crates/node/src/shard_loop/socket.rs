@@ -1,0 +1,265 @@
+//! One client connection of a shard: the protocol's state, and the memory the kernel fills and empties for it.
+//! Promises: at most one receive and one send in flight; small requests come many at a time, large payload lands
+//! where the drive can take it; replies of one turn go out in one call.
+//! Leaves to others: the protocol (`weft_frontends::nbd`), tickets (`worker`).
+
+use super::arena::{Arena, Space};
+use super::ring::Ring;
+use io_uring::{opcode, types};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use weft_frontends::nbd::{Connection, Event, Exports, Outgoing, Want};
+
+/// Bytes received at once: many small requests with their payload.
+const SCRATCH_BYTES: usize = 256 << 10;
+
+/// A client that sends payload of at least this size gets its headers received alone, so that the payload goes
+/// straight to its place instead of through the scratch memory.
+const LARGE_PAYLOAD: usize = 128 << 10;
+
+/// The length of a request's header on the wire.
+const HEADER_BYTES: usize = 28;
+
+/// Pieces sent by one call at most.
+const SLICES_MAX: usize = 512;
+
+pub struct Socket {
+    fd: OwnedFd,
+    pub connection: Connection,
+    pub address: Arc<str>,
+    /// When it was accepted, in the shard's time.
+    pub since_us: u64,
+    receive: Receive,
+    scratch: Box<[u8]>,
+    /// What is in `scratch` and not consumed.
+    rest: std::ops::Range<usize>,
+    payload: Option<Payload>,
+    last_payload: usize,
+    sending: bool,
+    outgoing: Outgoing,
+    message: Box<libc::msghdr>,
+    slices: Vec<libc::iovec>,
+    /// The socket is of no more use: nothing is received or sent any more.
+    broken: bool,
+}
+
+// SAFETY: the pointers in `message` and `slices` point into memory of this very socket and are only followed by the
+// kernel between a send and its completion.
+unsafe impl Send for Socket {}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Receive {
+    Idle,
+    Bytes,
+    Payload,
+}
+
+/// A write's payload that is being received.
+struct Payload {
+    space: Space,
+    len: usize,
+    filled: usize,
+}
+
+/// What can be done next with a socket.
+pub enum Next {
+    Event(Event),
+    /// Wait for completions or replies.
+    Nothing,
+    /// All is over; it can go as soon as nothing is in flight.
+    Over,
+}
+
+impl Socket {
+    pub fn new(fd: OwnedFd, exports: Arc<dyn Exports>, address: Arc<str>, now_us: u64) -> Self {
+        Self {
+            fd,
+            connection: Connection::new(exports),
+            address,
+            since_us: now_us,
+            receive: Receive::Idle,
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            rest: 0..0,
+            payload: None,
+            last_payload: 0,
+            sending: false,
+            outgoing: Outgoing::default(),
+            // SAFETY: all zeros is a valid, empty message header.
+            message: Box::new(unsafe { std::mem::zeroed() }),
+            slices: Vec::new(),
+            broken: false,
+        }
+    }
+
+    /// Whether the kernel still works on memory of this socket.
+    pub fn is_in_flight(&self) -> bool {
+        self.receive != Receive::Idle || self.sending
+    }
+
+    /// Ends everything: what is in flight comes back at once, with an error.
+    pub fn break_off(&mut self) {
+        if !self.broken {
+            self.broken = true;
+            self.connection.hang_up();
+            // SAFETY: a plain call on an open descriptor; an error means that the peer was faster.
+            unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+    }
+
+    /// No more requests are taken; what is open is answered.
+    pub fn finish(&mut self) {
+        self.connection.hang_up();
+        // SAFETY: as above. A receive in flight ends.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RD) };
+    }
+
+    /// The next request of what has been received, or a receive for more.
+    pub fn next(&mut self, payloads: &Arc<Arena>, tag: u64, ring: &mut Ring) -> Next {
+        loop {
+            if self.broken {
+                return Next::Over;
+            }
+            if let Some(payload) = &self.payload {
+                if !matches!(self.connection.want(), Want::Payload { .. }) {
+                    // The connection was told to end in the middle of a write; that write was never begun.
+                    if self.receive == Receive::Payload {
+                        return Next::Nothing;
+                    }
+                    self.payload = None;
+                    continue;
+                }
+                if payload.filled < payload.len {
+                    self.receive_payload(tag, ring);
+                    return Next::Nothing;
+                }
+                let payload = self.payload.take().expect("it was just looked at");
+                let event = self.connection.payload(payload.space.freeze(payload.len));
+                return Next::Event(event);
+            }
+            // While bytes are being received, `rest` is empty: there is nothing to look at, except what a busy
+            // engine gave back.
+            let mut input = &self.scratch[self.rest.clone()];
+            let before = input.len();
+            let event = self.connection.next_event(&mut input);
+            self.rest.start += before - input.len();
+            if let Some(event) = event {
+                return Next::Event(event);
+            }
+            match self.connection.want() {
+                Want::Bytes => {
+                    self.receive_bytes(tag, ring);
+                    return Next::Nothing;
+                }
+                Want::Payload { len } => self.begin_payload(len, payloads),
+                Want::Wait => return Next::Nothing,
+                Want::Close if self.connection.outgoing().is_empty() && self.outgoing.is_empty() => {
+                    return Next::Over;
+                }
+                Want::Close => return Next::Nothing,
+            }
+        }
+    }
+
+    fn begin_payload(&mut self, len: usize, payloads: &Arc<Arena>) {
+        let mut space = payloads.take(len);
+        let here = self.rest.len().min(len);
+        let from = self.rest.start;
+        space.bytes_mut()[..here].copy_from_slice(&self.scratch[from..from + here]);
+        self.rest.start += here;
+        self.last_payload = len;
+        self.payload = Some(Payload { space, len, filled: here });
+    }
+
+    fn receive_bytes(&mut self, tag: u64, ring: &mut Ring) {
+        if self.receive != Receive::Idle {
+            return;
+        }
+        assert!(self.rest.is_empty(), "all that was received has been consumed when more is wanted");
+        let len = if self.last_payload >= LARGE_PAYLOAD { HEADER_BYTES } else { SCRATCH_BYTES };
+        // A later small request is received with its neighbours again.
+        self.last_payload = 0;
+        self.rest = 0..0;
+        self.receive = Receive::Bytes;
+        let entry = opcode::Recv::new(types::Fd(self.fd.as_raw_fd()), self.scratch.as_mut_ptr(), len as u32);
+        // SAFETY: the scratch memory and the socket live until the receive has come back (`is_in_flight`).
+        unsafe { ring.push(entry.build().user_data(tag)) };
+    }
+
+    fn receive_payload(&mut self, tag: u64, ring: &mut Ring) {
+        if self.receive != Receive::Idle {
+            return;
+        }
+        self.receive = Receive::Payload;
+        let payload = self.payload.as_mut().expect("payload is received into its place");
+        let left = &mut payload.space.bytes_mut()[payload.filled..payload.len];
+        let entry = opcode::Recv::new(types::Fd(self.fd.as_raw_fd()), left.as_mut_ptr(), left.len() as u32)
+            .flags(libc::MSG_WAITALL);
+        // SAFETY: the payload's memory stays in `self.payload` until the receive has come back.
+        unsafe { ring.push(entry.build().user_data(tag)) };
+    }
+
+    /// A receive ended with this many bytes, or minus an error.
+    pub fn on_received(&mut self, result: i32) {
+        let what = std::mem::replace(&mut self.receive, Receive::Idle);
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return;
+        }
+        if result <= 0 {
+            // The client has gone or will send no more. What it asked for is still done and, if it listens, answered.
+            if self.payload.take().is_some() || result < 0 {
+                self.break_off();
+            } else {
+                self.connection.hang_up();
+            }
+            return;
+        }
+        match what {
+            Receive::Bytes => self.rest = 0..result as usize,
+            Receive::Payload => {
+                if let Some(payload) = &mut self.payload {
+                    payload.filled += result as usize;
+                    assert!(payload.filled <= payload.len, "no more is received than was asked for");
+                }
+            }
+            Receive::Idle => panic!("only what is in flight comes back"),
+        }
+    }
+
+    /// Hands all replies so far to the kernel, unless it still works on earlier ones.
+    pub fn send(&mut self, tag: u64, ring: &mut Ring) {
+        if self.sending || self.broken {
+            return;
+        }
+        if self.outgoing.is_empty() {
+            if self.connection.outgoing().is_empty() {
+                return;
+            }
+            self.connection.swap_outgoing(&mut self.outgoing);
+        }
+        self.slices.clear();
+        self.slices.extend(self.outgoing.slices().take(SLICES_MAX).map(|slice| libc::iovec {
+            iov_base: slice.as_ptr().cast_mut().cast(),
+            iov_len: slice.len(),
+        }));
+        self.message.msg_iov = self.slices.as_mut_ptr();
+        self.message.msg_iovlen = self.slices.len();
+        self.sending = true;
+        let entry = opcode::SendMsg::new(types::Fd(self.fd.as_raw_fd()), &raw const *self.message)
+            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
+        // SAFETY: the message, its slices and what they point to are not touched until the send has come back.
+        unsafe { ring.push(entry.build().user_data(tag)) };
+    }
+
+    /// A send ended with this many bytes, or minus an error.
+    pub fn on_sent(&mut self, result: i32) {
+        self.sending = false;
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return;
+        }
+        if result < 0 {
+            self.break_off();
+            return;
+        }
+        self.outgoing.sent(result as usize);
+    }
+}

@@ -1,0 +1,58 @@
+//! Requests that the engine has not answered: whom each reply is for.
+//! Promises: a ticket is given out once and answered once (I9).
+
+use super::mailbox::Answer;
+use super::statistics::Kind;
+use weft_engine::interface::Request;
+use weft_engine::{FamilyId, Ticket, Time};
+use weft_frontends::nbd::Handle;
+
+/// Who asked.
+pub enum Origin {
+    /// A connection of this shard, if it is still the same one.
+    Socket { slot: u32, generation: u32, handle: Handle },
+    /// Another thread. The request is kept to be asked again should the engine be busy.
+    Elsewhere { answer: Answer, request: Request },
+}
+
+/// A request that waits for its reply.
+pub struct Open {
+    pub family: FamilyId,
+    pub kind: Kind,
+    pub since: Time,
+    pub origin: Origin,
+}
+
+#[derive(Default)]
+pub struct Tickets {
+    slots: Vec<(u64, Option<Open>)>,
+    free: Vec<u32>,
+    given: u64,
+}
+
+/// The low bits of a ticket are its slot, the others count.
+const SLOT_BITS: u32 = 24;
+
+impl Tickets {
+    pub fn open(&mut self, family: FamilyId, kind: Kind, since: Time, origin: Origin) -> Ticket {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u32
+        });
+        assert!(index < 1 << SLOT_BITS, "connections limit how many requests are open");
+        self.given += 1;
+        let ticket = self.given << SLOT_BITS | u64::from(index);
+        self.slots[index as usize] = (ticket, Some(Open { family, kind, since, origin }));
+        Ticket(ticket)
+    }
+
+    /// Its reply has come.
+    pub fn close(&mut self, ticket: Ticket) -> Open {
+        let index = (ticket.0 & ((1 << SLOT_BITS) - 1)) as u32;
+        let (given, open) = &mut self.slots[index as usize];
+        assert!(*given == ticket.0, "a reply carries a ticket that was given out and not answered before");
+        let open = open.take().expect("a request is answered exactly once");
+        self.free.push(index);
+        open
+    }
+}

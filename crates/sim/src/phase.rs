@@ -1,0 +1,317 @@
+//! The course of a run: start, then rounds of trouble, healing, judging and reading everything back.
+//! Promises: once faults have stopped everything is served, repaired and settled within a bounded time, or
+//! the seed fails and says what was still missing.
+
+use crate::engine_view::{held, named};
+use crate::event::Event;
+use crate::judge::placement::{copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
+use crate::plan::Plan;
+use crate::control::FamilyPhase;
+use crate::world::World;
+use rand::Rng;
+use std::collections::BTreeMap;
+use weft_engine::{FamilyId, Order};
+
+/// Virtual time in which everything must be well again.
+const CONVERGENCE_US: u64 = 120_000_000;
+/// Blocks per read when everything is read back.
+const READ_BACK_BLOCKS: u64 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Drives are formatted, vDisks opened for the first time.
+    Starting,
+    /// Clients work while the atlas does its worst.
+    Trouble,
+    /// Nothing fails any more: requests end, everybody comes back.
+    Healing,
+    /// Everything is drained, checkpointed and repaired.
+    Settling,
+    /// Nothing is left over anywhere.
+    Checking,
+    /// Every block is read and judged.
+    ReadBack,
+    Over,
+}
+
+/// Where a reader is: family, run, block in the run.
+type Reader = (usize, usize, u64);
+
+pub struct Progress {
+    pub round: usize,
+    since: u64,
+    until: u64,
+    /// What was last found missing.
+    missing: String,
+    readers: BTreeMap<usize, Reader>,
+    /// For which epoch each family was asked to settle.
+    asked: BTreeMap<usize, u32>,
+}
+
+impl Progress {
+    pub fn new() -> Self {
+        Self {
+            round: 0,
+            since: 0,
+            until: 0,
+            missing: String::new(),
+            readers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    pub fn phase_tick(&mut self) {
+        self.queue.push(self.now + 25_000, Event::PhaseTick);
+        let next = match self.phase {
+            Phase::Starting => self.all_served().map(|()| Phase::Trouble),
+            Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),
+            Phase::Trouble => return,
+            Phase::Healing => self.all_back().map(|()| Phase::Settling),
+            Phase::Settling => self.all_settled().map(|()| Phase::Checking),
+            Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
+            Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
+            Phase::ReadBack => Err(format!("{} vDisks are still being read back", self.progress.readers.len())),
+            Phase::Over => return,
+        };
+        match next {
+            Ok(next) => self.enter(next),
+            Err(missing) => {
+                self.progress.missing = missing;
+                if self.now > self.progress.since + CONVERGENCE_US {
+                    let missing = self.progress.missing.clone();
+                    let open: Vec<_> = self.requests.iter().take(3).collect();
+                    self.fail(format!(
+                        "not well {} s after the faults ended ({:?}): {missing}; open requests: {open:?}",
+                        CONVERGENCE_US / 1_000_000,
+                        self.phase
+                    ));
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        if self.trace {
+            println!("{:>10} phase {phase:?}", self.now);
+        }
+        self.phase = phase;
+        match phase {
+            Phase::Trouble => self.begin_trouble(),
+            Phase::Healing => self.begin_healing(),
+            Phase::Settling => self.progress.asked.clear(),
+            Phase::Checking => self.control.forget_former(),
+            Phase::ReadBack => self.begin_read_back(),
+            Phase::Starting | Phase::Over => {}
+        }
+    }
+
+    fn round_is_over(&mut self) -> Phase {
+        self.coverage.count("rounds through all judges");
+        self.progress.round += 1;
+        if self.progress.round < self.parameters.rounds { Phase::Trouble } else { Phase::Over }
+    }
+
+    fn begin_trouble(&mut self) {
+        self.progress.until = self.now + self.parameters.round_us;
+        self.victim = None;
+        if self.parameters.destroys {
+            let there: Vec<usize> =
+                (0..self.drives.len()).filter(|&drive| !self.control.drives[drive].retired).collect();
+            self.victim = Some(there[self.rng.random_range(0..there.len())]);
+        }
+        let first = self.rng.random_range(0..self.parameters.fault_every_us);
+        self.queue.push(self.now + first, Event::Fault);
+        for client in 0..self.clients.len() {
+            self.plan_client(client);
+        }
+    }
+
+    /// All faults stop; what was damaged and not met stays for a while, so that repair may meet it.
+    fn begin_healing(&mut self) {
+        self.progress.since = self.now;
+        self.network.heal();
+        for node in 0..self.nodes.len() {
+            let pause = self.nodes[node].pauses;
+            self.node_wakes(node, pause);
+            self.store_heals(node);
+            self.node_starts(node);
+        }
+        for drive in 0..self.drives.len() {
+            if !self.control.drives[drive].retired {
+                let state = &mut self.drives[drive];
+                state.gone = false;
+                state.end_faults();
+            }
+        }
+        for family in 0..self.families.len() {
+            // Of several owners only the newest stays.
+            let entry = &self.control.families[family];
+            let stale: Vec<usize> =
+                entry.serving.keys().copied().filter(|&shard| Some(shard) != entry.owner).collect();
+            for shard in stale {
+                self.order(shard, Order::CloseFamily { family: FamilyId(family as u32) });
+            }
+        }
+    }
+
+    fn all_served(&self) -> Result<(), String> {
+        for (drive, entry) in self.control.drives.iter().enumerate() {
+            if !entry.retired && !entry.ready {
+                return Err(format!("drive {drive} is not ready"));
+            }
+        }
+        for (family, entry) in self.control.families.iter().enumerate() {
+            if !matches!(entry.phase, FamilyPhase::Ready | FamilyPhase::Dropped) {
+                return Err(format!("family {family} is {:?} at {:?}", entry.phase, entry.owner));
+            }
+            if entry.serving.len() > 1 {
+                return Err(format!("family {family} has several owners: {:?}", entry.serving));
+            }
+        }
+        Ok(())
+    }
+
+    fn all_back(&mut self) -> Result<(), String> {
+        self.all_served()?;
+        if !self.requests.is_empty() {
+            return Err(format!("{} requests are not answered", self.requests.len()));
+        }
+        if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {
+            // What does not fit is thrown away: now everything must go on.
+            for family in 0..self.families.len() {
+                self.progress.asked.insert(family, 0);
+                let client = self.clients.iter().position(|client| client.family == family);
+                let owner = self.control.families[family].owner;
+                let (Some(client), Some(owner)) = (client, owner) else { continue };
+                if self.control.families[family].phase == FamilyPhase::Ready {
+                    let size = self.families[family].layout.size_blocks * 8;
+                    let keep = if family % 2 == 0 { size / 4 } else { 0 };
+                    self.ask_zero(client, family, owner, keep, size - keep);
+                }
+            }
+            return Err("space is being freed".into());
+        }
+        Ok(())
+    }
+
+    fn all_settled(&mut self) -> Result<(), String> {
+        self.all_served()?;
+        for family in 0..self.families.len() {
+            let entry = &mut self.control.families[family];
+            if entry.phase != FamilyPhase::Ready {
+                continue;
+            }
+            let owner = entry.owner.expect("a served family has an owner");
+            let epoch = entry.record.epoch.0;
+            if self.progress.asked.insert(family, epoch) != Some(epoch) {
+                entry.settled = false;
+                self.order(owner, Order::Settle { family: FamilyId(family as u32) });
+            }
+            if !self.control.families[family].settled {
+                return Err(format!("family {family} did not end its settling: {}", self.describe(family, owner)));
+            }
+        }
+        self.volumes_are_settled()?;
+        let (named, held) = (named(self)?, held(self)?);
+        nothing_missing_nothing_left(&named, &held)
+    }
+
+    /// What a family that does not settle is at.
+    fn describe(&self, family: usize, owner: usize) -> String {
+        let engine = self.shards[owner].engine.as_ref();
+        match engine.and_then(|engine| engine.volume(FamilyId(family as u32))) {
+            Some(volume) => format!(
+                "quiet {}, {} dirty bytes, {} edits, pool full {}",
+                volume.is_quiet(),
+                volume.dirty_bytes(),
+                volume.map().edits.len(),
+                volume.is_pool_full()
+            ),
+            None => "its shard does not know it".into(),
+        }
+    }
+
+    fn volumes_are_settled(&self) -> Result<(), String> {
+        for (family, entry) in self.control.families.iter().enumerate() {
+            if entry.phase != FamilyPhase::Ready {
+                continue;
+            }
+            let owner = entry.owner.expect("a served family has an owner");
+            let engine = self.shards[owner].engine.as_ref().expect("an owner lives");
+            let volume = engine.volume(FamilyId(family as u32)).ok_or(format!("family {family} has no volume"))?;
+            if !volume.is_settled() {
+                return Err(format!("family {family} is not settled: {}", self.describe(family, owner)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything lies where it should, nothing else does, and all copies are the same.
+    fn all_exact(&mut self) -> Result<(), String> {
+        self.all_served()?;
+        self.volumes_are_settled()?;
+        let view = self.control.version();
+        for (shard, state) in self.shards.iter().enumerate() {
+            if state.view != view {
+                return Err(format!("shard {shard} has not got the newest view"));
+            }
+        }
+        let (named, held) = (named(self)?, held(self)?);
+        nothing_missing_nothing_left(&named, &held)?;
+        let drives = &self.drives;
+        let judged = runs_are_apart(&held, |drive| drives[drive.0 as usize].geometry.data / 4096);
+        if let Err(what) = judged {
+            self.fail(what);
+            return Ok(());
+        }
+        for drive in &mut self.drives {
+            drive.restore();
+        }
+        match copies_are_equal(&held, &self.drives) {
+            Ok(units) => self.coverage.add("units compared on all members", units),
+            Err(what) => self.fail(what),
+        }
+        self.coverage.add("egroups judged", named.len() as u64);
+        Ok(())
+    }
+
+    fn begin_read_back(&mut self) {
+        for family in 0..self.families.len() {
+            if self.control.families[family].phase != FamilyPhase::Ready {
+                continue;
+            }
+            let client = self.clients.iter().position(|client| client.family == family);
+            let client = client.expect("every vDisk has a client");
+            self.progress.readers.insert(client, (family, 0, 0));
+            self.read_back(client);
+        }
+    }
+
+    /// The next read of a reader, when its last one was answered.
+    pub fn read_back(&mut self, client: usize) {
+        let Some(&(family, run, at)) = self.progress.readers.get(&client) else { return };
+        let Some(place) = self.families[family].layout.runs.get(run).copied() else {
+            self.progress.readers.remove(&client);
+            return;
+        };
+        let len = READ_BACK_BLOCKS.min(place.blocks as u64 - at);
+        let next = if at + len == place.blocks as u64 { (family, run + 1, 0) } else { (family, run, at + len) };
+        self.progress.readers.insert(client, next);
+        let Some(owner) = self.control.families[family].owner else {
+            self.fail(format!("family {family} lost its owner while nothing failed"));
+            return;
+        };
+        self.coverage.count("read-back requests");
+        // Not at once: the shard is still in the step that answered the last read.
+        let (first, sectors) = ((place.real + at) * 8, len * 8);
+        self.queue.push(self.now + 1, Event::ReadBack { client, family, shard: owner, first, sectors });
+    }
+}

@@ -1,0 +1,283 @@
+//! What a seed is made of: a plan says which kinds of trouble there may be, the seed chooses everything else.
+//! Promises: parameters depend on plan and seed only. Fault classes are switched on and off per seed (swarm
+//! testing): a run with few kinds of fault reaches states that a run with all of them never does.
+
+use crate::coverage::Fault;
+use clap::ValueEnum;
+use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use weft_engine::Limits;
+use weft_engine::interface::Geometry;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
+pub enum Plan {
+    /// No faults; limits small or as in a node.
+    Calm,
+    /// Power cuts and killed processes.
+    Power,
+    /// Rot, slow, hung, missing and replaced drives.
+    Drives,
+    /// Loss, delay, repetition, partitions.
+    Network,
+    /// Owners move, also while the old one lives on.
+    Takeover,
+    /// Tiny drives: the pool runs full.
+    Full,
+    /// Anything, in random combinations.
+    Swarm,
+}
+
+impl Plan {
+    pub const ALL: [Plan; 7] =
+        [Plan::Calm, Plan::Power, Plan::Drives, Plan::Network, Plan::Takeover, Plan::Full, Plan::Swarm];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Plan::Calm => "calm",
+            Plan::Power => "power",
+            Plan::Drives => "drives",
+            Plan::Network => "network",
+            Plan::Takeover => "takeover",
+            Plan::Full => "full",
+            Plan::Swarm => "swarm",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Plan> {
+        Plan::ALL.into_iter().find(|plan| plan.name() == name)
+    }
+
+    fn faults(self) -> &'static [Fault] {
+        use Fault::*;
+        match self {
+            Plan::Calm => &[Settle],
+            Plan::Power => &[PowerCutNode, PowerCutAll, KillNode, KillAll, Settle, OwnerMove],
+            Plan::Drives => &[
+                UnreadableBlock,
+                FlipInStore,
+                FlipOnRead,
+                LostWrite,
+                MisdirectedWrite,
+                SlowDrive,
+                HungDrive,
+                MissingDrive,
+                ReplacedDrive,
+                GroupChange,
+                PowerCutNode,
+                KillNode,
+            ],
+            Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump],
+            Plan::Takeover => &[OwnerMove, StaleOwner, StoreCut, KillNode, PauseNode, Partition, NetworkWeather],
+            Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
+            Plan::Swarm => &Fault::ALL,
+        }
+    }
+}
+
+/// One vDisk of a run.
+#[derive(Clone, Debug)]
+pub struct FamilyPlan {
+    pub factor: u32,
+    pub blocks: usize,
+    /// Runs it is scattered over; 1 means dense.
+    pub runs: usize,
+    pub clients: usize,
+}
+
+/// How clients behave; the numbers are weights.
+#[derive(Clone, Debug)]
+pub struct LoadPlan {
+    pub read: u32,
+    pub write: u32,
+    pub zero: u32,
+    pub flush: u32,
+    pub extents: u32,
+    /// Percent of requests that are not whole blocks.
+    pub unaligned: u32,
+    /// Percent of writes that are part of a sequential stream.
+    pub stream: u32,
+    /// Percent of requests that go to the hot tenth.
+    pub hot: u32,
+    pub blocks_max: u32,
+    pub depth: usize,
+    /// Percent of trims that take a huge range.
+    pub huge_zero: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Parameters {
+    pub plan: Plan,
+    pub seed: u64,
+    pub nodes: usize,
+    pub shards: Vec<usize>,
+    pub drives: usize,
+    pub geometry: Geometry,
+    pub limits: Limits,
+    pub families: Vec<FamilyPlan>,
+    pub load: LoadPlan,
+    pub rounds: usize,
+    /// Virtual microseconds of trouble per round, and requests wanted in them.
+    pub round_us: u64,
+    pub requests: u64,
+    pub faults: Vec<Fault>,
+    pub fault_every_us: u64,
+    /// Whether drives may lose for good what they hold: then one drive per round is the victim.
+    pub destroys: bool,
+    pub network_us: u64,
+    pub detection_us: u64,
+    pub lease_us: u64,
+    pub order_us: u64,
+    /// Engine clocks begin anywhere.
+    pub clock_origin: u64,
+}
+
+impl Parameters {
+    pub fn of(plan: Plan, seed: u64) -> Self {
+        let mut rng = SmallRng::seed_from_u64(seed ^ (plan as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rng = &mut rng;
+        let mut faults = chosen_faults(plan, rng);
+        let destroys = faults.iter().any(|fault| fault.destroys());
+        if destroys {
+            // While one drive's copies are not to be trusted, no other may be away: a write that went to the
+            // bad drive alone, because the good one was out of reach, would rightly be lost.
+            faults.retain(|fault| {
+                use Fault::*;
+                !matches!(fault, PowerCutAll | KillAll | StoreCut | Partition | PauseNode)
+            });
+        }
+        let nodes = match plan {
+            Plan::Network | Plan::Takeover => rng.random_range(2..=4),
+            Plan::Drives => rng.random_range(1..=3),
+            _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
+        };
+        let shards: Vec<usize> = (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
+        let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
+        let shard_count: usize = shards.iter().sum();
+        if destroys && nodes == 1 {
+            drives = drives.max(3usize.div_ceil(shard_count));
+        }
+        let domains = if nodes == 1 { shard_count * drives } else { nodes };
+        let factor_max = domains.min(3) as u32;
+        let large = plan == Plan::Calm && rng.random_bool(0.3);
+        let geometry = if plan == Plan::Full {
+            Geometry { log: 4 << 20, data: rng.random_range(14..=24) << 20 }
+        } else if large {
+            Geometry { log: 32 << 20, data: 96 << 20 }
+        } else {
+            Geometry { log: *[4u64, 4, 8].choose(rng).expect("not empty") << 20, data: 48 << 20 }
+        };
+        let limits = if large { Limits::default() } else { varied_limits(rng) };
+        limits.check();
+        let capacity = geometry.data / 4096 * (shard_count * drives) as u64;
+        let families = chosen_families(plan, destroys, factor_max, capacity, domains, rng);
+        let load = LoadPlan {
+            read: rng.random_range(20..60),
+            write: rng.random_range(20..60),
+            zero: *[0, 2, 5, 15].choose(rng).expect("not empty"),
+            flush: 2,
+            extents: *[0, 1, 4].choose(rng).expect("not empty"),
+            unaligned: *[0, 5, 20].choose(rng).expect("not empty"),
+            stream: *[0, 10, 40].choose(rng).expect("not empty"),
+            hot: *[0, 30, 80].choose(rng).expect("not empty"),
+            blocks_max: *[1, 4, 16, 48].choose(rng).expect("not empty"),
+            depth: rng.random_range(1..=8),
+            huge_zero: *[0, 0, 10].choose(rng).expect("not empty"),
+        };
+        let rounds = rng.random_range(1..=3);
+        Self {
+            plan,
+            seed,
+            nodes,
+            shards,
+            drives,
+            geometry,
+            limits,
+            families,
+            load,
+            rounds,
+            round_us: rng.random_range(3_000_000..12_000_000),
+            requests: rng.random_range(1000..4000) / rounds as u64,
+            fault_every_us: rng.random_range(100_000..1_500_000),
+            faults,
+            destroys,
+            network_us: rng.random_range(20..500),
+            detection_us: rng.random_range(50_000..600_000),
+            lease_us: rng.random_range(200_000..800_000),
+            order_us: rng.random_range(100..5_000),
+            clock_origin: rng.random_range(0..1 << 40),
+        }
+    }
+
+    /// Whether this seed may do `fault`.
+    pub fn may(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+}
+
+fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
+    let share = if plan == Plan::Swarm { rng.random_range(0.1..0.6) } else { 0.7 };
+    let mut faults: Vec<Fault> = plan.faults().iter().copied().filter(|_| rng.random_bool(share)).collect();
+    if faults.is_empty() && plan != Plan::Calm {
+        faults.push(*plan.faults().choose(rng).expect("every plan but calm has faults"));
+    }
+    if plan != Plan::Calm {
+        // What administrators do at any time.
+        for fault in [Fault::FamilyGrow, Fault::FamilyCreate, Fault::FamilyDrop] {
+            if rng.random_bool(0.15) && !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
+    }
+    if plan == Plan::Swarm && rng.random_bool(0.5) {
+        // Half of all mixtures keep every byte that was durable: those may fail on any number of drives.
+        faults.retain(|fault| !fault.destroys());
+    }
+    faults
+}
+
+fn varied_limits(rng: &mut SmallRng) -> Limits {
+    let mut limits = Limits::small();
+    if rng.random_bool(0.5) {
+        limits.requests_max = *[8, 64, 256].choose(rng).expect("not empty");
+        limits.dirty_bytes_max = *[256u64 << 10, 512 << 10, 2 << 20].choose(rng).expect("not empty");
+        limits.drain_bytes_begin = limits.dirty_bytes_max / rng.random_range(2..16);
+        limits.drain_age_us = *[20_000, 200_000, 2_000_000].choose(rng).expect("not empty");
+        limits.drain_egroups_max = rng.random_range(1..=4);
+        limits.edits_max = *[64, 512, 4096].choose(rng).expect("not empty");
+        limits.pages_bytes_max = *[16usize << 10, 64 << 10, 1 << 20].choose(rng).expect("not empty");
+        limits.log_bytes_checkpoint = *[128u64 << 10, 512 << 10, 1 << 20].choose(rng).expect("not empty");
+        limits.frame_bytes_max = *[16usize << 10, 64 << 10, 256 << 10].choose(rng).expect("not empty");
+        limits.frames_in_flight = rng.random_range(1..=4);
+    }
+    limits
+}
+
+fn chosen_families(
+    plan: Plan,
+    destroys: bool,
+    factor_max: u32,
+    capacity: u64,
+    domains: usize,
+    rng: &mut SmallRng,
+) -> Vec<FamilyPlan> {
+    let count = rng.random_range(1..=4);
+    // What all copies of all vDisks may take, so that a pool that lost a domain still has room; a full
+    // pool is what another plan is for.
+    let share = if plan == Plan::Full {
+        capacity * rng.random_range(80..160) / 100
+    } else {
+        capacity * (domains as u64 - 1).max(1) / domains as u64 / 3
+    };
+    (0..count)
+        .map(|_| {
+            let factor_min = if destroys { 2.min(factor_max) } else { 1 };
+            let factor = rng.random_range(factor_min..=factor_max);
+            let most = (share / count / u64::from(factor)).max(64);
+            let most = if plan == Plan::Full { most } else { most.min(2048) };
+            let blocks = rng.random_range(most / 2..=most) as usize;
+            let runs = if rng.random_bool(0.3) { rng.random_range(2..=6) } else { 1 };
+            FamilyPlan { factor, blocks, runs, clients: rng.random_range(1..=3) }
+        })
+        .collect()
+}

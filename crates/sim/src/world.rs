@@ -1,0 +1,413 @@
+//! The pretend machine: nodes, shards, drives, a network and time, and the one loop that moves them.
+//! Promises: one thread, one source of randomness, one order of events: the same plan and seed is the same
+//! history, to the last byte. Leaves to others: what clients ask (`client`), what the control plane wants
+//! (`control`), what goes wrong (`atlas`), when it is over (`phase`).
+
+use crate::client::{Client, Family};
+use crate::control::Control;
+use crate::coverage::Coverage;
+use crate::drive::Drive;
+use crate::event::{Event, Queue};
+use crate::judge::registers::Moment;
+use crate::network::Network;
+use crate::phase::{Phase, Progress};
+use crate::plan::Parameters;
+use crate::requests::Requests;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use weft_engine::interface::{Area, DriveOperation, DriveWork};
+use weft_engine::message::Message;
+use weft_engine::shard::{Settings, Shard};
+use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
+
+/// A run that takes more events than this has got stuck in a circle.
+const EVENTS_MAX: u64 = 6_000_000;
+
+pub struct NodeState {
+    pub shards: std::ops::Range<usize>,
+    pub up: bool,
+    /// When it last went down or lost the config store.
+    pub away_since: Option<u64>,
+    /// What waits for a process that sleeps; None while it does not.
+    pub waiting: Option<Vec<Event>>,
+    pub pauses: u32,
+    /// Orders that wait until the config store can be reached again; None while it can.
+    pub store_cut: Option<Vec<(usize, u32, Order)>>,
+    pub store_cuts: u32,
+    /// Its lease has run out: it serves nothing until the store is reached again.
+    pub lease_over: bool,
+}
+
+pub struct ShardState {
+    pub node: usize,
+    pub engine: Option<Box<Shard>>,
+    pub incarnation: u32,
+    /// The time of the next planned wake-up.
+    wake: Option<u64>,
+    /// The engine's clock shows this much more than the world's.
+    pub clock_ahead: u64,
+    /// The version of the last view that arrived.
+    pub view: u64,
+}
+
+pub struct World {
+    pub parameters: Parameters,
+    pub now: u64,
+    moment: u64,
+    pub rng: SmallRng,
+    pub queue: Queue,
+    pub nodes: Vec<NodeState>,
+    pub shards: Vec<ShardState>,
+    pub drives: Vec<Drive>,
+    pub network: Network,
+    pub control: Control,
+    pub families: Vec<Family>,
+    pub clients: Vec<Client>,
+    pub requests: Requests,
+    pub coverage: Coverage,
+    pub phase: Phase,
+    pub progress: Progress,
+    /// The drive whose copies are not to be trusted in this round.
+    pub victim: Option<usize>,
+    pub failure: Option<String>,
+    pub trace: bool,
+    outputs: Outputs,
+    tokens: u64,
+}
+
+impl World {
+    pub fn new(parameters: Parameters, trace: bool) -> Self {
+        let rng = SmallRng::seed_from_u64(parameters.seed.wrapping_mul(31).wrapping_add(parameters.plan as u64));
+        let mut world = Self {
+            now: 1,
+            moment: 1,
+            rng,
+            queue: Queue::default(),
+            nodes: Vec::new(),
+            shards: Vec::new(),
+            drives: Vec::new(),
+            network: Network::new(parameters.network_us),
+            control: Control::default(),
+            families: Vec::new(),
+            clients: Vec::new(),
+            requests: Requests::default(),
+            coverage: Coverage::default(),
+            phase: Phase::Starting,
+            progress: Progress::new(),
+            victim: None,
+            failure: None,
+            trace,
+            outputs: Outputs::default(),
+            tokens: 0,
+            parameters,
+        };
+        world.build();
+        world
+    }
+
+    fn build(&mut self) {
+        for node in 0..self.parameters.nodes {
+            let first = self.shards.len();
+            for _ in 0..self.parameters.shards[node] {
+                let shard = self.shards.len();
+                let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
+                self.shards.push(ShardState { node, engine: None, incarnation: 0, wake: None, clock_ahead, view: 0 });
+                for _ in 0..self.parameters.drives {
+                    self.add_drive(shard);
+                }
+            }
+            self.nodes.push(NodeState {
+                shards: first..self.shards.len(),
+                up: false,
+                away_since: None,
+                waiting: None,
+                pauses: 0,
+                store_cut: None,
+                store_cuts: 0,
+                lease_over: false,
+            });
+        }
+        self.network.set_shards(self.shards.len());
+        self.make_groups();
+        for plan in self.parameters.families.clone() {
+            self.create_family(&plan);
+        }
+        for node in 0..self.nodes.len() {
+            let delay = self.rng.random_range(0..2_000);
+            self.queue.push(self.now + delay, Event::NodeStarts(node));
+        }
+        self.queue.push(self.now + 1_000, Event::ControlTick);
+        self.queue.push(self.now + 1_000, Event::PhaseTick);
+    }
+
+    /// A new, empty drive at `shard`.
+    pub fn add_drive(&mut self, shard: usize) -> DriveId {
+        let drive = DriveId(self.drives.len() as u32);
+        self.drives.push(Drive::new(shard, self.parameters.geometry));
+        let node = self.shards[shard].node;
+        let domain = if self.parameters.nodes == 1 { drive.0 } else { node as u32 };
+        self.control.add_drive(shard, domain);
+        drive
+    }
+
+    /// A point in history that is unlike any other.
+    pub fn moment(&mut self) -> Moment {
+        self.moment += 1;
+        Moment(self.moment)
+    }
+
+    /// The first failure is the one that counts.
+    pub fn fail(&mut self, what: String) {
+        if self.failure.is_none() {
+            self.failure = Some(format!("at {} us, event {}: {what}", self.now, self.coverage.events));
+        }
+    }
+
+    /// Runs until the phases are through or something failed.
+    pub fn run(&mut self) {
+        while self.failure.is_none() && self.phase != Phase::Over {
+            let Some((time, event)) = self.queue.pop() else {
+                self.fail("nothing will ever happen again".into());
+                break;
+            };
+            self.now = self.now.max(time);
+            self.coverage.events += 1;
+            if self.coverage.events > EVENTS_MAX {
+                self.fail(format!("more than {EVENTS_MAX} events: something goes round in a circle"));
+            }
+            self.happen(event);
+        }
+        self.coverage.seeds = 1;
+        self.coverage.virtual_us = self.now;
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Input { shard, incarnation, input } => self.deliver(shard, incarnation, input),
+            Event::DriveEnds { drive, operation, cuts } => self.drive_ends(drive, operation, cuts),
+            Event::Wake { shard, incarnation } => self.wake(shard, incarnation),
+            Event::Order { shard, incarnation, order } => self.order_arrives(shard, incarnation, order),
+            Event::Notice { shard, incarnation, notice } => self.notice_arrives(shard, incarnation, notice),
+            Event::Client(client) => self.client_asks(client),
+            Event::Fault => self.fault(),
+            Event::NodeStarts(node) => self.node_starts(node),
+            Event::NodeWakes { node, pause } => self.node_wakes(node, pause),
+            Event::ReadBack { client, family, shard, first, sectors } => {
+                self.ask_read(client, family, shard, first, sectors);
+            }
+            Event::StoreHeals(node) => self.store_heals(node),
+            Event::LeaseEnds { node, cut } => self.lease_ends(node, cut),
+            Event::DriveReturns(drive) => self.drives[drive].gone = false,
+            Event::DriveReplaced(drive) => self.drive_replaced(drive),
+            Event::ControlTick => self.control_tick(),
+            Event::PhaseTick => self.phase_tick(),
+        }
+    }
+
+    /// Where what comes to a shard has to wait, if its process sleeps.
+    fn waiting(&mut self, shard: usize) -> Option<&mut Vec<Event>> {
+        self.nodes[self.shards[shard].node].waiting.as_mut()
+    }
+
+    /// A process that slept goes on: first it looks at its lease, then at what came in the meantime.
+    pub fn node_wakes(&mut self, node: usize, pause: u32) {
+        if self.nodes[node].pauses != pause {
+            return;
+        }
+        let Some(waiting) = self.nodes[node].waiting.take() else { return };
+        if self.nodes[node].lease_over {
+            self.close_all_families(node);
+        }
+        for event in waiting {
+            match event {
+                // It had come before, whatever has become of the link to the store since.
+                Event::Order { shard, incarnation, order } => self.order_received(shard, incarnation, order),
+                event => self.happen(event),
+            }
+        }
+    }
+
+    /// Gives `input` to a shard, unless the process it was meant for is dead.
+    pub fn deliver(&mut self, shard: usize, incarnation: u32, input: Input) {
+        if self.shards[shard].incarnation != incarnation || self.shards[shard].engine.is_none() {
+            return;
+        }
+        if let Some(waiting) = self.waiting(shard) {
+            waiting.push(Event::Input { shard, incarnation, input });
+            return;
+        }
+        self.step(shard, input);
+    }
+
+    fn step(&mut self, shard: usize, input: Input) {
+        if self.trace {
+            self.trace_input(shard, &input);
+        }
+        let state = &mut self.shards[shard];
+        let engine = state.engine.as_mut().expect("only living shards are stepped");
+        let now = Time(self.now + state.clock_ahead);
+        let mut outputs = std::mem::take(&mut self.outputs);
+        engine.step(now, input, &mut outputs);
+        self.coverage.steps += 1;
+        if self.trace {
+            self.trace_outputs(shard, &outputs);
+        }
+        for operation in outputs.operations.drain(..) {
+            self.submit(shard, operation);
+        }
+        for (to, message) in outputs.messages.drain(..) {
+            self.send(shard, to, message);
+        }
+        for (ticket, reply) in outputs.replies.drain(..) {
+            self.replied(shard, ticket, reply);
+        }
+        for notice in outputs.notices.drain(..) {
+            self.noticed(shard, notice);
+        }
+        self.outputs = outputs;
+        self.plan_wake(shard);
+    }
+
+    pub fn plan_wake(&mut self, shard: usize) {
+        let state = &mut self.shards[shard];
+        let Some(wanted) = state.engine.as_ref().and_then(|engine| engine.wake_at()) else { return };
+        // A wish in the past is granted a microsecond from now.
+        let time = wanted.0.saturating_sub(state.clock_ahead).max(self.now + 1);
+        if state.wake.is_none_or(|planned| time < planned) {
+            state.wake = Some(time);
+            self.queue.push(time, Event::Wake { shard, incarnation: state.incarnation });
+        }
+    }
+
+    fn wake(&mut self, shard: usize, incarnation: u32) {
+        let state = &mut self.shards[shard];
+        if state.incarnation != incarnation || state.engine.is_none() || state.wake.is_none_or(|at| at > self.now) {
+            return;
+        }
+        if let Some(waiting) = self.waiting(shard) {
+            waiting.push(Event::Wake { shard, incarnation });
+            return;
+        }
+        self.shards[shard].wake = None;
+        let clock = self.now + self.shards[shard].clock_ahead;
+        let wanted = self.shards[shard].engine.as_ref().and_then(|engine| engine.wake_at());
+        if wanted.is_some_and(|wanted| wanted.0 <= clock) {
+            self.step(shard, Input::Wake);
+        } else {
+            self.plan_wake(shard);
+        }
+    }
+
+    fn submit(&mut self, shard: usize, operation: DriveOperation) {
+        let drive = operation.drive.0 as usize;
+        assert_eq!(self.drives[drive].shard, shard, "a shard uses its own drives");
+        let incarnation = self.shards[shard].incarnation;
+        if operation.area == Area::Log && matches!(operation.work, DriveWork::Write { .. }) {
+            self.coverage.count("log frames written");
+        }
+        let state = &mut self.drives[drive];
+        let (slot, time) =
+            state.submit(incarnation, operation.token, operation.area, operation.work, &mut self.rng);
+        let event = Event::DriveEnds { drive, operation: slot, cuts: state.cuts };
+        self.queue.push(self.now + time, event);
+    }
+
+    fn drive_ends(&mut self, drive: usize, operation: usize, cuts: u32) {
+        let state = &mut self.drives[drive];
+        if state.cuts != cuts {
+            return;
+        }
+        if state.hung_until > self.now {
+            let time = state.hung_until + self.rng.random_range(0..1_000);
+            self.queue.push(time, Event::DriveEnds { drive, operation, cuts });
+            return;
+        }
+        let (flight, result) = state.end(operation, &mut self.rng, &mut self.coverage);
+        let shard = state.shard;
+        self.deliver(shard, flight.incarnation, Input::DriveDone { token: flight.token, result });
+    }
+
+    fn send(&mut self, from: usize, to: ShardId, message: Message) {
+        let to = to.0 as usize;
+        assert!(to < self.shards.len(), "messages go to shards that are");
+        let (from_node, to_node) = (self.shards[from].node, self.shards[to].node);
+        let incarnation = self.shards[to].incarnation;
+        let arrive = |message| Event::Input {
+            shard: to,
+            incarnation,
+            input: Input::Message { from: ShardId(from as u32), message },
+        };
+        if from_node == to_node {
+            let time = self.network.inside(self.now, from, to, &mut self.rng);
+            self.queue.push(time, arrive(message));
+            return;
+        }
+        let delivery = self.network.between(self.now, from_node, to_node, &mut self.rng);
+        if let Some(again) = delivery.again {
+            self.coverage.count("messages repeated");
+            self.queue.push(again, arrive(message.clone()));
+        }
+        match delivery.first {
+            Some(time) => self.queue.push(time, arrive(message)),
+            None => self.coverage.count("messages lost"),
+        }
+    }
+
+    /// Gives a client's request to a shard; the ticket names it.
+    pub fn request(&mut self, shard: usize, ticket: Ticket, family: weft_engine::FamilyId, request: Request) {
+        let incarnation = self.shards[shard].incarnation;
+        self.deliver(shard, incarnation, Input::Request { ticket, family, request });
+    }
+
+    /// A process starts: new engines that know nothing, and the orders that tell them what is theirs.
+    pub fn node_starts(&mut self, node: usize) {
+        if self.nodes[node].up {
+            return;
+        }
+        self.nodes[node].up = true;
+        if self.nodes[node].store_cut.is_none() {
+            self.nodes[node].away_since = None;
+        }
+        self.coverage.count("nodes started");
+        for shard in self.nodes[node].shards.clone() {
+            self.tokens += 1;
+            let settings = Settings {
+                shard: ShardId(shard as u32),
+                seed: self.parameters.seed.wrapping_mul(1_000_003).wrapping_add(self.tokens),
+                limits: self.parameters.limits.clone(),
+            };
+            let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
+            let state = &mut self.shards[shard];
+            state.engine = Some(Box::new(Shard::new(settings)));
+            state.wake = None;
+            state.view = 0;
+            state.clock_ahead = clock_ahead;
+        }
+        self.node_registers(node);
+    }
+
+    /// A process dies, with the power of its drives if `cut`.
+    pub fn node_stops(&mut self, node: usize, cut: Option<crate::platter::Mood>) {
+        if !self.nodes[node].up {
+            return;
+        }
+        self.nodes[node].up = false;
+        self.nodes[node].waiting = None;
+        self.nodes[node].away_since.get_or_insert(self.now);
+        for shard in self.nodes[node].shards.clone() {
+            self.shards[shard].engine = None;
+            self.shards[shard].incarnation += 1;
+            self.forget_requests_of(shard);
+            self.control.shard_died(shard);
+        }
+        for drive in 0..self.drives.len() {
+            if self.nodes[node].shards.contains(&self.drives[drive].shard) {
+                let state = &mut self.drives[drive];
+                match cut {
+                    Some(mood) => state.power_cut(mood, &mut self.rng),
+                    None => state.process_dies(&mut self.rng),
+                }
+            }
+        }
+    }
+}

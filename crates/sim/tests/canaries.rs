@@ -1,0 +1,61 @@
+//! Bugs planted in the engine on purpose: each must be caught, and the seed that catches it must pass
+//! without the bug. So the judges are known to see.
+#![cfg(feature = "sabotage")]
+
+use weft_engine::sabotage::{Bug, set};
+use weft_sim::plan::Plan;
+use weft_sim::run::run;
+
+/// Seeds tried per plan before a canary counts as dead.
+const SEEDS: u64 = 150;
+
+fn is_caught(bug: Bug, plans: &[Plan]) {
+    for seed in 1..=SEEDS {
+        for &plan in plans {
+            set(Some(bug));
+            let with = run(plan, seed, false);
+            set(None);
+            let Some(failure) = with.failure else { continue };
+            println!("{bug:?}: caught by plan {} seed {seed}: {failure}", plan.name());
+            let without = run(plan, seed, false);
+            assert_eq!(without.failure, None, "seed {seed} of {} fails also without {bug:?}", plan.name());
+            return;
+        }
+    }
+    panic!("{bug:?} was not caught by {SEEDS} seeds of {plans:?}");
+}
+
+#[test]
+fn acknowledging_before_the_flush_is_caught() {
+    is_caught(Bug::AckBeforeFlush, &[Plan::Power, Plan::Calm]);
+}
+
+#[test]
+fn a_flush_that_counts_writes_in_flight_is_caught() {
+    is_caught(Bug::FlushCoversInFlight, &[Plan::Power, Plan::Swarm]);
+}
+
+#[test]
+fn a_keeper_that_lets_old_owners_write_is_caught() {
+    is_caught(Bug::StaleEpochAccepted, &[Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
+fn a_checksum_that_nobody_looks_at_is_caught() {
+    is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
+}
+
+#[test]
+fn a_map_record_before_its_egroup_is_caught() {
+    is_caught(Bug::MapBeforeData, &[Plan::Power, Plan::Swarm]);
+}
+
+#[test]
+fn trimming_what_is_still_needed_is_caught() {
+    is_caught(Bug::TrimTooEarly, &[Plan::Power, Plan::Takeover]);
+}
+
+#[test]
+fn space_that_is_never_given_back_is_caught() {
+    is_caught(Bug::SpaceLeak, &[Plan::Calm, Plan::Full]);
+}

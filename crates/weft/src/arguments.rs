@@ -1,0 +1,306 @@
+//! The command line: what may be said, with the help that teaches it.
+
+use crate::size;
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "weft",
+    version,
+    about = "Virtual disks on ordinary drives, and a lab that measures any storage",
+    arg_required_else_help = true,
+    after_help = "Examples:
+  weft up --dir ./weft-data --drive-size 16G         run a node on one file-backed drive
+  weft vdisk create vol1 --size 8G                   make a virtual disk
+  weft vdisk export vol1 --nbd unix:/run/vol1.sock   serve it to NBD clients
+  weft vdisk attach vol1                             make it a block device of this machine
+  weft lab run four-corners --target weft:vol1 --target file:./raw.img --out ./report
+  weft check ./weft-data                             verify everything while the node is stopped
+
+Exit codes: 0 done, 1 failed, 2 bad input. Errors are one line on stderr."
+)]
+pub struct Arguments {
+    /// Print JSON instead of text for people
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a node in the foreground; Ctrl-C stops it cleanly
+    Up(UpArguments),
+    /// Stop a running node cleanly
+    Down(Place),
+    /// Say how a node is: drives, vDisks, trouble
+    Status(Place),
+    /// Create, list, change, export and attach virtual disks
+    #[command(subcommand)]
+    Vdisk(VdiskCommand),
+    /// Counters of drives, shards and vDisks
+    Stats(StatsArguments),
+    /// Look at what lies on the drives of a stopped node
+    Inspect(crate::inspect::InspectArgs),
+    /// Verify everything on the drives of a stopped node; changes nothing
+    Check(crate::check::CheckArgs),
+    /// Measure storage: Weft, files, devices, anything that speaks NBD
+    #[command(subcommand)]
+    Lab(LabCommand),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  weft completions bash > /etc/bash_completion.d/weft")]
+    Completions { shell: clap_complete::Shell },
+}
+
+/// Where the node is.
+#[derive(Args, Debug, Clone)]
+pub struct Place {
+    /// Directory of the node
+    #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Address of the node's API, instead of looking it up in the directory
+    #[arg(long, value_name = "ADDR")]
+    pub api: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  weft up --dir ./weft-data                            one file-backed drive of 16G, one copy of everything
+  weft up --dir ./weft-data --drives 3                 three drives, every byte on two of them
+  weft up --dir ./weft-data --drive /dev/sdb --drive /dev/sdc
+  weft up --dir ./weft-data --replace-lost             a drive is gone for good: rebuild its copies on the others
+
+With one drive the replication factor is 1: data survives a crash or power cut, but not the loss of the drive.
+WEFT_LOG sets what is logged to stderr (error, warn, info, debug).")]
+pub struct UpArguments {
+    /// Directory for the config, the API address and file-backed drives; made if it is not there
+    #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How many file-backed drives to have; more than before adds drives [default: 1 without --drive]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub drives: Option<u32>,
+    /// Size of each file-backed drive that is made now
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size::parse)]
+    pub drive_size: u64,
+    /// Use this block device as a drive (may be repeated)
+    #[arg(long, value_name = "PATH")]
+    pub drive: Vec<PathBuf>,
+    /// Copies of everything on new vDisks [default: 2, or 1 with one drive]
+    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
+    pub rf: Option<u32>,
+    /// Engine threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub shards: u32,
+    /// Address of the HTTP API; port 0 takes any free one [default: 127.0.0.1:7070, or a free port]
+    #[arg(long, value_name = "ADDR")]
+    pub api: Option<SocketAddr>,
+    /// Take devices that hold something else; what they hold is destroyed
+    #[arg(long)]
+    pub force: bool,
+    /// Treat drives that are missing as gone for good, and rebuild their copies on the others
+    #[arg(long)]
+    pub replace_lost: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum VdiskCommand {
+    /// Make a vDisk
+    #[command(after_help = "Example:\n  weft vdisk create vol1 --size 8G --rf 2")]
+    Create {
+        /// Letters, digits, dot, dash, underscore; at most 63
+        name: String,
+        /// For example 8G, 512M, 1T; only what is written takes space
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        size: u64,
+        /// Copies of everything, on distinct drives [default: the node's]
+        #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
+        rf: Option<u32>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List vDisks
+    Ls {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Tell everything about one vDisk
+    Show {
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change the size; connections made later see it
+    #[command(after_help = "Example:\n  weft vdisk resize vol1 --size 16G")]
+    Resize {
+        name: String,
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        size: u64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Delete a vDisk and everything on it
+    Rm {
+        name: String,
+        /// Also while it is exported
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Serve a vDisk to NBD clients, now and after every restart of the node
+    #[command(after_help = "Examples:
+  weft vdisk export vol1 --nbd unix:/run/vol1.sock
+  weft vdisk export vol1 --nbd tcp:127.0.0.1:10809 --read-only
+
+Several vDisks may share one TCP address: clients choose by export name.")]
+    Export {
+        name: String,
+        /// unix:PATH or tcp:ADDRESS:PORT
+        #[arg(long, value_name = "WHERE")]
+        nbd: String,
+        #[arg(long)]
+        read_only: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Stop serving a vDisk to NBD clients
+    Unexport {
+        name: String,
+        /// Only this address [default: all of them]
+        #[arg(long, value_name = "WHERE")]
+        nbd: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make a vDisk a block device of this machine, and print the device
+    #[command(after_help = "Example:\n  mkfs.ext4 $(weft vdisk attach vol1)")]
+    Attach {
+        name: String,
+        #[arg(long)]
+        read_only: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Take the block device away; unmount it before
+    Detach {
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct StatsArguments {
+    /// Only this vDisk
+    pub vdisk: Option<String>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum LabCommand {
+    /// Run a scenario on one or more targets, and compare them
+    #[command(after_help = "Targets:
+  weft:NAME                          a vDisk of the node of --dir; it must be exported
+  nbd+unix:///NAME?socket=PATH       any NBD server on a Unix socket
+  nbd://HOST:PORT/EXPORT             any NBD server on TCP
+  file:PATH                          a file, made when it is not there
+  /dev/...                           a block device
+  LABEL=TARGET                       any of these under a name of its own in the tables
+NBD targets may end in ,pid=N (the server's process, for its CPU and memory) and ,durable=always, ,durable=flush
+or ,durable=URI (how a durable write is asked of it).
+
+The first target is what the others are compared with, unless --baseline names another by its label.
+A file or device that holds something else is refused unless --destroy is given.
+
+Example:
+  weft lab run four-corners --target file:./raw.img --target weft:vol1 --out ./report")]
+    Run(LabRunArguments),
+    /// Write the report of a finished run again
+    Report { dir: PathBuf },
+    /// Show the load profiles: the fio jobs that the scenarios are made of
+    Profiles,
+}
+
+#[derive(Args, Debug)]
+pub struct LabRunArguments {
+    /// The scenario
+    #[arg(default_value = "four-corners")]
+    pub scenario: String,
+    /// What to measure (may be repeated)
+    #[arg(long, required = true, value_name = "TARGET")]
+    pub target: Vec<String>,
+    /// Directory for raw samples, results and the report
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// How much of each target is used [default: chosen by the scenario]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// Seconds of each measurement
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    pub runtime: Option<u32>,
+    /// Requests outstanding
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub depth: Option<u32>,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: Option<u32>,
+    /// The target that ratios refer to
+    #[arg(long, value_name = "TARGET")]
+    pub baseline: Option<String>,
+    /// Which rows: the four corners, or the longer table of docs/benchmarks.md
+    #[arg(long, value_enum, default_value_t = Rows::Corners)]
+    pub rows: Rows,
+    /// Whether the touched range is written before anything is measured
+    #[arg(long, value_enum, default_value_t = Fill::Always)]
+    pub prefill: Fill,
+    /// Seconds of random reads before the first measurement
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
+    pub warm_up: Option<u32>,
+    /// Seconds of rest after each measurement
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
+    pub idle: Option<u32>,
+    /// Seed of fio's random offsets
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Measure also where something else lies: it is overwritten
+    #[arg(long)]
+    pub destroy: bool,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Rows {
+    Corners,
+    Table,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+pub enum Fill {
+    Always,
+    /// Only if no earlier run has filled the target as far
+    IfNeeded,
+    Never,
+}
+
+impl From<Rows> for weft_lab::RowSet {
+    fn from(rows: Rows) -> Self {
+        match rows {
+            Rows::Corners => Self::Corners,
+            Rows::Table => Self::Table,
+        }
+    }
+}
+
+impl From<Fill> for weft_lab::Prefill {
+    fn from(fill: Fill) -> Self {
+        match fill {
+            Fill::Always => Self::Always,
+            Fill::IfNeeded => Self::IfNeeded,
+            Fill::Never => Self::Never,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Whether everything that the map of a vDisk names is there, in as many copies as it should be, and only once.
+//! Leaves to others: finding the map (`family`), verifying units (`units`).
+
+use super::contents::Contents;
+use super::family::{Family, Group};
+use super::findings::Findings;
+use super::units::{self, Damaged};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::formats::record::PageKind;
+use weft_engine::{Block, DriveId, EgroupId, GroupId};
+
+/// A run of mapped blocks in an egroup.
+struct Mapped {
+    unit: u32,
+    count: u32,
+    block: Block,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub struct Counted {
+    pub leaves: u64,
+    pub mapped_blocks: u64,
+    /// Egroups with mapped blocks or pages in use.
+    pub egroups: u64,
+    /// Copies of egroups compared with the map.
+    pub copies: u64,
+    pub orphans: u64,
+    pub orphan_bytes: u64,
+}
+
+struct Check<'a> {
+    family: &'a Family<'a>,
+    damaged: &'a BTreeMap<DriveId, Damaged>,
+    counted: Counted,
+}
+
+/// Walks the whole map.
+pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &mut Findings) -> Counted {
+    let mut check = Check { family, damaged, counted: Counted::default() };
+    let by_egroup = check.walk(findings);
+    for (egroup, runs) in &by_egroup {
+        check.data_egroup(*egroup, runs, findings);
+    }
+    check.map_egroups(findings);
+    check.orphans(findings);
+    check.counted
+}
+
+impl Check<'_> {
+    fn problem(&self, findings: &mut Findings, kind: &'static str, drive: Option<DriveId>, text: String) {
+        findings.problem(kind, drive, Some(self.family.name), text);
+    }
+
+    /// Reads all leaves. Gives the mapped blocks by egroup, and compares live counts of the checkpoint.
+    fn walk(&mut self, findings: &mut Findings) -> BTreeMap<EgroupId, Vec<Mapped>> {
+        let family = self.family;
+        let mut by_egroup: BTreeMap<EgroupId, Vec<Mapped>> = BTreeMap::new();
+        let mut live: BTreeMap<EgroupId, u32> = BTreeMap::new();
+        let mut all_leaves = true;
+        let mut put = |block, count, egroup, unit| {
+            by_egroup.entry(egroup).or_default().push(Mapped { unit, count, block });
+        };
+        for (kind, number, place) in family.index.iter() {
+            if kind != PageKind::Leaf {
+                continue;
+            }
+            let leaf = match family.leaf(number, place) {
+                Ok(leaf) => leaf,
+                Err(reason) => {
+                    all_leaves = false;
+                    let first = number * weft_engine::limits::LEAF_BLOCKS;
+                    let text = format!("leaf page {number} (blocks from {first} on) is lost: {reason}");
+                    self.problem(findings, "leaf_page_lost", None, text);
+                    continue;
+                }
+            };
+            self.counted.leaves += 1;
+            for run in leaf.iter() {
+                *live.entry(run.egroup).or_default() += run.count();
+            }
+            family.mapped(&leaf, number, &mut put);
+        }
+        family.mapped_since(&mut put);
+        if all_leaves && !findings.counts.contains_key("directory_page_lost") {
+            self.compare_live(&live, findings);
+        }
+        by_egroup
+    }
+
+    /// The directory pages tell how many units of each egroup the leaf pages name.
+    fn compare_live(&self, live: &BTreeMap<EgroupId, u32>, findings: &mut Findings) {
+        for (egroup, entry) in self.family.directory.iter() {
+            let counted = live.get(&egroup).copied().unwrap_or(0);
+            if entry.live != counted {
+                let text =
+                    format!("egroup {egroup} has {counted} live units, but the directory says {}", entry.live);
+                self.problem(findings, "live_count_wrong", None, text);
+            }
+        }
+        let Some((seq, checkpoint)) = &self.family.checkpoint else { return };
+        let total: u64 = live.values().map(|&count| u64::from(count)).sum();
+        if checkpoint.mapped != total {
+            let text =
+                format!("checkpoint {seq} tells of {} mapped blocks, the leaves of {total}", checkpoint.mapped);
+            self.problem(findings, "mapped_count_wrong", None, text);
+        }
+    }
+
+    fn data_egroup(&mut self, egroup: EgroupId, runs: &[Mapped], findings: &mut Findings) {
+        let Some(entry) = self.family.directory.get(egroup) else {
+            let block = runs[0].block;
+            let text = format!("block {block} is mapped to egroup {egroup}, which the directory does not know");
+            return self.problem(findings, "egroup_unknown", None, text);
+        };
+        let mut owner: Vec<Option<Block>> = vec![None; entry.units as usize];
+        for run in runs {
+            for index in 0..run.count {
+                let (unit, block) = (run.unit + index, run.block.plus(u64::from(index)));
+                let Some(place) = owner.get_mut(unit as usize) else {
+                    let text = format!("block {block} is mapped to unit {unit} of egroup {egroup}, which has fewer");
+                    self.problem(findings, "unit_outside", None, text);
+                    continue;
+                };
+                if let Some(other) = place.replace(block) {
+                    let text = format!("blocks {other} and {block} are both mapped to unit {unit} of egroup {egroup}");
+                    self.problem(findings, "unit_shared", None, text);
+                }
+                self.counted.mapped_blocks += 1;
+            }
+        }
+        let used: Vec<(u32, Option<Block>)> =
+            (0..).zip(&owner).filter(|(_, block)| block.is_some()).map(|(unit, block)| (unit, *block)).collect();
+        self.copies(egroup, entry.group, entry.units, &used, findings);
+    }
+
+    /// The egroups of pages: what the index says to be in use.
+    fn map_egroups(&mut self, findings: &mut Findings) {
+        let family = self.family;
+        let pages = family.index.iter().map(|(_, _, place)| place);
+        let chunks = family.index.chunks();
+        let mut used: BTreeMap<EgroupId, BTreeSet<u32>> = BTreeMap::new();
+        for place in pages.chain(chunks.iter().map(|named| named.place)) {
+            for unit in place.unit..place.unit + place.units {
+                if !used.entry(place.egroup).or_default().insert(unit) {
+                    let text = format!("two pages lie at unit {unit} of egroup {}", place.egroup);
+                    self.problem(findings, "unit_shared", None, text);
+                }
+            }
+        }
+        for (egroup, units) in used {
+            let Some(named) = family.map_egroups.get(&egroup) else {
+                let text = format!("pages lie in egroup {egroup}, which the checkpoint does not name");
+                self.problem(findings, "egroup_unknown", None, text);
+                continue;
+            };
+            let used: Vec<(u32, Option<Block>)> = units.into_iter().map(|unit| (unit, None)).collect();
+            self.copies(egroup, named.group, named.units, &used, findings);
+        }
+    }
+
+    /// Every unit in use is sound on every member of the group.
+    fn copies(
+        &mut self,
+        egroup: EgroupId,
+        group: GroupId,
+        units: u32,
+        used: &[(u32, Option<Block>)],
+        findings: &mut Findings,
+    ) {
+        self.counted.egroups += 1;
+        let Some(view) = self.family.groups.get(&group) else {
+            let text = format!("egroup {egroup} is in group {group}, which the config store does not know");
+            return self.problem(findings, "group_unknown", None, text);
+        };
+        let name = (self.family.id(), egroup);
+        for drive in &view.members {
+            // What a drive that cannot be read lacks is told once, for the drive.
+            let Some(contents) = self.family.drives.get(drive) else { continue };
+            self.counted.copies += 1;
+            let Some(page) = contents.egroups.get(&name) else {
+                let text = format!("the copy of egroup {egroup} is missing here");
+                self.problem(findings, "copy_missing", Some(*drive), text);
+                continue;
+            };
+            if page.units() != units {
+                let text = format!("egroup {egroup} has {} units here and should have {units}", page.units());
+                self.problem(findings, "copy_wrong", Some(*drive), text);
+                continue;
+            }
+            let blocks = units::trailer(contents, page).unwrap_or_default();
+            for (unit, block) in used {
+                let (Some(block), Some(written_for)) = (block, blocks.get(*unit as usize)) else { continue };
+                if block.0 != *written_for {
+                    let text = format!(
+                        "unit {unit} of egroup {egroup} was written for block {written_for}, but the map says {block}"
+                    );
+                    self.problem(findings, "unit_of_another_block", Some(*drive), text);
+                }
+            }
+        }
+        self.lost_units(egroup, view, used, findings);
+    }
+
+    fn lost_units(
+        &self,
+        egroup: EgroupId,
+        group: &Group,
+        used: &[(u32, Option<Block>)],
+        findings: &mut Findings,
+    ) {
+        let name = (self.family.id(), egroup);
+        let holders: Vec<&Contents> = group
+            .holders()
+            .iter()
+            .filter_map(|drive| self.family.drives.get(drive))
+            .filter(|contents| contents.egroups.contains_key(&name))
+            .collect();
+        for (unit, block) in used {
+            let sound = |contents: &&Contents| {
+                contents.egroups[&name].units() > *unit && self.damaged[&contents.drive].is_sound(&name, *unit)
+            };
+            if holders.iter().any(sound) {
+                continue;
+            }
+            let what = block.map_or("a page of the map".to_string(), |block| format!("block {block}"));
+            let text = format!("{what} (egroup {egroup}, unit {unit}) is sound on no drive that can be read");
+            self.problem(findings, "block_lost", None, text);
+        }
+    }
+
+    /// Egroups of the family that nothing names.
+    fn orphans(&mut self, findings: &mut Findings) {
+        let family = self.family;
+        for contents in family.drives.values() {
+            for ((owner, egroup), page) in &contents.egroups {
+                let known = family.directory.contains(*egroup) || family.map_egroups.contains_key(egroup);
+                if *owner == family.id() && !known {
+                    self.counted.orphans += 1;
+                    self.counted.orphan_bytes += page.blocks() * weft_engine::buffer::BLOCK as u64;
+                }
+            }
+        }
+        if self.counted.orphans > 0 {
+            let text = format!(
+                "{} egroups are named by nothing (written or replaced shortly before the end); the node deletes them",
+                self.counted.orphans
+            );
+            findings.note("orphans", None, Some(family.name), text);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! One vDisk at rest, opened as an owner would open it: newest checkpoint, pages, then the records behind it.
+//! Promises: reads only; what is missing or damaged is told, and the rest is still looked at.
+//! Leaves to others: copies of what the map names (`copies`).
+
+use super::contents::Contents;
+use super::findings::Findings;
+use super::held::{self, Held, HeldRecord};
+use super::units;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::formats::frame::RecordKind;
+use weft_engine::formats::record::{Body, Checkpoint, MapRecord, NamedEgroup, PageKind, PagePlace, Record};
+use weft_engine::interface::{FamilyRecord, Segment};
+use weft_engine::limits::EGROUP_UNITS;
+use weft_engine::map::directory::Directory;
+use weft_engine::map::edits::{Edits, Place};
+use weft_engine::map::index::PageIndex;
+use weft_engine::map::leaf::Leaf;
+use weft_engine::{Block, DriveId, EgroupId, FamilyId, GroupId, Seq};
+use weft_node::offline::{FamilyConfig, GroupRecord};
+
+pub struct Family<'a> {
+    pub name: &'a str,
+    pub record: FamilyRecord,
+    pub drives: &'a BTreeMap<DriveId, Contents>,
+    /// The drives that hold the egroups of a group, former members last.
+    pub groups: BTreeMap<GroupId, Group>,
+    pub checkpoint: Option<(Seq, Checkpoint)>,
+    pub index: PageIndex,
+    /// Egroups of data, as of the checkpoint and as named since.
+    pub directory: Directory,
+    /// Of those, the ones named since.
+    pub fresh: BTreeSet<EgroupId>,
+    pub map_egroups: BTreeMap<EgroupId, NamedEgroup>,
+    /// What was changed since the checkpoint.
+    pub edits: Edits,
+    /// The last record that every member holds.
+    pub acknowledged: Seq,
+    /// The last record that any member holds.
+    pub end: Seq,
+    pub replayed: u64,
+    /// Bytes of data in replayed records, drained or not.
+    pub replayed_bytes: u64,
+}
+
+pub struct Group {
+    pub members: Vec<DriveId>,
+    pub former: Vec<DriveId>,
+}
+
+impl Group {
+    /// Everybody who may have a copy.
+    pub fn holders(&self) -> Vec<DriveId> {
+        self.members.iter().chain(&self.former).copied().collect()
+    }
+}
+
+/// What each drive holds of this family's log, as an owner would be told when it fences them.
+type HeldBy = BTreeMap<DriveId, BTreeMap<Seq, HeldRecord>>;
+
+impl<'a> Family<'a> {
+    pub fn read(
+        config: &'a FamilyConfig,
+        groups: &[GroupRecord],
+        drives: &'a BTreeMap<DriveId, Contents>,
+        findings: &mut Findings,
+    ) -> Family<'a> {
+        let groups = groups.iter().map(|group| {
+            let view = group.view();
+            (group.id(), Group { members: view.members, former: view.former })
+        });
+        let mut family = Family {
+            name: &config.name,
+            record: config.record(),
+            drives,
+            groups: groups.collect(),
+            checkpoint: None,
+            index: PageIndex::default(),
+            directory: Directory::default(),
+            fresh: BTreeSet::new(),
+            map_egroups: BTreeMap::new(),
+            edits: Edits::default(),
+            acknowledged: Seq(0),
+            end: Seq(0),
+            replayed: 0,
+            replayed_bytes: 0,
+        };
+        if family.record.segments.is_empty() {
+            findings.note("never_opened", None, Some(&config.name), "it was never opened, and is empty".into());
+            return family;
+        }
+        let held = family.held();
+        family.find_ends(&held, findings);
+        family.load_checkpoint(&held, findings);
+        family.load_pages(findings);
+        family.replay(&held, findings);
+        family
+    }
+
+    pub fn id(&self) -> FamilyId {
+        self.record.family
+    }
+
+    fn problem(&self, findings: &mut Findings, kind: &'static str, drive: Option<DriveId>, text: String) {
+        findings.problem(kind, drive, Some(self.name), text);
+    }
+
+    fn held(&self) -> HeldBy {
+        let last = self.record.segments.last().expect("a family with a log has segments");
+        let of = |contents: &Contents| {
+            let mut records =
+                contents.held.get(&self.id()).map(|held| held.records.clone()).unwrap_or_default();
+            // The next owner makes void what older epochs wrote into the last segment.
+            records.retain(|seq, record| *seq < last.first || record.header.epoch >= last.epoch);
+            records
+        };
+        self.drives.values().map(|contents| (contents.drive, of(contents))).collect()
+    }
+
+    fn find_ends(&mut self, held: &HeldBy, findings: &mut Findings) {
+        let last = self.record.segments.last().expect("a family with a log has segments");
+        let before = last.first.previous();
+        let high = |drive: &DriveId| {
+            let records = held.get(drive)?;
+            let records = Held { records: records.clone(), ..Held::default() };
+            Some(records.high().unwrap_or(Seq(0)).max(before))
+        };
+        let ends: Vec<Seq> = last.members.iter().filter_map(high).collect();
+        if ends.is_empty() {
+            let text = "none of the drives that hold the end of its log can be read".to_string();
+            return self.problem(findings, "log_unreachable", None, text);
+        }
+        self.end = ends.iter().copied().max().expect("there is one");
+        self.acknowledged = ends.iter().copied().min().expect("there is one");
+    }
+
+    fn load_checkpoint(&mut self, held: &HeldBy, findings: &mut Findings) {
+        let mut found: BTreeMap<Seq, Vec<DriveId>> = BTreeMap::new();
+        for (drive, records) in held {
+            for (seq, record) in records {
+                let member = segment_of(&self.record.segments, *seq).members.contains(drive);
+                if record.header.kind == RecordKind::Checkpoint && member {
+                    found.entry(*seq).or_default().push(*drive);
+                }
+            }
+        }
+        let Some((seq, holders)) = found.pop_last() else { return };
+        let record = holders.iter().find_map(|drive| held::read(&self.drives[drive], &held[drive][&seq]));
+        match record.map(|record| record.body) {
+            Some(Body::Checkpoint(checkpoint)) => {
+                let named = checkpoint.map_egroups.iter();
+                self.map_egroups = named.map(|named| (named.egroup, *named)).collect();
+                self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
+            }
+            _ => {
+                let text = format!("its newest checkpoint, record {seq}, is damaged on every drive: the map is lost");
+                self.problem(findings, "checkpoint_lost", None, text);
+            }
+        }
+    }
+
+    /// A page of the map from wherever it is sound.
+    pub fn page(&self, place: PagePlace) -> Option<Vec<u8>> {
+        let group = self.map_egroups.get(&place.egroup).and_then(|named| self.groups.get(&named.group));
+        let holders = group.map(Group::holders).unwrap_or_default();
+        units::read_anywhere(self.drives, &holders, &(self.id(), place.egroup), place.unit, place.units)
+    }
+
+    /// Leaf `number`, which the index knows.
+    pub fn leaf(&self, number: u64, place: PagePlace) -> Result<Leaf, String> {
+        let page = self.page(place).ok_or_else(|| "it is on no drive, or damaged on every one".to_string())?;
+        Leaf::decode(&page, number, self.id()).map_err(|error| error.to_string())
+    }
+
+    fn load_pages(&mut self, findings: &mut Findings) {
+        let Some((_, checkpoint)) = &self.checkpoint else { return };
+        let mut seen = BTreeSet::new();
+        for named in checkpoint.index.clone() {
+            let what = match named.kind {
+                PageKind::Leaf => "leaf",
+                PageKind::Directory => "directory",
+            };
+            if !seen.insert((named.kind, named.number)) {
+                let text = format!("{what} index page {} is named twice", named.number);
+                self.problem(findings, "index_page_twice", None, text);
+                continue;
+            }
+            let loaded = match self.page(named.place) {
+                Some(page) => {
+                    self.index.load_chunk(&named, &page, self.record.family).map_err(|error| error.to_string())
+                }
+                None => Err("it is on no drive, or damaged on every one".to_string()),
+            };
+            if let Err(reason) = loaded {
+                let text = format!("{what} index page {} is lost: {reason}", named.number);
+                self.problem(findings, "index_page_lost", None, text);
+            }
+        }
+        let directory: Vec<(u64, PagePlace)> = self
+            .index
+            .iter()
+            .filter(|(kind, ..)| *kind == PageKind::Directory)
+            .map(|(_, number, place)| (number, place))
+            .collect();
+        for (number, place) in directory {
+            let loaded = match self.page(place) {
+                Some(page) => {
+                    let family = self.record.family;
+                    self.directory.load_page(&page, number, family).map_err(|error| error.to_string())
+                }
+                None => Err("it is on no drive, or damaged on every one".to_string()),
+            };
+            if let Err(reason) = loaded {
+                let text = format!("directory page {number} is lost: {reason}");
+                self.problem(findings, "directory_page_lost", None, text);
+            }
+        }
+    }
+
+    /// Reads every record the next owner would read, and applies map records.
+    fn replay(&mut self, held: &HeldBy, findings: &mut Findings) {
+        let checkpoint = self.checkpoint.as_ref().map(|(_, checkpoint)| checkpoint);
+        let from = checkpoint.map_or(Seq(1), |checkpoint| checkpoint.replay_from);
+        let map_to = checkpoint.map_or(Seq(0), |checkpoint| checkpoint.map_to);
+        let mut seq = from;
+        while seq <= self.end {
+            let record = self.find_record(seq, held, findings);
+            match record {
+                None => {
+                    let text = format!(
+                        "record {seq} of its log is on no drive, or damaged on every one: the vDisk will not open"
+                    );
+                    self.problem(findings, "record_lost", None, text);
+                }
+                Some(record) => {
+                    self.replayed += 1;
+                    match &record.body {
+                        Body::Data { data, .. } => self.replayed_bytes += data.len() as u64,
+                        Body::Map(map) if seq > map_to => self.apply(seq, map, findings),
+                        Body::Map(_) | Body::Zero { .. } | Body::Checkpoint(_) => {}
+                    }
+                }
+            }
+            seq = seq.next();
+        }
+    }
+
+    /// One record from the first member that has it sound; members that lack it are told.
+    fn find_record(&self, seq: Seq, held: &HeldBy, findings: &mut Findings) -> Option<Record> {
+        let members = &segment_of(&self.record.segments, seq).members;
+        let mut found: Option<Record> = None;
+        for drive in members {
+            let Some(records) = held.get(drive) else { continue };
+            let copy = records.get(&seq).filter(|record| record.sound);
+            if copy.is_none() && seq <= self.acknowledged {
+                let text = format!("record {seq} of its log is missing or damaged here");
+                self.problem(findings, "record_copy_missing", Some(*drive), text);
+            }
+            if found.is_none() {
+                found = copy.and_then(|copy| held::read(&self.drives[drive], copy));
+            }
+        }
+        found
+    }
+
+    fn apply(&mut self, seq: Seq, map: &MapRecord, findings: &mut Findings) {
+        if let Some(named) = map.named {
+            if named.units == 0 || named.units > EGROUP_UNITS as u32 {
+                let text = format!("record {seq} names an egroup of {} units", named.units);
+                return self.problem(findings, "map_record_wrong", None, text);
+            }
+            if !self.directory.contains(named.egroup) {
+                self.directory.insert(named.egroup, named.group, named.units);
+            }
+            self.fresh.insert(named.egroup);
+        }
+        for edit in &map.edits {
+            let place = match (edit.unit, map.named) {
+                (None, _) => Place::Nowhere,
+                (Some(unit), Some(named)) if u64::from(unit) + edit.count <= u64::from(named.units) => {
+                    Place::At { egroup: named.egroup, unit }
+                }
+                (Some(unit), _) => {
+                    let text = format!("record {seq} puts block {} at unit {unit} of no egroup", edit.block);
+                    self.problem(findings, "map_record_wrong", None, text);
+                    continue;
+                }
+            };
+            if edit.count == 0 || edit.block.0.checked_add(edit.count).is_none() {
+                let text = format!("record {seq} changes no blocks, or more than there are");
+                self.problem(findings, "map_record_wrong", None, text);
+                continue;
+            }
+            self.edits.set(edit.block, edit.count, place);
+        }
+    }
+
+    /// Calls `each` with every run of mapped blocks as of the last record, in no particular order: first block,
+    /// count, egroup, first unit.
+    pub fn mapped(&self, leaf: &Leaf, number: u64, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        let base = number * weft_engine::limits::LEAF_BLOCKS;
+        for run in leaf.iter() {
+            let (first, count) = (Block(base + u64::from(run.start())), u64::from(run.count()));
+            for (block, count, edit) in self.edits.over(first, count) {
+                if edit.is_none() {
+                    each(block, count as u32, run.egroup, run.unit() + (block.0 - first.0) as u32);
+                }
+            }
+        }
+    }
+
+    /// The same for what was changed since the checkpoint.
+    pub fn mapped_since(&self, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        for (block, count, place) in self.edits.iter() {
+            if let Place::At { egroup, unit } = place {
+                each(block, count as u32, egroup, unit);
+            }
+        }
+    }
+}
+
+/// The segment that a record belongs to.
+pub fn segment_of(segments: &[Segment], seq: Seq) -> &Segment {
+    let after = segments.partition_point(|segment| segment.first <= seq);
+    &segments[after.saturating_sub(1)]
+}

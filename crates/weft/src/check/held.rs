@@ -1,0 +1,114 @@
+//! Which records of the families' logs a drive holds, from the frames that count.
+//! The rules are those of the keeper (`weft_engine::keeper::ring_replay`), written down a second time in the most
+//! obvious way, so that a mistake in one of the two shows as a difference.
+
+use super::contents::Contents;
+use std::collections::BTreeMap;
+use weft_engine::buffer::{BLOCK, Buffer};
+use weft_engine::checksum::crc32c;
+use weft_engine::formats::frame::{RecordHeader, RecordKind};
+use weft_engine::formats::payload;
+use weft_engine::formats::record::Record;
+use weft_engine::interface::Area;
+use weft_engine::keeper::ring_replay::Chain;
+use weft_engine::keeper::ring_scan::FoundFrame;
+use weft_engine::{Epoch, FamilyId, Seq};
+
+/// A record as it lies in the ring.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldRecord {
+    pub header: RecordHeader,
+    /// First block of the payload in the ring.
+    pub payload: u64,
+    /// The number of its frame.
+    pub frame: u64,
+    /// The payload passes its checksum.
+    pub sound: bool,
+}
+
+/// What a drive holds of one family's log.
+#[derive(Debug, Default)]
+pub struct Held {
+    pub records: BTreeMap<Seq, HeldRecord>,
+    /// The lowest epoch that may still write here.
+    pub fence: Epoch,
+    /// Records up to this are not needed any more.
+    pub trimmed: Seq,
+    /// The newest epoch that wrote here, and the lowest record it wrote.
+    run: (Epoch, Seq),
+}
+
+impl Held {
+    /// The highest record that can be read.
+    pub fn high(&self) -> Option<Seq> {
+        self.records.iter().rev().find(|(_, record)| record.sound).map(|(seq, _)| *seq)
+    }
+
+    /// Takes away the records from `first` on that epochs before `since` wrote.
+    pub fn void(&mut self, first: Seq, since: Epoch) {
+        self.records.retain(|seq, record| *seq < first || record.header.epoch >= since);
+    }
+
+    fn on_record(&mut self, record: HeldRecord) {
+        let RecordHeader { seq, epoch, begin, .. } = record.header;
+        self.fence = self.fence.max(epoch);
+        let (run_epoch, run_begin) = self.run;
+        if epoch > run_epoch {
+            self.void(begin, epoch);
+            self.run = (epoch, begin);
+        } else if epoch == run_epoch && begin < run_begin {
+            self.void(begin, epoch);
+            self.run = (epoch, begin);
+        }
+        let overtaken = epoch < run_epoch && seq >= run_begin;
+        if seq > self.trimmed && !overtaken {
+            self.records.insert(seq, record);
+        }
+    }
+
+    fn on_trim(&mut self, up_to: Seq) {
+        self.trimmed = self.trimmed.max(up_to);
+        self.records.retain(|seq, _| *seq > up_to);
+    }
+}
+
+/// Replays the frames that count, in the order they were written.
+pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<FamilyId, Held> {
+    let mut families: BTreeMap<FamilyId, Held> = BTreeMap::new();
+    for number in &chain.kept {
+        let frame = &frames[number];
+        let mut payload = frame.header.position + frame.header.header_blocks();
+        for (header, sound) in frame.header.records.iter().zip(&frame.sound) {
+            let held = families.entry(header.family).or_default();
+            match header.kind {
+                RecordKind::Fence => {
+                    held.fence = held.fence.max(header.epoch);
+                    held.void(header.seq, Epoch(header.count as u32));
+                }
+                RecordKind::Trim => held.on_trim(header.seq),
+                RecordKind::Drop => {
+                    *held = Held { fence: held.fence.max(header.epoch), ..Held::default() };
+                }
+                RecordKind::Data | RecordKind::Zero | RecordKind::Map | RecordKind::Checkpoint => {
+                    let record = HeldRecord { header: *header, payload, frame: *number, sound: *sound };
+                    held.on_record(record);
+                }
+            }
+            payload += header.payload_blocks();
+        }
+    }
+    families
+}
+
+/// The whole record; None if it is damaged.
+pub fn read(contents: &Contents, record: &HeldRecord) -> Option<Record> {
+    let header = &record.header;
+    let mut bytes = vec![0; header.payload_len as usize];
+    if !bytes.is_empty() {
+        contents.reader.area(Area::Log).read(record.payload * BLOCK as u64, &mut bytes).ok()?;
+        if crc32c(&bytes) != header.payload_crc {
+            return None;
+        }
+    }
+    payload::decode(header.seq, header.kind, header.block, header.count, Buffer::copied(&bytes))
+}

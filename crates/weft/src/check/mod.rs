@@ -1,0 +1,178 @@
+//! `weft check`: verifies everything on the drives of a node that does not run.
+//! Promises: changes nothing; exit code 0 if all is sound, 1 if something is not, 2 if it could not begin.
+//!
+//! It reads like the keeper and the owner of each vDisk do when they open: superblocks, the whole log ring, the egroup
+//! table (`contents`, `held`), every unit (`units`), then for each vDisk the newest checkpoint, the pages and
+//! the records behind it (`family`), and holds what the map names against what is there (`copies`).
+
+pub mod contents;
+mod copies;
+pub mod family;
+pub mod findings;
+pub mod held;
+mod progress;
+mod report;
+pub mod units;
+
+use crate::output;
+use contents::Contents;
+use findings::Findings;
+use progress::Progress;
+use report::{DriveReport, Report, VdiskReport};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use units::Damaged;
+use weft_engine::{DriveId, FamilyId};
+use weft_node::offline::{self, FamilyState, Offline, OfflineDrive};
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  weft check ./weft-data
+  weft --json check ./weft-data | jq .problems_by_kind
+
+Exit code 0: all is sound. 1: problems were found. 2: it could not begin, for example because the node runs.")]
+pub struct CheckArgs {
+    /// Directory of the node, which must not run
+    #[arg(env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
+    pub dir: PathBuf,
+    #[arg(skip)]
+    pub json: bool,
+}
+
+pub fn run(arguments: CheckArgs) -> anyhow::Result<ExitCode> {
+    let offline = offline::open(&arguments.dir)?;
+    let report = check(&offline);
+    if arguments.json {
+        output::json(&serde_json::to_value(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(if report.sound { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Everything about one drive.
+struct Checked {
+    report: DriveReport,
+    contents: Option<(Contents, Damaged)>,
+    findings: Findings,
+}
+
+fn check(offline: &Offline) -> Report {
+    let progress = Progress::begin();
+    let mut findings = Findings::default();
+    let checked = check_drives(&offline.drives, &progress);
+    let mut drives: BTreeMap<DriveId, Contents> = BTreeMap::new();
+    let mut damaged: BTreeMap<DriveId, Damaged> = BTreeMap::new();
+    let mut drive_reports = Vec::new();
+    for drive in checked {
+        findings.append(drive.findings);
+        drive_reports.push(drive.report);
+        if let Some((contents, bad)) = drive.contents {
+            damaged.insert(contents.drive, bad);
+            drives.insert(contents.drive, contents);
+        }
+    }
+    let mut vdisks = Vec::new();
+    for config in &offline.families {
+        if config.state == FamilyState::Dropping {
+            let text = "it is being deleted; the node goes on with that when it starts".to_string();
+            findings.note("dropping", None, Some(&config.name), text);
+            continue;
+        }
+        let family = family::Family::read(config, &offline.groups, &drives, &mut findings);
+        let counted = copies::check(&family, &damaged, &mut findings);
+        vdisks.push(VdiskReport {
+            name: config.name.clone(),
+            family: config.family,
+            size: config.size,
+            factor: config.factor,
+            epoch: config.epoch,
+            checkpoint: family.checkpoint.as_ref().map_or(0, |(seq, _)| seq.0),
+            acknowledged: family.acknowledged.0,
+            end: family.end.0,
+            records_replayed: family.replayed,
+            replayed_bytes: family.replayed_bytes,
+            leaves: counted.leaves,
+            mapped_blocks: counted.mapped_blocks,
+            egroups: counted.egroups,
+            copies: counted.copies,
+            orphans: counted.orphans,
+            orphan_bytes: counted.orphan_bytes,
+        });
+    }
+    unknown_families(offline, &drives, &mut findings);
+    Report {
+        sound: findings.count() == 0,
+        problems_count: findings.count(),
+        problems_by_kind: findings.counts,
+        problems: findings.problems,
+        notes: findings.notes,
+        drives: drive_reports,
+        vdisks,
+        bytes_read: progress.bytes(),
+        seconds: progress.seconds(),
+    }
+}
+
+/// All drives at once, each on a thread of its own.
+fn check_drives(drives: &[OfflineDrive], progress: &Progress) -> Vec<Checked> {
+    std::thread::scope(|scope| {
+        let shower = scope.spawn(|| progress.show());
+        let readers: Vec<_> =
+            drives.iter().map(|drive| scope.spawn(move || check_drive(drive, progress))).collect();
+        let checked = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        progress.end();
+        shower.thread().unpark();
+        checked
+    })
+}
+
+fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
+    let mut findings = Findings::default();
+    let mut report = DriveReport {
+        drive: drive.drive.0,
+        place: drive.place.clone(),
+        readable: false,
+        log_frames: 0,
+        log_records: 0,
+        egroups: 0,
+        egroup_bytes: 0,
+        units_verified: 0,
+        units_damaged: 0,
+    };
+    progress.expect(drive.geometry.log);
+    let add = |bytes| progress.add(bytes);
+    let contents = match Contents::read(drive, &mut findings, &add) {
+        Ok(contents) => contents,
+        Err(error) => {
+            findings.problem("drive_unreadable", Some(drive.drive), None, format!("{error:#}"));
+            return Checked { report, contents: None, findings };
+        }
+    };
+    progress.expect(contents.egroup_bytes());
+    let damaged = units::verify(&contents, &mut findings, &add);
+    report.readable = true;
+    report.log_frames = contents.chain.kept.len() as u64;
+    report.log_records = contents.held.values().map(|held| held.records.len() as u64).sum();
+    report.egroups = contents.egroups.len() as u64;
+    report.egroup_bytes = contents.egroup_bytes();
+    report.units_verified = damaged.verified;
+    report.units_damaged = damaged.units.values().map(|units| units.len() as u64).sum();
+    Checked { report, contents: Some((contents, damaged)), findings }
+}
+
+/// Egroups of vDisks that the config store does not know: they were deleted while a drive was away.
+fn unknown_families(offline: &Offline, drives: &BTreeMap<DriveId, Contents>, findings: &mut Findings) {
+    let known: BTreeSet<FamilyId> = offline.families.iter().map(|family| family.id()).collect();
+    for contents in drives.values() {
+        let strangers = contents.egroups.keys().filter(|(family, _)| !known.contains(family)).count();
+        if strangers > 0 {
+            let text = format!("{strangers} egroups belong to vDisks that do not exist any more");
+            findings.note("egroups_of_unknown_vdisks", Some(contents.drive), None, text);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The units of egroups: read, and compared with their checksums.
+
+use super::contents::{Contents, Name};
+use super::findings::Findings;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::DriveId;
+use weft_engine::buffer::BLOCK;
+use weft_engine::checksum::unit_checksum;
+use weft_engine::formats::layout::trailer_blocks;
+use weft_engine::formats::table::{TablePage, decode_trailer};
+use weft_engine::interface::Area;
+
+/// What is wrong with the copies of egroups on one drive; egroups that are sound do not appear.
+#[derive(Debug, Default)]
+pub struct Damaged {
+    pub units: BTreeMap<Name, BTreeSet<u32>>,
+    pub verified: u64,
+}
+
+impl Damaged {
+    /// Whether this unit of an egroup that is there can be read.
+    pub fn is_sound(&self, name: &Name, unit: u32) -> bool {
+        self.units.get(name).is_none_or(|units| !units.contains(&unit))
+    }
+}
+
+/// Reads every unit on a drive.
+pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u64)) -> Damaged {
+    let mut damaged = Damaged::default();
+    // In order of place, so that a rotating or read-ahead drive is read as fast as it can be.
+    let mut pages: Vec<&TablePage> = contents.egroups.values().collect();
+    pages.sort_unstable_by_key(|page| page.first);
+    for page in pages {
+        let name = (page.family, page.egroup);
+        let units: BTreeSet<u32> = match read_run(contents, page) {
+            Ok(bytes) => (0..page.units()).filter(|&unit| !is_sound(page, unit, unit_of(&bytes, unit))).collect(),
+            // Something in the run cannot be read: each unit on its own.
+            Err(_) => (0..page.units()).filter(|&unit| read(contents, page, unit, 1).is_none()).collect(),
+        };
+        damaged.verified += u64::from(page.units());
+        if !units.is_empty() {
+            let list: Vec<String> = units.iter().take(8).map(u32::to_string).collect();
+            let more = if units.len() > 8 { ", ..." } else { "" };
+            let text = format!(
+                "egroup {} of family {}: {} of {} units are damaged ({}{more})",
+                page.egroup,
+                page.family,
+                units.len(),
+                page.units(),
+                list.join(", "),
+            );
+            findings.problem("units_damaged", Some(contents.drive), None, text);
+            damaged.units.insert(name, units);
+        }
+        if trailer(contents, page).is_none() {
+            let text = format!("the trailer of egroup {} of family {} is damaged", page.egroup, page.family);
+            findings.problem("trailer_damaged", Some(contents.drive), None, text);
+        }
+        progress(page.blocks() * BLOCK as u64);
+    }
+    damaged
+}
+
+fn unit_of(bytes: &[u8], unit: u32) -> &[u8] {
+    &bytes[unit as usize * BLOCK..][..BLOCK]
+}
+
+fn is_sound(page: &TablePage, unit: u32, bytes: &[u8]) -> bool {
+    unit_checksum(page.family, page.egroup, unit, bytes) == page.checksums[unit as usize]
+}
+
+fn read_run(contents: &Contents, page: &TablePage) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; page.units() as usize * BLOCK];
+    contents.reader.area(Area::Data).read(page.first * BLOCK as u64, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// `count` units from `first` on, if all of them are there and sound.
+pub fn read(contents: &Contents, page: &TablePage, first: u32, count: u32) -> Option<Vec<u8>> {
+    if first.checked_add(count).is_none_or(|end| end > page.units()) {
+        return None;
+    }
+    let mut bytes = vec![0; count as usize * BLOCK];
+    let offset = (page.first + u64::from(first)) * BLOCK as u64;
+    contents.reader.area(Area::Data).read(offset, &mut bytes).ok()?;
+    let sound = (0..count).all(|unit| is_sound(page, first + unit, unit_of(&bytes, unit)));
+    sound.then_some(bytes)
+}
+
+/// The blocks of the vDisk that the units were written for; None if the trailer is damaged.
+pub fn trailer(contents: &Contents, page: &TablePage) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; trailer_blocks(page.units()) as usize * BLOCK];
+    let offset = (page.first + u64::from(page.units())) * BLOCK as u64;
+    contents.reader.area(Area::Data).read(offset, &mut bytes).ok()?;
+    decode_trailer(&bytes, page.units(), page.trailer_crc)
+}
+
+/// Units of an egroup from the first drive that has them sound, those in `prefer` before others.
+pub fn read_anywhere(
+    drives: &BTreeMap<DriveId, Contents>,
+    prefer: &[DriveId],
+    name: &Name,
+    first: u32,
+    count: u32,
+) -> Option<Vec<u8>> {
+    let others = drives.keys().filter(|drive| !prefer.contains(drive));
+    prefer.iter().chain(others).find_map(|drive| {
+        let contents = drives.get(drive)?;
+        read(contents, contents.egroups.get(name)?, first, count)
+    })
+}

@@ -1,0 +1,136 @@
+//! Speaks to a node's HTTP API, found by its directory or its address.
+//! Promises: an answer, or one line that says why there is none and what to do.
+
+use crate::arguments::Place;
+use crate::trouble::Trouble;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Answers to everything but long work come at once; attaching and settling may take a while.
+const ANSWER_SECONDS: u64 = 60;
+
+pub struct Client {
+    base: String,
+    agent: ureq::Agent,
+    /// How the node was looked for, for complaints.
+    place: String,
+}
+
+impl Client {
+    pub fn find(place: &Place) -> Result<Self, Trouble> {
+        let (address, told) = match &place.api {
+            Some(address) => (address.clone(), format!("--api {address}")),
+            None => {
+                let file = place.dir.join("api");
+                match std::fs::read_to_string(&file) {
+                    Ok(text) => (text.trim().to_string(), format!("{}", place.dir.display())),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                        return Err(Trouble::failed(format!(
+                            "no node runs on {}: start it with `weft up --dir {}`, or name another with --dir or --api",
+                            place.dir.display(),
+                            place.dir.display()
+                        )));
+                    }
+                    Err(error) => {
+                        return Err(Trouble::bad_input(format!(
+                            "{} cannot be read: {error}; name the node with --dir or --api",
+                            file.display()
+                        )));
+                    }
+                }
+            }
+        };
+        let base = if address.starts_with("http://") { address } else { format!("http://{address}") };
+        let base = base.trim_end_matches('/').to_string();
+        if base.len() <= "http://".len() || base.contains(char::is_whitespace) {
+            return Err(Trouble::bad_input(format!(
+                "`{base}` is no API address: give one like 127.0.0.1:7070"
+            )));
+        }
+        let agent = ureq::AgentBuilder::new()
+            .timeout_connect(Duration::from_secs(5))
+            .timeout(Duration::from_secs(ANSWER_SECONDS))
+            .build();
+        Ok(Self { base, agent, place: told })
+    }
+
+    pub fn get(&self, path: &str) -> Result<Value, Trouble> {
+        self.call("GET", path, None)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        self.call("POST", path, Some(body))
+    }
+
+    pub fn delete(&self, path: &str) -> Result<Value, Trouble> {
+        self.call("DELETE", path, None)
+    }
+
+    /// True if somebody answers at the address.
+    pub fn is_there(&self) -> bool {
+        self.agent.get(&format!("{}/healthz", self.base)).timeout(Duration::from_secs(2)).call().is_ok()
+    }
+
+    fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Trouble> {
+        let request = self.agent.request(method, &format!("{}{path}", self.base));
+        let answer = match body {
+            Some(body) => request.send_json(body),
+            None => request.call(),
+        };
+        match answer {
+            Ok(response) => read_body(response),
+            Err(ureq::Error::Status(code, response)) => {
+                let body = read_body(response)?;
+                let text = body["error"].as_str().map_or_else(
+                    || format!("the node answered {method} {path} with status {code}"),
+                    str::to_string,
+                );
+                // 4xx: the same request will be refused again. 5xx: the node could not do it now.
+                Err(if code < 500 { Trouble::bad_input(text) } else { Trouble::failed(text) })
+            }
+            Err(ureq::Error::Transport(transport)) => Err(Trouble::failed(format!(
+                "the node of {} does not answer at {}: {}; if it was killed, start it again with `weft up`",
+                self.place,
+                self.base,
+                transport.message().unwrap_or("the connection failed")
+            ))),
+        }
+    }
+}
+
+fn read_body(response: ureq::Response) -> Result<Value, Trouble> {
+    let text = response
+        .into_string()
+        .map_err(|error| Trouble::failed(format!("the node's answer broke off: {error}; try again")))?;
+    if text.trim().is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_str(&text)
+        .map_err(|_| Trouble::failed("what answers there is no Weft node: check --dir and --api"))
+}
+
+/// A name as part of a URL's path.
+pub fn path_part(name: &str) -> String {
+    let mut text = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    // "." and ".." would be taken for steps in the path.
+    if text.chars().all(|c| c == '.') { text.replace('.', "%2E") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_part;
+
+    #[test]
+    fn a_name_cannot_leave_its_place_in_the_path() {
+        assert_eq!(path_part("demo-1"), "demo-1");
+        assert_eq!(path_part("a/b?c"), "a%2Fb%3Fc");
+        assert_eq!(path_part(".."), "%2E%2E");
+    }
+}

@@ -1,0 +1,103 @@
+//! `weft status` and `weft down`.
+
+use crate::arguments::Place;
+use crate::client::Client;
+use crate::output::{self, Table};
+use crate::size;
+use crate::trouble::Trouble;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A node settles its vDisks for some seconds at most when it stops; this is well above.
+const STOP_SECONDS: u64 = 60;
+
+pub fn status(place: &Place, json: bool) -> Result<(), Trouble> {
+    let status = Client::find(place)?.get("/v1/status")?;
+    if json {
+        output::json(&status);
+    } else {
+        show(&status);
+    }
+    Ok(())
+}
+
+fn show(status: &Value) {
+    let drives = list(&status["drives"]);
+    let up = drives.iter().filter(|drive| drive["state"] == "up").count();
+    output::line(&format!(
+        "{} since {} s: drives up {up} of {}, vDisks {}, copies of new vDisks {}, directory {}",
+        text(&status["state"]),
+        status["uptime_us"].as_u64().unwrap_or(0) / 1_000_000,
+        drives.len(),
+        text(&status["vdisks"]),
+        text(&status["factor"]),
+        text(&status["dir"]),
+    ));
+    let mut table = Table::new(&["DRIVE", "STATE", "SHARD", "LOG", "DATA", "PLACE", "REASON"]);
+    for drive in drives {
+        table.row(vec![
+            text(&drive["drive"]),
+            text(&drive["state"]),
+            text(&drive["shard"]),
+            bytes(&drive["log_bytes"]),
+            bytes(&drive["data_bytes"]),
+            text(&drive["place"]),
+            text(&drive["reason"]),
+        ]);
+    }
+    table.print();
+    for trouble in list(&status["trouble"]) {
+        output::line(&format!("trouble: {}", text(trouble)));
+    }
+}
+
+/// The entries of a JSON list; nothing if it is none.
+pub fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[][..], Vec::as_slice)
+}
+
+/// A cell of a table: nothing is shown as "-".
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_string(),
+        Value::String(text) if text.is_empty() => "-".to_string(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_string(), size::show)
+}
+
+/// Asks the node to stop, and waits until it has.
+pub fn down(place: &Place, json: bool) -> Result<(), Trouble> {
+    let client = Client::find(place)?;
+    let process = client.get("/v1/status")?["pid"].as_u64();
+    client.post("/v1/shutdown", &json!({}))?;
+    let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS);
+    let process = process.map(|pid| PathBuf::from(format!("/proc/{pid}")));
+    loop {
+        let gone = match &process {
+            // A node that speaks from another machine or container has no such entry here.
+            Some(entry) => !entry.exists() && !client.is_there(),
+            None => !client.is_there(),
+        };
+        if gone {
+            break;
+        }
+        if Instant::now() > deadline {
+            return Err(Trouble::failed(format!(
+                "the node has not stopped within {STOP_SECONDS} s; see its log for what it waits for"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    if json {
+        output::json(&json!({ "stopped": true }));
+    } else {
+        output::line("stopped; the data stays");
+    }
+    Ok(())
+}

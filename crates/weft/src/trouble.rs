@@ -1,0 +1,51 @@
+//! What went wrong, as the person at the terminal hears it.
+//! Promises: one line, and the exit code that goes with it.
+
+use std::process::ExitCode;
+
+/// Both hold the whole line: what, why, what to do.
+#[derive(Debug)]
+pub enum Trouble {
+    /// What was asked for cannot be done as asked: exit code 2.
+    BadInput(String),
+    /// It could have worked, but did not: exit code 1.
+    Failed(String),
+}
+
+impl Trouble {
+    pub fn bad_input(text: impl Into<String>) -> Self {
+        Self::BadInput(text.into())
+    }
+
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+
+    /// An offline command that ends in an error could not begin: the directory or the place is wrong.
+    pub fn from_offline(error: &anyhow::Error) -> Self {
+        Self::BadInput(format!("{error:#}"))
+    }
+
+    /// The text without line breaks, whatever it was made of.
+    pub fn line(&self) -> String {
+        let (Self::BadInput(text) | Self::Failed(text)) = self;
+        text.lines().map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::BadInput(_) => ExitCode::from(2),
+            Self::Failed(_) => ExitCode::from(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_of_several_lines_is_told_in_one() {
+        assert_eq!(Trouble::failed("first\n\n  second\n").line(), "first; second");
+    }
+}

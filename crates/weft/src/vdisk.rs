@@ -1,0 +1,174 @@
+//! `weft vdisk ...`: each verb is one call of the node's API.
+
+use crate::arguments::VdiskCommand;
+use crate::client::{Client, path_part};
+use crate::output::{self, Table};
+use crate::status::{bytes, list, text};
+use crate::trouble::Trouble;
+use serde_json::{Value, json};
+use std::path::Path;
+
+pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
+    match command {
+        VdiskCommand::Create { name, size, rf, place } => {
+            let mut body = json!({ "name": name, "size": size });
+            if let Some(factor) = rf {
+                body["factor"] = json!(factor);
+            }
+            let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
+            tell(json, &made, || {
+                format!(
+                    "created {name}, {}, copies {}{}",
+                    bytes(&made["size"]),
+                    text(&made["factor"]),
+                    note(&made)
+                )
+            });
+        }
+        VdiskCommand::Ls { place } => {
+            let vdisks = Client::find(&place)?.get("/v1/vdisks")?;
+            if json {
+                output::json(&vdisks);
+            } else {
+                list_table(&vdisks);
+            }
+        }
+        VdiskCommand::Show { name, place } => {
+            let vdisk = Client::find(&place)?.get(&format!("/v1/vdisks/{}", path_part(&name)))?;
+            if json {
+                output::json(&vdisk);
+            } else {
+                show(&vdisk);
+            }
+        }
+        VdiskCommand::Resize { name, size, place } => {
+            let path = format!("/v1/vdisks/{}/resize", path_part(&name));
+            let vdisk = Client::find(&place)?.post(&path, &json!({ "size": size }))?;
+            tell(json, &vdisk, || {
+                format!(
+                    "{name} is {} now; clients see it when they connect again{}",
+                    bytes(&vdisk["size"]),
+                    note(&vdisk)
+                )
+            });
+        }
+        VdiskCommand::Rm { name, force, place } => {
+            let query = if force { "?force=true" } else { "" };
+            let answer = Client::find(&place)?.delete(&format!("/v1/vdisks/{}{query}", path_part(&name)))?;
+            tell(json, &answer, || format!("deleted {name}; its space is given back in the background"));
+        }
+        VdiskCommand::Export { name, nbd, read_only, place } => {
+            let address = absolute(&nbd)?;
+            let path = format!("/v1/vdisks/{}/exports", path_part(&name));
+            let body = json!({ "address": address, "read_only": read_only });
+            let answer = Client::find(&place)?.post(&path, &body)?;
+            tell(json, &answer, || format!("exported {name}: {}", text(&answer["uri"])));
+        }
+        VdiskCommand::Unexport { name, nbd, place } => {
+            let mut path = format!("/v1/vdisks/{}/exports", path_part(&name));
+            if let Some(address) = &nbd {
+                path.push_str(&format!("?address={}", path_part(&absolute(address)?)));
+            }
+            let answer = Client::find(&place)?.delete(&path)?;
+            let there = if nbd.is_some() { " there" } else { "" };
+            tell(json, &answer, || format!("{name} is no longer exported{there}"));
+        }
+        VdiskCommand::Attach { name, read_only, place } => {
+            let path = format!("/v1/vdisks/{}/attach", path_part(&name));
+            let answer = Client::find(&place)?.post(&path, &json!({ "read_only": read_only }))?;
+            // Only the device, so that `mkfs.ext4 $(weft vdisk attach vol1)` works.
+            tell(json, &answer, || text(&answer["device"]));
+        }
+        VdiskCommand::Detach { name, place } => {
+            let path = format!("/v1/vdisks/{}/attach", path_part(&name));
+            let answer = Client::find(&place)?.delete(&path)?;
+            tell(json, &answer, || format!("detached {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn tell(json: bool, answer: &Value, line: impl FnOnce() -> String) {
+    if json {
+        output::json(answer);
+    } else {
+        output::line(&line());
+    }
+}
+
+fn note(answer: &Value) -> String {
+    match answer["note"].as_str() {
+        None | Some("") => String::new(),
+        Some(note) => format!(" ({note})"),
+    }
+}
+
+/// The node may run in another directory: a socket's path is made absolute here.
+fn absolute(address: &str) -> Result<String, Trouble> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err(Trouble::bad_input("unix: needs a path, like unix:/run/vol1.sock"));
+        }
+        let path = std::path::absolute(Path::new(path))
+            .map_err(|error| Trouble::bad_input(format!("the path `{path}` cannot be used: {error}")))?;
+        return Ok(format!("unix:{}", path.display()));
+    }
+    if address.starts_with("tcp:") {
+        return Ok(address.to_string());
+    }
+    Err(Trouble::bad_input(format!(
+        "`{address}` is no place to export to: write unix:PATH or tcp:ADDRESS:PORT"
+    )))
+}
+
+fn list_table(vdisks: &Value) {
+    if list(vdisks).is_empty() {
+        output::line("no vDisks; make one with `weft vdisk create NAME --size 8G`");
+        return;
+    }
+    let mut table = Table::new(&["NAME", "SIZE", "COPIES", "STATE", "EXPORTS", "DEVICE"]);
+    for vdisk in list(vdisks) {
+        let exports: Vec<String> =
+            list(&vdisk["exports"]).iter().map(|export| text(&export["address"])).collect();
+        table.row(vec![
+            text(&vdisk["name"]),
+            bytes(&vdisk["size"]),
+            text(&vdisk["factor"]),
+            text(&vdisk["state"]),
+            if exports.is_empty() { "-".to_string() } else { exports.join(",") },
+            text(&vdisk["attached"]["device"]),
+        ]);
+    }
+    table.print();
+}
+
+fn show(vdisk: &Value) {
+    let name = text(&vdisk["name"]);
+    let mut table = Table::new(&["name", &name]);
+    table.row(vec!["size".into(), format!("{} ({} bytes)", bytes(&vdisk["size"]), text(&vdisk["size"]))]);
+    for (key, label) in [("factor", "copies"), ("state", "state"), ("epoch", "epoch"), ("trouble", "trouble")]
+    {
+        table.row(vec![label.into(), text(&vdisk[key])]);
+    }
+    table.row(vec!["device".into(), text(&vdisk["attached"]["device"])]);
+    for export in list(&vdisk["exports"]) {
+        let how = if export["read_only"] == true { " (read-only)" } else { "" };
+        table.row(vec!["export".into(), format!("{}{how}", text(&export["uri"]))]);
+        if export["trouble"].as_str().is_some_and(|trouble| !trouble.is_empty()) {
+            table.row(vec!["".into(), text(&export["trouble"])]);
+        }
+    }
+    table.print();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_no_known_kind_is_bad_input() {
+        assert!(matches!(absolute("http://x"), Err(Trouble::BadInput(_))));
+        assert!(matches!(absolute("unix:"), Err(Trouble::BadInput(_))));
+        assert!(absolute("unix:relative.sock").is_ok_and(|address| address.starts_with("unix:/")));
+    }
+}

@@ -1,0 +1,192 @@
+//! A vDisk as a block device of this machine, with real file systems on it.
+//! Where FUSE or loop devices do not exist this says so and does nothing.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use support::{Node, PATIENCE, Scratch, step, tool, try_tool, wait_until};
+
+fn can_attach() -> bool {
+    let there = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
+    if !there {
+        println!("/dev/fuse or /dev/loop-control is not here: attaching cannot be tried");
+    }
+    there
+}
+
+/// A mount that goes away with the test.
+struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(device: &str, at: &Path) -> Self {
+        std::fs::create_dir_all(at).expect("a directory can be made");
+        tool(&["mount", device, at.to_str().expect("plain")]);
+        Self { at: at.to_path_buf() }
+    }
+
+    fn text(&self) -> &str {
+        self.at.to_str().expect("plain")
+    }
+
+    fn unmount(self) {
+        tool(&["umount", self.text()]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Unmounted already, if all went well.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if mounts.contains(self.text()) {
+            let _ = try_tool(&["umount", "-l", self.text()]);
+        }
+    }
+}
+
+fn fsck(kind: &str, device: &str) {
+    match kind {
+        "ext4" => tool(&["fsck.ext4", "-fn", device]),
+        "xfs" => tool(&["xfs_repair", "-n", device]),
+        "btrfs" => tool(&["btrfs", "check", "--readonly", device]),
+        other => panic!("no such file system here: {other}"),
+    };
+}
+
+fn mkfs(kind: &str, device: &str) {
+    match kind {
+        "ext4" => tool(&["mkfs.ext4", "-q", "-F", device]),
+        "xfs" => tool(&["mkfs.xfs", "-q", "-f", device]),
+        "btrfs" => tool(&["mkfs.btrfs", "-q", "-f", device]),
+        other => panic!("no such file system here: {other}"),
+    };
+}
+
+/// Some hundred files of the real world and one large one.
+fn fill(directory: &Path) {
+    let text = directory.to_str().expect("plain");
+    let copy =
+        "mkdir files files/doc && cp -a /usr/bin/[a-d]* files/ && cp -a /usr/share/doc/[a-l]* files/doc/";
+    tool(&["sh", "-c", &format!("cd {text} && {copy}")]);
+    tool(&["dd", "if=/dev/urandom", &format!("of={text}/large"), "bs=1M", "count=48", "status=none"]);
+}
+
+fn fingerprint(directory: &Path) -> String {
+    let text = directory.to_str().expect("plain");
+    tool(&[
+        "sh",
+        "-c",
+        &format!("cd {text} && find files large -type f | sort | xargs -d '\\n' sha256sum | sha256sum"),
+    ])
+}
+
+fn a_file_system_lives_on_a_vdisk(kind: &str) {
+    if !can_attach() {
+        return;
+    }
+    let scratch = Scratch::new(&format!("attach-{kind}"));
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "600M"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    assert!(device.starts_with("/dev/"), "attach prints the device: {device}");
+    mkfs(kind, &device);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    fill(&mounted.at);
+    let before = fingerprint(&mounted.at);
+    mounted.unmount();
+    tool(&["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches || true"]);
+
+    step("mounted again after a detach and a restart of the node");
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+    let node = Node::start(&dir, &[]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    fsck(kind, &device);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    assert_eq!(fingerprint(&mounted.at), before, "every file is as it was written");
+
+    step("deleted and trimmed: the space comes back, in the background");
+    let free = node.free_bytes();
+    tool(&["rm", "-r", &format!("{}/large", mounted.text())]);
+    tool(&["sync"]);
+    tool(&["fstrim", mounted.text()]);
+    wait_until("trimmed space is free again", || node.free_bytes() > free + (30 << 20));
+    mounted.unmount();
+    fsck(kind, &device);
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+}
+
+#[test]
+fn ext4_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("ext4");
+}
+
+#[test]
+fn xfs_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("xfs");
+}
+
+#[test]
+fn btrfs_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("btrfs");
+}
+
+fn wait_for_end(what: &str, child: &mut Child) {
+    let begun = Instant::now();
+    while child.try_wait().expect("a child can be asked").is_none() {
+        assert!(begun.elapsed() < PATIENCE * 2, "{what} hangs");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
+    if !can_attach() {
+        return;
+    }
+    let scratch = Scratch::new("attach-kill");
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "512M"]);
+    let mut device = node.weft(&["vdisk", "attach", "v"]);
+    mkfs("ext4", &device);
+    for round in 0..2 {
+        let mounted = Mounted::new(&device, &scratch.file("mnt"));
+        let synced = mounted.at.join(format!("synced-{round}"));
+        std::fs::write(&synced, vec![round as u8 + 1; 3 << 20]).expect("a file can be written");
+        tool(&["sync", synced.to_str().expect("plain")]);
+        let writes = node.vdisk_writes("v");
+        // Writes until it fails, which it must when the node is dead.
+        let script =
+            format!("while dd if=/dev/zero of={}/f bs=1M count=64 conv=fsync; do :; done", mounted.text());
+        let mut writer = Command::new("sh")
+            .args(["-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh can be started");
+        wait_until("the writer writes", || node.vdisk_writes("v") > writes + 100);
+        node.kill();
+        wait_for_end("a writer on a dead node", &mut writer);
+        step("the writer got an error");
+        let mut unmount = Command::new("umount").arg(mounted.text()).spawn().expect("umount can be started");
+        wait_for_end("umount on a dead node", &mut unmount);
+        drop(mounted);
+
+        node = Node::start(&dir, &[]);
+        device = node.weft(&["vdisk", "attach", "v"]);
+        // The kernel replays the journal, as after a power cut.
+        let mounted = Mounted::new(&device, &scratch.file("mnt"));
+        let back = std::fs::read(mounted.at.join(format!("synced-{round}"))).expect("a synced file is there");
+        assert!(back == vec![round as u8 + 1; 3 << 20], "and has its content");
+        mounted.unmount();
+        fsck("ext4", &device);
+    }
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+}
