@@ -145,7 +145,14 @@ impl World {
         if !self.replies.contains_key(&ticket) {
             self.pass(3_000_000);
         }
-        self.replies.remove(&ticket).expect("every request has a reply")
+        let reply = self.replies.remove(&ticket).expect("every request has a reply");
+        if let Reply::Error(_) = reply {
+            for (drive, keeper) in self.shard.keepers() {
+                let used: u64 = keeper.egroups().map(|egroup| u64::from(egroup.units)).sum();
+                println!("drive {drive}: {} egroups of {used} units, {} bytes free", keeper.egroups().count(), keeper.free_bytes());
+            }
+        }
+        reply
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Reply {

@@ -2,6 +2,7 @@
 
 use crate::arguments::UpArguments;
 use crate::trouble::Trouble;
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
@@ -9,6 +10,7 @@ pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info")))
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
     let settings = weft_node::Settings {

@@ -22,6 +22,10 @@ const EMPTIED_MAX: usize = 32;
 const EMPTIED_MAX_WHEN_FULL: usize = 4;
 /// In a full pool even an egroup with few dead units is worth its while.
 const LIVE_PERCENT_WHEN_FULL: u32 = 95;
+/// Egroups with no more live units than this are small: a slow trickle of writes makes many of them.
+const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
+/// So many more egroups than the data needs are nobody's concern.
+const SCATTERED_MIN: usize = 16;
 /// Dead units that nobody minds.
 const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
@@ -100,7 +104,15 @@ impl Volume {
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.
     fn may_be_wasteful(&self, full: bool) -> bool {
         let (units, live) = (self.map.directory.units(), self.map.directory.live());
-        if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+        self.is_scattered() || if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+    }
+
+    /// Far more egroups than the data would fill: each takes an entry in the table of its drives.
+    fn is_scattered(&self) -> bool {
+        let directory = &self.map.directory;
+        let uncounted = self.map.fresh.len() + self.compaction.emptied.len();
+        let needed = directory.live() as usize / EGROUP_UNITS;
+        directory.len().saturating_sub(uncounted) > SCATTERED_MIN + 2 * needed
     }
 
     fn is_wasteful(&self, full: bool) -> bool {
@@ -111,16 +123,21 @@ impl Volume {
             units -= u64::from(entry.units);
             live -= u64::from(entry.live);
         }
-        if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+        self.is_scattered() || if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
     }
 
     /// The emptiest that fit into one egroup together.
     fn choose_victims(&self, percent: u32) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
-        for egroup in self.map.directory.least_live(percent) {
+        let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
+        let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
+        for egroup in small.chain(self.map.directory.least_live(percent)) {
             let entry =
                 self.map.directory.get(egroup).expect("an egroup with a live share is in the directory");
+            if victims.contains(&egroup) {
+                continue;
+            }
             let taken = self.compaction.emptied.contains(&egroup)
                 || self.compaction.avoid.contains_key(&egroup)
                 || self.compaction.is_busy_with(egroup);

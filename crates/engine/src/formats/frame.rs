@@ -130,7 +130,8 @@ impl FrameHeader {
         put_u64(bytes, 56, self.session_first);
         put_u64(bytes, 64, self.session_after);
         put_u32(bytes, 72, self.records.len() as u32);
-        for (record, bytes) in self.records.iter().zip(bytes[FRAME_HEADER..].chunks_exact_mut(RECORD_HEADER)) {
+        for (record, bytes) in self.records.iter().zip(bytes[FRAME_HEADER..].chunks_exact_mut(RECORD_HEADER))
+        {
             put_u32(bytes, 0, record.family.0);
             put_u32(bytes, 4, record.epoch.0);
             put_u64(bytes, 8, record.seq.0);

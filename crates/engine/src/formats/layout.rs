@@ -34,9 +34,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The division of a data area of `bytes`; there is one table entry for each MiB, at least 64.
+    /// The division of a data area of `bytes`; there is one table entry for each half MiB, at least 256.
     pub fn of(bytes: u64) -> Layout {
-        let entries = u32::try_from((bytes >> 20).max(64)).expect("a drive is smaller than 4 PiB");
+        let entries = u32::try_from((bytes >> 19).max(256)).expect("a drive is smaller than 4 PiB");
         let table = COPIES as u64;
         let units = table + u64::from(entries);
         let end = bytes / BLOCK as u64;

@@ -56,7 +56,11 @@ fn put_named(bytes: &mut [u8], named: &NamedEgroup) {
 }
 
 fn named_at(bytes: &[u8]) -> NamedEgroup {
-    NamedEgroup { egroup: EgroupId(u64_at(bytes, 0)), group: GroupId(u32_at(bytes, 8)), units: u32_at(bytes, 12) }
+    NamedEgroup {
+        egroup: EgroupId(u64_at(bytes, 0)),
+        group: GroupId(u32_at(bytes, 8)),
+        units: u32_at(bytes, 12),
+    }
 }
 
 fn encode_map(map: &MapRecord, bytes: &mut [u8]) {
@@ -82,7 +86,7 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
         return None;
     }
     let edits = u32_at(bytes, 8) as usize;
-    if (bytes.len() - HEAD) % EDIT != 0 || (bytes.len() - HEAD) / EDIT != edits {
+    if edits.checked_mul(EDIT)? != bytes.len() - HEAD {
         return None;
     }
     let named = match u32_at(bytes, 12) {
@@ -171,7 +175,11 @@ mod tests {
     use rand::{Rng, RngCore, SeedableRng};
 
     fn random_named(random: &mut SmallRng) -> NamedEgroup {
-        NamedEgroup { egroup: EgroupId(random.random()), group: GroupId(random.random()), units: random.random() }
+        NamedEgroup {
+            egroup: EgroupId(random.random()),
+            group: GroupId(random.random()),
+            units: random.random(),
+        }
     }
 
     fn random_body(random: &mut SmallRng) -> Body {
@@ -183,7 +191,10 @@ mod tests {
                 covers: Seq(random.random()),
             });
             let edits = edits.collect();
-            Body::Map(Arc::new(MapRecord { named: random.random::<bool>().then(|| random_named(random)), edits }))
+            Body::Map(Arc::new(MapRecord {
+                named: random.random::<bool>().then(|| random_named(random)),
+                edits,
+            }))
         } else {
             let index = (0..random.random_range(0..200)).map(|_| IndexPlace {
                 kind: if random.random() { PageKind::Leaf } else { PageKind::Directory },

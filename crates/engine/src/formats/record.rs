@@ -98,7 +98,9 @@ impl Record {
             Body::Data { data, .. } => data.len(),
             Body::Zero { .. } => 0,
             Body::Map(map) => 64 + 40 * map.edits.len(),
-            Body::Checkpoint(checkpoint) => 64 + 24 * checkpoint.map_egroups.len() + 40 * checkpoint.index.len(),
+            Body::Checkpoint(checkpoint) => {
+                64 + 24 * checkpoint.map_egroups.len() + 40 * checkpoint.index.len()
+            }
         }
     }
 }

@@ -81,8 +81,9 @@ impl Store {
         let checksums = checksums(name, &order.units);
         let (trailer, trailer_crc) = encode_trailer(&order.blocks);
         let former = self.egroups.get(&name);
-        let same =
-            |stored: &Stored| *stored.checksums == *checksums && stored.trailer_crc == trailer_crc && stored.flushed;
+        let same = |stored: &Stored| {
+            *stored.checksums == *checksums && stored.trailer_crc == trailer_crc && stored.flushed
+        };
         if !order.replace && former.is_some_and(same) {
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
@@ -316,7 +317,7 @@ fn checksums((family, egroup): Name, units: &[Buffer]) -> Box<[u32]> {
 fn aligned(units: Vec<Buffer>) -> Vec<Buffer> {
     let mut pieces: Vec<Buffer> = Vec::with_capacity(units.len() + 1);
     for unit in units {
-        let is_aligned = unit.bytes().as_ptr() as usize % BLOCK == 0;
+        let is_aligned = (unit.bytes().as_ptr() as usize).is_multiple_of(BLOCK);
         let unit = if is_aligned { unit } else { Buffer::copied(unit.bytes()) };
         match pieces.last_mut() {
             Some(last) if last.is_followed_by(&unit) => *last = last.joined(&unit),
@@ -326,4 +327,5 @@ fn aligned(units: Vec<Buffer>) -> Vec<Buffer> {
     pieces
 }
 
-const _: () = assert!(run_blocks(EGROUP_UNITS as u32) < 1024, "the pieces of an egroup fit one vectored write");
+const _: () =
+    assert!(run_blocks(EGROUP_UNITS as u32) < 1024, "the pieces of an egroup fit one vectored write");

@@ -99,7 +99,9 @@ impl Store {
         let read = self.reads.get_mut(&job).expect("a read stays until all of it has ended");
         match &mut read.parts[part].content {
             Content::Units(units) => units[index] = bytes,
-            Content::Nothing | Content::Whole(_) => unreachable!("single units are read of parts that were bad"),
+            Content::Nothing | Content::Whole(_) => {
+                unreachable!("single units are read of parts that were bad")
+            }
         }
         read.left -= 1;
         if read.left == 0 {
@@ -202,7 +204,8 @@ impl UnitRead {
             return Ok(zeros(0));
         }
         let at = self.parts.partition_point(|part| part.first + part.count <= run.first);
-        let holds = |part: &&Part| part.first <= run.first && run.first + run.count <= part.first + part.count;
+        let holds =
+            |part: &&Part| part.first <= run.first && run.first + run.count <= part.first + part.count;
         let part = self.parts.get(at).filter(holds).ok_or(BadUnit { unit: run.first })?;
         let start = (run.first - part.first) as usize;
         match &part.content {

@@ -131,7 +131,9 @@ impl Keeper {
             (Ok(DriveResult::Read(bytes)), _) => Some(bytes),
             (Ok(DriveResult::Done), _) => None,
             // A part that cannot be read is what checksums and copies are for, and a hint is a hint.
-            (Err(DriveFault::Unreadable), work) if work.is_read() || matches!(work, Work::Discard { .. }) => None,
+            (Err(DriveFault::Unreadable), work) if work.is_read() || matches!(work, Work::Discard { .. }) => {
+                None
+            }
             // A write or flush that failed may have done anything: nothing here is certain any more.
             (Err(_), _) => {
                 self.fail(DriveTrouble::Gone);
@@ -159,7 +161,11 @@ impl Keeper {
             Work::Unit { job, part, index } => store.on_unit_read(job, part, index, read, desk),
             Work::Trailer { job } => store.on_trailer_read(job, read, desk),
             Work::Discard { first, blocks } => store.on_discarded(first, blocks),
-            Work::Superblock { .. } | Work::Format | Work::FirstFlush | Work::Sweep { .. } | Work::Frame { .. } => {
+            Work::Superblock { .. }
+            | Work::Format
+            | Work::FirstFlush
+            | Work::Sweep { .. }
+            | Work::Frame { .. } => {
                 self.on_opened_further(now, work, read);
             }
         }
@@ -172,9 +178,7 @@ impl Keeper {
             Work::Superblock { copy } => opening.on_superblock(copy, read, limits, ring, store, desk),
             Work::Format => opening.on_formatted(),
             Work::FirstFlush => opening.on_first_flush(ring, store, desk),
-            Work::Sweep { area, offset, len } => {
-                opening.on_sweep(area, offset, len, read, ring, store, desk)
-            }
+            Work::Sweep { area, offset, len } => opening.on_sweep(area, offset, len, read, ring, store, desk),
             Work::Frame { number } => opening.on_first_frame(now, number, ring, desk),
             _ => unreachable!("the caller sorts them out"),
         };

@@ -158,12 +158,7 @@ impl Opening {
             let sweeps = Sweeps {
                 log: Sweep::begin(Area::Log, 0, ring.blocks * block, desk),
                 scan: RingScan::new(desk.drive, ring.incarnation),
-                data: Sweep::begin(
-                    Area::Data,
-                    store.layout.table * block,
-                    store.layout.units * block,
-                    desk,
-                ),
+                data: Sweep::begin(Area::Data, store.layout.table * block, store.layout.units * block, desk),
                 table: TableLoad::default(),
             };
             self.step = Step::Sweep(Box::new(sweeps));

@@ -13,15 +13,11 @@ use crate::keeper::ring_read::LogReads;
 use crate::limits::Limits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Blocks that only frames without data may take: they are what frees space.
-pub(super) const SLACK: u64 = 4;
-
 /// A frame whose place is not free yet.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub number: u64,
     pub position: u64,
-    pub blocks: u64,
     /// Records in it that are still held.
     pub live: u32,
     /// Fences in it that are the newest of their families.
@@ -151,6 +147,11 @@ impl Ring {
             Some(front) if self.head > front.position => self.head - front.position,
             Some(front) => self.head + self.blocks - front.position,
         }
+    }
+
+    /// Blocks that only frames without data may take: fences, and what frees space.
+    pub fn slack(&self) -> u64 {
+        (self.blocks / 16).max(4)
     }
 
     /// Blocks that nothing lies in and nothing is queued for.

@@ -7,7 +7,7 @@ use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
 use crate::keeper::desk::{Caller, Desk};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{Queued, Ring, SLACK, Waiter, WantedFence, queued_cost};
+use crate::keeper::ring::{Queued, Ring, Waiter, WantedFence, queued_cost};
 use crate::message::{Answer, Held, Refusal};
 
 impl Ring {
@@ -144,7 +144,7 @@ impl Ring {
     /// Whether `cost` more blocks fit, at worst with a gap at the end of the ring.
     fn has_space(&self, cost: u64) -> bool {
         let gap = cost.max(self.frame_blocks_max + 2);
-        self.free() + self.dead_blocks() >= cost + gap + SLACK
+        self.free() + self.dead_blocks() >= cost + gap + self.slack()
     }
 
     fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record) {

@@ -119,7 +119,9 @@ impl Ring {
     fn tell_damage(&mut self, caller: Caller, wanted: &Wanted, desk: &mut Desk) {
         let holding = self.holdings.get_mut(&caller.family);
         let place = holding.and_then(|holding| holding.places.get_mut(&wanted.seq));
-        let Some(place) = place.filter(|place| place.home == wanted.place.home && !place.told) else { return };
+        let Some(place) = place.filter(|place| place.home == wanted.place.home && !place.told) else {
+            return;
+        };
         place.told = true;
         let damage = Damage::Log { offset: place.payload * BLOCK as u64 };
         desk.notice(Notice::Damage { drive: desk.drive, damage });
@@ -164,7 +166,8 @@ impl Job {
         let parts = &mut self.parts;
         let mut bad = false;
         for wanted in &mut self.records {
-            let readable = wanted.part.is_none_or(|part| !parts[part].bytes.as_ref().is_none_or(Buffer::is_empty));
+            let readable =
+                wanted.part.is_none_or(|part| !parts[part].bytes.as_ref().is_none_or(Buffer::is_empty));
             if readable && wanted.payload(parts).is_some() {
                 continue;
             }

@@ -105,7 +105,7 @@ impl Ring {
     fn replay_frame(&mut self, found: &FoundFrame, damage: &mut Vec<u64>) {
         let header = &found.header;
         let (number, position, blocks) = (header.number, header.position, header.blocks());
-        self.frames.push_back(Frame { number, position, blocks, live: 0, fences: 0 });
+        self.frames.push_back(Frame { number, position, live: 0, fences: 0 });
         self.head = (position + blocks) % self.blocks;
         let mut payload = position + header.header_blocks();
         for (record, sound) in header.records.iter().zip(&found.sound) {

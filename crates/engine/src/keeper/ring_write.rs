@@ -9,8 +9,8 @@ use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::Home;
-use crate::keeper::ring::{Flying, Frame, Ring, SLACK};
-use crate::message::Answer;
+use crate::keeper::ring::{Flying, Frame, Ring};
+use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 
 /// Data records of one frame at most; with these the pieces of a write stay well under 1024.
@@ -34,7 +34,7 @@ impl Ring {
         let riders = self.riders();
         if records > 0 {
             let blocks = header_blocks(records + riders.min(DATA_RECORDS_MAX)) + payload;
-            if let Some(position) = self.place(blocks, SLACK) {
+            if let Some(position) = self.place(blocks, self.slack()) {
                 self.write_frame(position, records, riders.min(DATA_RECORDS_MAX), desk);
                 return true;
             }
@@ -48,12 +48,22 @@ impl Ring {
             return false;
         }
         let Some(position) = self.place(1, 0) else {
-            // Full to the last block, which the slack is there to prevent: look again a little later.
-            self.untold_since = self.untold_since.map(|_| now);
+            self.refuse_fences(now, desk);
             return false;
         };
         self.write_frame(position, 0, riders.min(RECORDS_IN_ONE_BLOCK), desk);
         true
+    }
+
+    /// Full to the last block, in spite of the slack: whoever wants to fence has to come back after trims.
+    fn refuse_fences(&mut self, now: Time, desk: &mut Desk) {
+        for (family, _) in std::mem::take(&mut self.wanted_fences) {
+            let holding = self.holdings.get_mut(&family).expect("a fence belongs to a holding");
+            for (caller, _) in std::mem::take(&mut holding.fence_waiters) {
+                desk.refuse(caller, Refusal::LogFull);
+            }
+        }
+        self.untold_since = self.untold_since.map(|_| now);
     }
 
     /// Drops what became void from the front of the queue.
@@ -137,7 +147,7 @@ impl Ring {
         let blocks = header.blocks();
         self.place_records(&header, number, position);
         pieces[0] = header.encode().freeze();
-        self.frames.push_back(Frame { number, position, blocks, live, fences: 0 });
+        self.frames.push_back(Frame { number, position, live, fences: 0 });
         self.flying.push_back(flying);
         self.next_number += 1;
         self.head = (position + blocks) % self.blocks;
@@ -159,7 +169,13 @@ impl Ring {
                 holding.fence_moving = true;
                 flying.fences.push((family, holding.fence));
                 let since = u64::from(wanted.since.0);
-                header.records.push(own_record(family, RecordKind::Fence, holding.fence, wanted.first, since));
+                header.records.push(own_record(
+                    family,
+                    RecordKind::Fence,
+                    holding.fence,
+                    wanted.first,
+                    since,
+                ));
             } else if let Some(family) = self.untold_trims.pop_first() {
                 let trimmed = self.holdings.get(&family).map_or(Seq(0), |holding| holding.trimmed);
                 header.records.push(own_record(family, RecordKind::Trim, Epoch(0), trimmed, 0));
@@ -276,7 +292,7 @@ fn own_record(family: FamilyId, kind: RecordKind, epoch: Epoch, seq: Seq, count:
 
 /// Adds a payload. Drives want page-aligned memory: what is not, is copied.
 fn push_pieces(pieces: &mut Vec<Buffer>, payload: Buffer) {
-    let aligned = payload.bytes().as_ptr() as usize % BLOCK == 0;
+    let aligned = (payload.bytes().as_ptr() as usize).is_multiple_of(BLOCK);
     let payload = if aligned { payload } else { Buffer::copied(payload.bytes()) };
     // The first piece is the header's place, and joins with nothing.
     match pieces[1..].last_mut() {

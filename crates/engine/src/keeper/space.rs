@@ -104,7 +104,10 @@ mod tests {
                 let blocks = random.random_range(1..60);
                 let Some(first) = space.allocate(blocks) else { continue };
                 for block in first..first + blocks {
-                    assert!(!std::mem::replace(&mut owned[block as usize], true), "block {block} given out twice");
+                    assert!(
+                        !std::mem::replace(&mut owned[block as usize], true),
+                        "block {block} given out twice"
+                    );
                 }
                 taken.push((first, blocks));
             } else if !taken.is_empty() {

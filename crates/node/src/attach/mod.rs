@@ -110,9 +110,10 @@ impl Attachment {
 }
 
 fn end_session(session: fuser::BackgroundSession, mount: &Path) {
-    // Lazily: the loop device may hold the file open for another moment.
-    stale::unmount(mount);
-    drop(session);
+    // Refused while the loop device still holds the file open, be it for another moment: then it goes lazily.
+    if session.umount_and_join().is_err() {
+        stale::unmount(mount);
+    }
     remove(mount);
 }
 

@@ -83,7 +83,8 @@ impl Contents {
         self.chain = chain(&self.frames);
         if let (Some(first), Some(last)) = (self.chain.missing.first(), self.chain.missing.last()) {
             let count = self.chain.missing.len();
-            let text = format!("{count} frames of the log ring are damaged or missing, between {first} and {last}");
+            let text =
+                format!("{count} frames of the log ring are damaged or missing, between {first} and {last}");
             findings.problem("log_frames_missing", Some(self.drive), None, text);
         }
         self.held = held::replay(&self.frames, &self.chain);
@@ -101,9 +102,7 @@ impl Contents {
             for (slot, bytes) in (first..).zip(bytes.chunks_exact(BLOCK)) {
                 match TablePage::decode(bytes) {
                     Some(page) if page.incarnation != incarnation => {}
-                    Some(page)
-                        if u64::from(page.slot) == slot && layout.holds(page.first, page.blocks()) =>
-                    {
+                    Some(page) if u64::from(page.slot) == slot && layout.holds(page.first, page.blocks()) => {
                         pages.push(page);
                     }
                     Some(_) => unsound += 1,

@@ -93,16 +93,20 @@ impl Check<'_> {
         for (egroup, entry) in self.family.directory.iter() {
             let counted = live.get(&egroup).copied().unwrap_or(0);
             if entry.live != counted {
-                let text =
-                    format!("egroup {egroup} has {counted} live units, but the directory says {}", entry.live);
+                let text = format!(
+                    "egroup {egroup} has {counted} live units, but the directory says {}",
+                    entry.live
+                );
                 self.problem(findings, "live_count_wrong", None, text);
             }
         }
         let Some((seq, checkpoint)) = &self.family.checkpoint else { return };
         let total: u64 = live.values().map(|&count| u64::from(count)).sum();
         if checkpoint.mapped != total {
-            let text =
-                format!("checkpoint {seq} tells of {} mapped blocks, the leaves of {total}", checkpoint.mapped);
+            let text = format!(
+                "checkpoint {seq} tells of {} mapped blocks, the leaves of {total}",
+                checkpoint.mapped
+            );
             self.problem(findings, "mapped_count_wrong", None, text);
         }
     }
@@ -110,7 +114,8 @@ impl Check<'_> {
     fn data_egroup(&mut self, egroup: EgroupId, runs: &[Mapped], findings: &mut Findings) {
         let Some(entry) = self.family.directory.get(egroup) else {
             let block = runs[0].block;
-            let text = format!("block {block} is mapped to egroup {egroup}, which the directory does not know");
+            let text =
+                format!("block {block} is mapped to egroup {egroup}, which the directory does not know");
             return self.problem(findings, "egroup_unknown", None, text);
         };
         let mut owner: Vec<Option<Block>> = vec![None; entry.units as usize];
@@ -118,19 +123,25 @@ impl Check<'_> {
             for index in 0..run.count {
                 let (unit, block) = (run.unit + index, run.block.plus(u64::from(index)));
                 let Some(place) = owner.get_mut(unit as usize) else {
-                    let text = format!("block {block} is mapped to unit {unit} of egroup {egroup}, which has fewer");
+                    let text =
+                        format!("block {block} is mapped to unit {unit} of egroup {egroup}, which has fewer");
                     self.problem(findings, "unit_outside", None, text);
                     continue;
                 };
                 if let Some(other) = place.replace(block) {
-                    let text = format!("blocks {other} and {block} are both mapped to unit {unit} of egroup {egroup}");
+                    let text = format!(
+                        "blocks {other} and {block} are both mapped to unit {unit} of egroup {egroup}"
+                    );
                     self.problem(findings, "unit_shared", None, text);
                 }
                 self.counted.mapped_blocks += 1;
             }
         }
-        let used: Vec<(u32, Option<Block>)> =
-            (0..).zip(&owner).filter(|(_, block)| block.is_some()).map(|(unit, block)| (unit, *block)).collect();
+        let used: Vec<(u32, Option<Block>)> = (0..)
+            .zip(&owner)
+            .filter(|(_, block)| block.is_some())
+            .map(|(unit, block)| (unit, *block))
+            .collect();
         self.copies(egroup, entry.group, entry.units, &used, findings);
     }
 
@@ -218,7 +229,8 @@ impl Check<'_> {
             .collect();
         for (unit, block) in used {
             let sound = |contents: &&Contents| {
-                contents.egroups[&name].units() > *unit && self.damaged[&contents.drive].is_sound(&name, *unit)
+                contents.egroups[&name].units() > *unit
+                    && self.damaged[&contents.drive].is_sound(&name, *unit)
             };
             if holders.iter().any(sound) {
                 continue;

@@ -85,7 +85,12 @@ impl<'a> Family<'a> {
             replayed_bytes: 0,
         };
         if family.record.segments.is_empty() {
-            findings.note("never_opened", None, Some(&config.name), "it was never opened, and is empty".into());
+            findings.note(
+                "never_opened",
+                None,
+                Some(&config.name),
+                "it was never opened, and is empty".into(),
+            );
             return family;
         }
         let held = family.held();
@@ -152,7 +157,9 @@ impl<'a> Family<'a> {
                 self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
             }
             _ => {
-                let text = format!("its newest checkpoint, record {seq}, is damaged on every drive: the map is lost");
+                let text = format!(
+                    "its newest checkpoint, record {seq}, is damaged on every drive: the map is lost"
+                );
                 self.problem(findings, "checkpoint_lost", None, text);
             }
         }
@@ -167,7 +174,8 @@ impl<'a> Family<'a> {
 
     /// Leaf `number`, which the index knows.
     pub fn leaf(&self, number: u64, place: PagePlace) -> Result<Leaf, String> {
-        let page = self.page(place).ok_or_else(|| "it is on no drive, or damaged on every one".to_string())?;
+        let page =
+            self.page(place).ok_or_else(|| "it is on no drive, or damaged on every one".to_string())?;
         Leaf::decode(&page, number, self.id()).map_err(|error| error.to_string())
     }
 
@@ -185,9 +193,10 @@ impl<'a> Family<'a> {
                 continue;
             }
             let loaded = match self.page(named.place) {
-                Some(page) => {
-                    self.index.load_chunk(&named, &page, self.record.family).map_err(|error| error.to_string())
-                }
+                Some(page) => self
+                    .index
+                    .load_chunk(&named, &page, self.record.family)
+                    .map_err(|error| error.to_string()),
                 None => Err("it is on no drive, or damaged on every one".to_string()),
             };
             if let Err(reason) = loaded {

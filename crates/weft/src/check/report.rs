@@ -57,7 +57,8 @@ pub struct VdiskReport {
 
 impl Report {
     pub fn print(&self) {
-        let mut drives = Table::new(&["DRIVE", "PLACE", "FRAMES", "RECORDS", "EGROUPS", "BYTES", "UNITS", "DAMAGED"]);
+        let mut drives =
+            Table::new(&["DRIVE", "PLACE", "FRAMES", "RECORDS", "EGROUPS", "BYTES", "UNITS", "DAMAGED"]);
         for drive in &self.drives {
             let count = |number: u64| if drive.readable { number.to_string() } else { "-".into() };
             drives.row(vec![
@@ -72,8 +73,16 @@ impl Report {
             ]);
         }
         drives.print();
-        let mut vdisks =
-            Table::new(&["VDISK", "SIZE", "COPIES", "CHECKPOINT", "REPLAYED", "MAPPED", "EGROUPS", "ORPHANS"]);
+        let mut vdisks = Table::new(&[
+            "VDISK",
+            "SIZE",
+            "COPIES",
+            "CHECKPOINT",
+            "REPLAYED",
+            "MAPPED",
+            "EGROUPS",
+            "ORPHANS",
+        ]);
         for vdisk in &self.vdisks {
             vdisks.row(vec![
                 vdisk.name.clone(),

@@ -33,7 +33,9 @@ pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u6
     for page in pages {
         let name = (page.family, page.egroup);
         let units: BTreeSet<u32> = match read_run(contents, page) {
-            Ok(bytes) => (0..page.units()).filter(|&unit| !is_sound(page, unit, unit_of(&bytes, unit))).collect(),
+            Ok(bytes) => {
+                (0..page.units()).filter(|&unit| !is_sound(page, unit, unit_of(&bytes, unit))).collect()
+            }
             // Something in the run cannot be read: each unit on its own.
             Err(_) => (0..page.units()).filter(|&unit| read(contents, page, unit, 1).is_none()).collect(),
         };

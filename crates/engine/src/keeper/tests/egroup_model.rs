@@ -9,9 +9,18 @@ use crate::message::Class;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     /// Asked for, not answered.
-    Writing { mark: u64, units: usize, call: u64 },
-    There { mark: u64, units: usize },
-    Deleting { call: u64 },
+    Writing {
+        mark: u64,
+        units: usize,
+        call: u64,
+    },
+    There {
+        mark: u64,
+        units: usize,
+    },
+    Deleting {
+        call: u64,
+    },
 }
 
 #[test]
@@ -44,7 +53,11 @@ fn egroups_are_there_or_gone_and_never_overlap() {
                     reads.push((name, rig.begin(1, 1, read(EgroupId(name), &[(0, 1)]))));
                 }
                 8 if rig.random.random_range(0..5) == 0 => {
-                    if rig.random.random() { rig.crash() } else { rig.reopen() }
+                    if rig.random.random() {
+                        rig.crash()
+                    } else {
+                        rig.reopen()
+                    }
                     reads.clear();
                     after_crash(&mut rig, &mut known);
                 }

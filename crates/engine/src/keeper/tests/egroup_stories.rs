@@ -74,10 +74,10 @@ fn only_what_is_bad_is_told_to_be_and_a_passing_fault_is_not() {
         assert_eq!(units[3], Err(BadUnit { unit: 9 }));
     }
     let damage = Damage::CopyBad { family: FamilyId(1), egroup: EGROUP };
-    assert_eq!(rig.notices, [
-        Notice::DriveReady { drive: DriveId(1) },
-        Notice::Damage { drive: DriveId(1), damage }
-    ]);
+    assert_eq!(
+        rig.notices,
+        [Notice::DriveReady { drive: DriveId(1) }, Notice::Damage { drive: DriveId(1), damage }]
+    );
     // A repair brings a new copy, whatever is here.
     assert_eq!(rig.ask(1, 1, write(EGROUP, 1, 20, Class::Reserve, true)), Ok(Answer::EgroupWritten));
     let answer = rig.ask(1, 1, read(EGROUP, &[(0, 20)]));
@@ -115,7 +115,10 @@ fn a_cut_at_any_point_of_a_replacement_leaves_one_sound_copy() {
             }
             rig.crash();
             let answer = rig.ask(1, 1, read(EGROUP, &[(0, 3)]));
-            assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()), "step {steps} seed {seed}");
+            assert!(
+                matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()),
+                "step {steps} seed {seed}"
+            );
             let (_, stored, moving) = rig.keeper.unit_blocks();
             assert_eq!((stored, moving), (4, 0));
         }

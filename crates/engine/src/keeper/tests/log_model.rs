@@ -48,8 +48,7 @@ impl Story {
             family.next += 1;
         }
         family.sent.extend(records.iter().map(|record| (record.seq.0, record.clone())));
-        let question =
-            Question::Append { first: Seq(family.first), trim: Seq(family.trimmed), records };
+        let question = Question::Append { first: Seq(family.first), trim: Seq(family.trimmed), records };
         let (epoch, last) = (family.epoch, family.next - 1);
         let call = self.rig.begin(number, epoch, question);
         self.families.get_mut(&number).expect("one of three").calls.push((call, last));
@@ -82,7 +81,8 @@ impl Story {
             });
             if lowest_refused.is_some() && family.calls.is_empty() {
                 // Begin again behind what was acknowledged, in a new epoch: others may have been accepted.
-                family.next = family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq) + 1;
+                family.next =
+                    family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq) + 1;
                 family.first = family.next;
                 family.epoch += 1;
                 family.sent.clear();
@@ -94,11 +94,22 @@ impl Story {
         let family = self.families.get_mut(&number).expect("one of three");
         let Some((&high, _)) = family.acknowledged.last_key_value() else { return };
         let low = family.trimmed;
-        family.trimmed = if self.rig.random.random() { high } else { self.rig.random.random_range(low..=high) };
+        family.trimmed =
+            if self.rig.random.random() { high } else { self.rig.random.random_range(low..=high) };
         family.acknowledged = family.acknowledged.split_off(&(family.trimmed + 1));
         let (epoch, up_to) = (family.epoch, Seq(family.trimmed));
         let call = self.rig.begin(number, epoch, Question::Trim { up_to });
         assert!(matches!(self.rig.answers.remove(&call), Some(Ok(Answer::Trimmed { .. }))));
+    }
+
+    /// Somebody has to give way when the ring is full to the last block.
+    fn trim_all(&mut self, number: u32) {
+        let family = self.families.get_mut(&number).expect("one of three");
+        family.trimmed = family.trimmed.max(family.next - 1);
+        family.acknowledged.clear();
+        family.sent.clear();
+        let (epoch, up_to) = (family.epoch + 1, Seq(family.trimmed));
+        self.rig.ask(number, epoch, Question::Trim { up_to }).expect("trims");
     }
 
     /// After a crash: everything acknowledged and not trimmed is there, what was only sent may be, in order,
@@ -108,7 +119,12 @@ impl Story {
         for number in 1..=3 {
             let family = &self.families[&number];
             let (epoch, first) = (family.epoch + 1, Seq(family.first));
-            let held = self.rig.ask(number, epoch, Question::Fence { first, since: Epoch(family.epoch) });
+            let fence = Question::Fence { first, since: Epoch(family.epoch) };
+            let mut held = self.rig.ask(number, epoch, fence.clone());
+            if held == Err(Refusal::LogFull) {
+                (1..=3).for_each(|number| self.trim_all(number));
+                held = self.rig.ask(number, epoch, fence);
+            }
             assert!(matches!(held, Ok(Answer::Fenced(_))), "{held:?}");
             let read = self.rig.read_log(number, epoch);
             let family = self.families.get_mut(&number).expect("one of three");

@@ -4,6 +4,8 @@ mod egroup_model;
 mod egroup_stories;
 mod log_model;
 mod log_stories;
+#[cfg(feature = "sabotage")]
+mod planted_bugs;
 
 use super::{Effects, Keeper, State};
 use crate::buffer::{BLOCK, Buffer, Pages};
@@ -84,7 +86,8 @@ impl PretendDrive {
                 if blocks.iter().any(|block| self.unreadable.contains(&(area, *block))) {
                     return (token, Err(DriveFault::Unreadable));
                 }
-                let bytes: Vec<u8> = blocks.iter().flat_map(|block| self.read((area, *block)).to_vec()).collect();
+                let bytes: Vec<u8> =
+                    blocks.iter().flat_map(|block| self.read((area, *block)).to_vec()).collect();
                 Ok(DriveResult::Read(Pages::copied(&bytes).freeze()))
             }
             DriveWork::Write { durable, .. } => {
@@ -251,7 +254,13 @@ impl Rig {
         assert_eq!(self.keeper.state(), State::Ready, "{:?}", self.notices);
     }
 
-    fn append(&mut self, family: u32, epoch: u32, first: u64, records: Vec<Record>) -> Result<Answer, Refusal> {
+    fn append(
+        &mut self,
+        family: u32,
+        epoch: u32,
+        first: u64,
+        records: Vec<Record>,
+    ) -> Result<Answer, Refusal> {
         self.ask(family, epoch, Question::Append { first: Seq(first), trim: Seq(0), records })
     }
 

@@ -1,0 +1,78 @@
+//! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
+
+use super::egroup_stories::{read, write};
+use super::*;
+use crate::identity::EgroupId;
+use crate::message::Class;
+use crate::sabotage::{Bug, set};
+
+/// Runs the story on this thread with the bug planted, and takes it out again.
+fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
+    set(Some(bug));
+    let outcome = story();
+    set(None);
+    outcome
+}
+
+/// Whether in any of many runs an acknowledged record is lost in a crash.
+fn loses_records() -> bool {
+    (0..20).any(|seed| {
+        let mut rig = Rig::small(seed);
+        rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+        rig.crash();
+        rig.read_log(1, 1).is_empty()
+    })
+}
+
+/// Whether in any of many runs an acknowledged egroup is lost or damaged in a crash.
+fn loses_egroups() -> bool {
+    (0..40).any(|seed| {
+        let mut rig = Rig::small(seed);
+        for name in 1..6 {
+            rig.begin(1, 1, write(EgroupId(name), name, 2, Class::Data, false));
+        }
+        for _ in 0..9 {
+            rig.step();
+        }
+        let written: Vec<u64> = (1..6).filter(|call| rig.answers.contains_key(call)).collect();
+        rig.crash();
+        written.into_iter().any(|name| {
+            let answer = rig.ask(1, 1, read(EgroupId(name), &[(0, 2)]));
+            !matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok())
+        })
+    })
+}
+
+#[test]
+fn an_acknowledgement_before_the_flush_loses_records() {
+    assert!(with(Bug::AckBeforeFlush, loses_records));
+    assert!(!loses_records());
+}
+
+#[test]
+fn a_flush_that_covers_what_is_in_flight_loses_egroups() {
+    assert!(with(Bug::FlushCoversInFlight, loses_egroups));
+    assert!(!loses_egroups());
+}
+
+#[test]
+fn an_ignored_fence_lets_an_older_owner_write() {
+    let mut rig = Rig::small(1);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    rig.fence(1, 2);
+    let late = |rig: &mut Rig| rig.append(1, 1, 1, vec![data(2, 1, 1)]);
+    assert_eq!(late(&mut rig), Err(Refusal::Fenced(Epoch(2))));
+    assert!(with(Bug::StaleEpochAccepted, || late(&mut rig)).is_ok());
+}
+
+#[test]
+fn an_unchecked_checksum_gives_out_what_is_damaged() {
+    let mut rig = Rig::small(1);
+    let egroup = EgroupId(1);
+    rig.ask(1, 1, write(egroup, 1, 2, Class::Data, false)).expect("written");
+    let first = rig.keeper.egroups().next().expect("just written").first;
+    rig.drive.durable.get_mut(&(Area::Data, first)).expect("just written")[7] ^= 1;
+    let sound = |answer| matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok());
+    assert!(!sound(rig.ask(1, 1, read(egroup, &[(0, 1)]))));
+    assert!(with(Bug::ChecksumNotChecked, || sound(rig.ask(1, 1, read(egroup, &[(0, 1)])))));
+}
