@@ -2,21 +2,25 @@
 //! Promises: nothing on a drive is changed; the directory is locked as long as the result lives.
 //! Leaves to others: understanding what is read (`weft check`, `weft inspect`).
 
-use crate::config::{ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, RedbStore};
+use crate::config::{
+    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, RedbStore,
+};
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_engine::interface::{Area, Geometry};
 use weft_engine::DriveId;
+use weft_engine::interface::{Area, Geometry};
 
 pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    #[error("{dir} holds no node: there is no {CONFIG_FILE} in it; give the directory that `weft up --dir` was given")]
+    #[error(
+        "{dir} holds no node: there is no {CONFIG_FILE} in it; give the directory that `weft up --dir` was given"
+    )]
     NoNode { dir: PathBuf },
     #[error(transparent)]
     Locked(#[from] LockError),

@@ -295,7 +295,8 @@ impl World {
     }
 
     fn drop_one(&mut self) -> bool {
-        let alive: Vec<usize> = (0..self.families.len()).filter(|&family| self.families[family].exists).collect();
+        let alive: Vec<usize> =
+            (0..self.families.len()).filter(|&family| self.families[family].exists).collect();
         if alive.len() < 2 {
             return false;
         }

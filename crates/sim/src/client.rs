@@ -203,8 +203,7 @@ impl World {
     fn open(&mut self, client: usize, family: usize, shard: usize, asked: Asked, request: Request) -> Moment {
         let began = self.moment();
         let epoch = self.control.serving_epoch(shard, family);
-        let open =
-            Open { ticket: Ticket(0), family, client, shard, epoch, asked, began, since: self.now };
+        let open = Open { ticket: Ticket(0), family, client, shard, epoch, asked, began, since: self.now };
         if matches!(asked, Asked::Read { .. } | Asked::Extents { .. }) {
             self.families[family].open_reads.insert(began);
         }
@@ -229,11 +228,8 @@ impl World {
     fn ask_write(&mut self, client: usize, family: usize, shard: usize, first: u64, sectors: u64) {
         let zero = self.rng.random_range(0..50) == 0;
         let number = self.new_write(family, first, sectors, zero);
-        let data: Buffer = if zero {
-            zeros(sectors as usize * SECTOR)
-        } else {
-            content(family, number, first, sectors)
-        };
+        let data: Buffer =
+            if zero { zeros(sectors as usize * SECTOR) } else { content(family, number, first, sectors) };
         let request = Request::Write { offset: first * SECTOR as u64, data };
         self.open(client, family, shard, Asked::Write { number }, request);
     }
@@ -261,7 +257,9 @@ impl World {
     /// A shard answered.
     pub fn replied(&mut self, shard: usize, ticket: Ticket, reply: Reply) {
         let Some(open) = self.requests.close(ticket) else {
-            self.fail(format!("a second reply, or one to a request that nobody made: ticket {ticket} {reply:?}"));
+            self.fail(format!(
+                "a second reply, or one to a request that nobody made: ticket {ticket} {reply:?}"
+            ));
             return;
         };
         if open.shard != shard {

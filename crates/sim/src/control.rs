@@ -176,8 +176,13 @@ impl Control {
 impl World {
     /// Groups of every factor that has enough fault domains, each drive first in some.
     pub fn make_groups(&mut self) {
-        let drives: Vec<(DriveId, u32)> =
-            self.control.drives.iter().enumerate().map(|(at, entry)| (DriveId(at as u32), entry.domain)).collect();
+        let drives: Vec<(DriveId, u32)> = self
+            .control
+            .drives
+            .iter()
+            .enumerate()
+            .map(|(at, entry)| (DriveId(at as u32), entry.domain))
+            .collect();
         let domains = drives.iter().map(|(_, domain)| *domain).collect::<BTreeSet<_>>().len();
         for factor in 1..=domains.min(3) {
             for repeat in 0..if factor == 1 { 1 } else { 2 } {
@@ -435,7 +440,9 @@ impl World {
         }
         if reason != DriveTrouble::Gone && entry.formatted {
             if self.victim != Some(drive.0 as usize) {
-                self.fail(format!("drive {drive} cannot be used any more, though nothing was done to it: {reason}"));
+                self.fail(format!(
+                    "drive {drive} cannot be used any more, though nothing was done to it: {reason}"
+                ));
             } else if !entry.retired {
                 self.drive_replaced(drive.0 as usize);
             }
@@ -616,7 +623,8 @@ impl World {
         for drive in 0..self.control.drives.len() {
             let hung = self.drives[drive].hung_until;
             let there = !self.drives[drive].gone && hung + 2_000 < self.now;
-            if hung > self.now && self.drives[drive].hung_since + self.parameters.detection_us * 2 < self.now {
+            if hung > self.now && self.drives[drive].hung_since + self.parameters.detection_us * 2 < self.now
+            {
                 self.close_drive(drive);
             }
             let entry = &self.control.drives[drive];

@@ -116,7 +116,10 @@ impl Drive {
             DriveWork::Discard { offset, len } => (*offset, *len),
         };
         let block = BLOCK as u64;
-        assert!(offset.is_multiple_of(block) && len.is_multiple_of(block) && len > 0, "a drive takes whole blocks");
+        assert!(
+            offset.is_multiple_of(block) && len.is_multiple_of(block) && len > 0,
+            "a drive takes whole blocks"
+        );
         assert!(
             offset + len <= self.area(area).len() as u64 * block,
             "an operation lies inside its area: {area:?} {offset}+{len}"

@@ -14,7 +14,8 @@ pub fn held(world: &World) -> Result<Vec<Held>, String> {
             continue;
         }
         let drive = DriveId(drive as u32);
-        let engine = world.shards[entry.shard].engine.as_ref().ok_or(format!("shard {} is down", entry.shard))?;
+        let engine =
+            world.shards[entry.shard].engine.as_ref().ok_or(format!("shard {} is down", entry.shard))?;
         let keeper = engine.keeper(drive).ok_or(format!("drive {drive} has no keeper"))?;
         for stored in keeper.egroups() {
             let StoredEgroup { family, egroup, first, blocks, units } = stored;

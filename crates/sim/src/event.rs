@@ -10,14 +10,33 @@ use weft_engine::{Input, Notice, Order};
 #[derive(Debug)]
 pub enum Event {
     /// A message or completion arrives at a shard.
-    Input { shard: usize, incarnation: u32, input: Input },
+    Input {
+        shard: usize,
+        incarnation: u32,
+        input: Input,
+    },
     /// A drive ends an operation that was submitted before its power was cut `cuts` times.
-    DriveEnds { drive: usize, operation: usize, cuts: u32 },
-    Wake { shard: usize, incarnation: u32 },
+    DriveEnds {
+        drive: usize,
+        operation: usize,
+        cuts: u32,
+    },
+    Wake {
+        shard: usize,
+        incarnation: u32,
+    },
     /// The control plane's order arrives.
-    Order { shard: usize, incarnation: u32, order: Order },
+    Order {
+        shard: usize,
+        incarnation: u32,
+        order: Order,
+    },
     /// A shard's news arrives at the control plane.
-    Notice { shard: usize, incarnation: u32, notice: Notice },
+    Notice {
+        shard: usize,
+        incarnation: u32,
+        notice: Notice,
+    },
     /// A client may ask again.
     Client(usize),
     /// The atlas does the next bad thing.
@@ -25,13 +44,25 @@ pub enum Event {
     /// The process of a node starts again.
     NodeStarts(usize),
     /// A sleeping process goes on, if it is still the same sleep.
-    NodeWakes { node: usize, pause: u32 },
+    NodeWakes {
+        node: usize,
+        pause: u32,
+    },
     /// The next read of everything.
-    ReadBack { client: usize, family: usize, shard: usize, first: u64, sectors: u64 },
+    ReadBack {
+        client: usize,
+        family: usize,
+        shard: usize,
+        first: u64,
+        sectors: u64,
+    },
     /// A node reaches the config store again.
     StoreHeals(usize),
     /// The lease of a node that cannot reach the config store ends, if that is still the same cut.
-    LeaseEnds { node: usize, cut: u32 },
+    LeaseEnds {
+        node: usize,
+        cut: u32,
+    },
     /// A drive that was taken out is there again.
     DriveReturns(usize),
     /// A drive that was taken out is replaced by an empty one.

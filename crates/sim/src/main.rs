@@ -83,7 +83,8 @@ fn all(arguments: &Arguments, tally: &mut Tally, began: Instant) {
         return;
     }
     for kept in kept() {
-        if arguments.plan.is_none_or(|plan| plan == kept.plan) && tally.add(&run(kept.plan, kept.seed, trace)) {
+        if arguments.plan.is_none_or(|plan| plan == kept.plan) && tally.add(&run(kept.plan, kept.seed, trace))
+        {
             println!("  kept because: {}", kept.why);
             return;
         }

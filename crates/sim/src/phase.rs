@@ -2,11 +2,11 @@
 //! Promises: once faults have stopped everything is served, repaired and settled within a bounded time, or
 //! the seed fails and says what was still missing.
 
+use crate::control::FamilyPhase;
 use crate::engine_view::{held, named};
 use crate::event::Event;
 use crate::judge::placement::{copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
 use crate::plan::Plan;
-use crate::control::FamilyPhase;
 use crate::world::World;
 use rand::Rng;
 use std::collections::BTreeMap;
@@ -78,7 +78,9 @@ impl World {
             Phase::Settling => self.all_settled().map(|()| Phase::Checking),
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
             Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
-            Phase::ReadBack => Err(format!("{} vDisks are still being read back", self.progress.readers.len())),
+            Phase::ReadBack => {
+                Err(format!("{} vDisks are still being read back", self.progress.readers.len()))
+            }
             Phase::Over => return,
         };
         match next {
@@ -137,6 +139,7 @@ impl World {
     /// All faults stop; what was damaged and not met stays for a while, so that repair may meet it.
     fn begin_healing(&mut self) {
         self.progress.since = self.now;
+        self.progress.asked.clear();
         self.network.heal();
         for node in 0..self.nodes.len() {
             let pause = self.nodes[node].pauses;
@@ -216,7 +219,10 @@ impl World {
                 self.order(owner, Order::Settle { family: FamilyId(family as u32) });
             }
             if !self.control.families[family].settled {
-                return Err(format!("family {family} did not end its settling: {}", self.describe(family, owner)));
+                return Err(format!(
+                    "family {family} did not end its settling: {}",
+                    self.describe(family, owner)
+                ));
             }
         }
         self.volumes_are_settled()?;
@@ -246,7 +252,8 @@ impl World {
             }
             let owner = entry.owner.expect("a served family has an owner");
             let engine = self.shards[owner].engine.as_ref().expect("an owner lives");
-            let volume = engine.volume(FamilyId(family as u32)).ok_or(format!("family {family} has no volume"))?;
+            let volume =
+                engine.volume(FamilyId(family as u32)).ok_or(format!("family {family} has no volume"))?;
             if !volume.is_settled() {
                 return Err(format!("family {family} is not settled: {}", self.describe(family, owner)));
             }
@@ -303,7 +310,8 @@ impl World {
             return;
         };
         let len = READ_BACK_BLOCKS.min(place.blocks as u64 - at);
-        let next = if at + len == place.blocks as u64 { (family, run + 1, 0) } else { (family, run, at + len) };
+        let next =
+            if at + len == place.blocks as u64 { (family, run + 1, 0) } else { (family, run, at + len) };
         self.progress.readers.insert(client, next);
         let Some(owner) = self.control.families[family].owner else {
             self.fail(format!("family {family} lost its owner while nothing failed"));

@@ -68,7 +68,9 @@ impl Plan {
                 KillNode,
             ],
             Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump],
-            Plan::Takeover => &[OwnerMove, StaleOwner, StoreCut, KillNode, PauseNode, Partition, NetworkWeather],
+            Plan::Takeover => {
+                &[OwnerMove, StaleOwner, StoreCut, KillNode, PauseNode, Partition, NetworkWeather]
+            }
             Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
             Plan::Swarm => &Fault::ALL,
         }
@@ -151,7 +153,8 @@ impl Parameters {
             Plan::Drives => rng.random_range(1..=3),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
-        let shards: Vec<usize> = (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
+        let shards: Vec<usize> =
+            (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
         let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
         let shard_count: usize = shards.iter().sum();
         if destroys && nodes == 1 {

@@ -6,11 +6,20 @@ use weft_engine::Ticket;
 /// What was asked. Sectors are of the vDisk.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked {
-    Read { first: u64, sectors: u64 },
+    Read {
+        first: u64,
+        sectors: u64,
+    },
     /// A write, or zeros: the number tells the rest.
-    Write { number: u32 },
+    Write {
+        number: u32,
+    },
     Flush,
-    Extents { first: u64, sectors: u64, limit: u32 },
+    Extents {
+        first: u64,
+        sectors: u64,
+        limit: u32,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +71,8 @@ impl Requests {
 
     /// Takes out all requests at a shard.
     pub fn close_all_at(&mut self, shard: usize) -> Vec<Open> {
-        let at: Vec<Ticket> = self.iter().filter(|open| open.shard == shard).map(|open| open.ticket).collect();
+        let at: Vec<Ticket> =
+            self.iter().filter(|open| open.shard == shard).map(|open| open.ticket).collect();
         at.into_iter().map(|ticket| self.close(ticket).expect("it was open a moment ago")).collect()
     }
 

@@ -53,7 +53,10 @@ mod tests {
         let bytes = content(3, 77, 1_000_000, 4);
         assert_eq!(number_in(3, 1_000_002, &bytes.bytes()[2 * SECTOR..3 * SECTOR]), Ok(77));
         assert!(number_in(3, 1_000_003, &bytes.bytes()[2 * SECTOR..3 * SECTOR]).is_err(), "misplaced");
-        assert!(number_in(4, 1_000_002, &bytes.bytes()[2 * SECTOR..3 * SECTOR]).is_err(), "of another family");
+        assert!(
+            number_in(4, 1_000_002, &bytes.bytes()[2 * SECTOR..3 * SECTOR]).is_err(),
+            "of another family"
+        );
         assert_eq!(number_in(3, 5, &[0; SECTOR]), Ok(0));
     }
 }

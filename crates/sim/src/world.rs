@@ -77,7 +77,8 @@ pub struct World {
 
 impl World {
     pub fn new(parameters: Parameters, trace: bool) -> Self {
-        let rng = SmallRng::seed_from_u64(parameters.seed.wrapping_mul(31).wrapping_add(parameters.plan as u64));
+        let rng =
+            SmallRng::seed_from_u64(parameters.seed.wrapping_mul(31).wrapping_add(parameters.plan as u64));
         let mut world = Self {
             now: 1,
             moment: 1,
@@ -111,7 +112,14 @@ impl World {
             for _ in 0..self.parameters.shards[node] {
                 let shard = self.shards.len();
                 let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
-                self.shards.push(ShardState { node, engine: None, incarnation: 0, wake: None, clock_ahead, view: 0 });
+                self.shards.push(ShardState {
+                    node,
+                    engine: None,
+                    incarnation: 0,
+                    wake: None,
+                    clock_ahead,
+                    view: 0,
+                });
                 for _ in 0..self.parameters.drives {
                     self.add_drive(shard);
                 }
@@ -281,7 +289,10 @@ impl World {
 
     fn wake(&mut self, shard: usize, incarnation: u32) {
         let state = &mut self.shards[shard];
-        if state.incarnation != incarnation || state.engine.is_none() || state.wake.is_none_or(|at| at > self.now) {
+        if state.incarnation != incarnation
+            || state.engine.is_none()
+            || state.wake.is_none_or(|at| at > self.now)
+        {
             return;
         }
         if let Some(waiting) = self.waiting(shard) {

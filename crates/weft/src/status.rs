@@ -6,7 +6,6 @@ use crate::output::{self, Table};
 use crate::size;
 use crate::trouble::Trouble;
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A node settles its vDisks for some seconds at most when it stops; this is well above.
@@ -71,20 +70,22 @@ pub fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_string(), size::show)
 }
 
+/// A process that has ended but that nobody has waited for yet counts as gone.
+fn is_alive(pid: u64) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state stands behind the name, which is in parentheses and may hold anything.
+    text.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
+}
+
 /// Asks the node to stop, and waits until it has.
 pub fn down(place: &Place, json: bool) -> Result<(), Trouble> {
     let client = Client::find(place)?;
     let process = client.get("/v1/status")?["pid"].as_u64();
     client.post("/v1/shutdown", &json!({}))?;
     let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS);
-    let process = process.map(|pid| PathBuf::from(format!("/proc/{pid}")));
     loop {
-        let gone = match &process {
-            // A node that speaks from another machine or container has no such entry here.
-            Some(entry) => !entry.exists() && !client.is_there(),
-            None => !client.is_there(),
-        };
-        if gone {
+        // A node that speaks from another machine or container has no process here.
+        if !client.is_there() && !process.is_some_and(is_alive) {
             break;
         }
         if Instant::now() > deadline {

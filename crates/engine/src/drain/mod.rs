@@ -112,6 +112,31 @@ impl Volume {
         self.place(units, Class::Data, Intent::Drain { edits }, ctx);
     }
 
+    /// What of these edits still is the newest version of its blocks. Egroups are placed side by side, so a
+    /// newer version may be named before an older one; the older must not be named after it.
+    pub(crate) fn still_newest(&self, edits: &[Edit]) -> Vec<Edit> {
+        let mut newest: Vec<Edit> = Vec::with_capacity(edits.len());
+        for edit in edits {
+            for found in self.overlay.over(edit.block, edit.count) {
+                if found.version.is_some_and(|(seq, _)| seq == edit.covers) {
+                    let unit = edit.unit.map(|unit| unit + (found.block.0 - edit.block.0) as u32);
+                    match newest.last_mut() {
+                        // Pieces of one edit, cut apart in the overlay only.
+                        Some(last)
+                            if last.covers == edit.covers
+                                && last.block.plus(last.count) == found.block
+                                && last.unit.map(|unit| unit + last.count as u32) == unit =>
+                        {
+                            last.count += found.count;
+                        }
+                        _ => newest.push(Edit { block: found.block, count: found.count, unit, covers: edit.covers }),
+                    }
+                }
+            }
+        }
+        newest
+    }
+
     /// No group has room for an egroup of this size: the data stays in the log, and smaller ones are tried.
     pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, ctx: &Context) {
         self.drain.placing -= 1;

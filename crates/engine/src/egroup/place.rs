@@ -300,6 +300,7 @@ impl Volume {
             Intent::Drain { edits } => {
                 ctx.counters.units_drained += u64::from(units);
                 self.drain.on_placed();
+                let edits = self.still_newest(&edits);
                 self.push_map(MapRecord { named, edits }, Waiter::Drain);
             }
             Intent::Bypass { edits, locks } => {

@@ -144,7 +144,7 @@ impl Volume {
             recovery.again_at = None;
             recovery.tried.clear();
         }
-        if !recovery.has_log() {
+        if !recovery.has_log() && recovery.again_at.is_none() {
             self.fence_members(ctx);
         }
         match self.recovery().stage {
@@ -169,7 +169,7 @@ impl Volume {
         }
     }
 
-    pub(crate) fn on_fenced(&mut self, drive: DriveId, answer: Result<Answer, Refusal>, _ctx: &mut Context) {
+    pub(crate) fn on_fenced(&mut self, drive: DriveId, answer: Result<Answer, Refusal>, ctx: &mut Context) {
         let Phase::Opening(recovery) = &mut self.phase else { return };
         match answer {
             Ok(Answer::Fenced(held)) => {
@@ -177,27 +177,38 @@ impl Volume {
                 recovery.tried.clear();
             }
             Ok(other) => unreachable!("a fence is answered by {other:?}"),
-            // It went away; if it comes back it is asked again.
-            Err(_) => drop(recovery.asked.remove(&drive)),
+            // It went away, or its ring is full to the last block: it is asked again.
+            Err(refusal) => {
+                recovery.asked.remove(&drive);
+                if refusal != Refusal::DriveGone {
+                    recovery.again_at = Some(ctx.now.after(10_000));
+                }
+            }
         }
     }
 
     fn end_fencing(&mut self, ctx: &mut Context) {
-        let last = self.log.segments.last().expect("a family with a log has segments").clone();
-        let recovery = self.recovery();
-        let all_asked = recovery.asked.iter().all(|drive| recovery.fenced.contains_key(drive));
-        if !all_asked || !last.members.iter().any(|drive| recovery.fenced.contains_key(drive)) {
-            return;
-        }
         let segments = self.log.segments.clone();
         let recovery = self.recovery();
-        let newest = recovery
-            .fenced
-            .iter()
-            .flat_map(|(drive, held)| held.checkpoints.iter().map(move |&seq| (seq, *drive)))
-            .filter(|&(seq, drive)| segment_of(&segments, seq).members.contains(&drive))
-            .map(|(seq, _)| seq)
-            .max();
+        if recovery.asked.iter().any(|drive| !recovery.fenced.contains_key(drive)) {
+            return;
+        }
+        // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
+        // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
+        let mut newest = None;
+        for (index, segment) in segments.iter().enumerate().rev() {
+            let answered: Vec<&Held> = segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
+            let lost = |drive: &DriveId| ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost);
+            if answered.is_empty() && !segment.members.iter().all(lost) {
+                return;
+            }
+            let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
+            let inside = |seq: &Seq| segment.first <= *seq && *seq < end;
+            newest = answered.iter().flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max();
+            if newest.is_some() {
+                break;
+            }
+        }
         recovery.tried.clear();
         recovery.stage = newest.map_or(Stage::Replay, Stage::Checkpoint);
         self.advance_opening(ctx);

@@ -227,6 +227,9 @@ impl Volume {
         }
         if matches!(self.phase, Phase::Opening(_)) {
             self.advance_opening(ctx);
+            if self.is_failed() {
+                return;
+            }
         }
         // Applying a durable record can free room, and room lets new records in; each round makes progress,
         // and stops when nothing became durable.
@@ -249,6 +252,9 @@ impl Volume {
                 self.start_compaction(ctx);
                 self.start_audit(ctx);
                 self.finish_settling(ctx);
+            }
+            if self.is_failed() {
+                return;
             }
             if self.log.wants_other_members(ctx) && !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log()) {
                 let members = self.log.choose_members(ctx);

@@ -4,9 +4,9 @@
 use super::Target;
 use crate::shard_loop::{Answer, Mail, Mailbox};
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyWrite, ReplyXattr, SessionACL, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyWrite, ReplyXattr, SessionACL, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -124,7 +124,13 @@ impl Filesystem for VdiskFile {
         }
     }
 
-    fn getattr(&self, _request: &fuser::Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(
+        &self,
+        _request: &fuser::Request,
+        inode: INodeNo,
+        _handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
         if inode == INodeNo::ROOT || inode == FILE {
             reply.attr(&TTL, &self.attributes(inode));
         } else {

@@ -52,7 +52,8 @@ pub struct LoopDevice {
 impl LoopDevice {
     /// A device with the content of `file`, around the page cache.
     pub fn set_up(file: &Path, read_only: bool) -> io::Result<Self> {
-        let backing = OpenOptions::new().read(true).write(!read_only).custom_flags(libc::O_DIRECT).open(file)?;
+        let backing =
+            OpenOptions::new().read(true).write(!read_only).custom_flags(libc::O_DIRECT).open(file)?;
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         let mut last = io::Error::other("no loop device is free");
         for _ in 0..ATTEMPTS {

@@ -102,7 +102,10 @@ impl Attachment {
     /// Takes the device away in any case: who still uses it gets I/O errors.
     pub fn end_by_force(self) {
         if !matches!(self.device.release(), Ok(true)) {
-            eprintln!("weft: {} is still in use and gets I/O errors from now on", self.device.path().display());
+            eprintln!(
+                "weft: {} is still in use and gets I/O errors from now on",
+                self.device.path().display()
+            );
             self.device.detach_when_unused();
         }
         end_session(self.session, &self.mount);

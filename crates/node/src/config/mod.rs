@@ -30,8 +30,10 @@ pub struct Config {
 pub enum ConfigError {
     #[error("the config store {path} cannot be opened: {reason}; put a good copy of the file back")]
     Open { path: PathBuf, reason: String },
-    #[error("the config store holds a record that this version does not understand ({table} {key}: {source}); use the \
-             version that wrote it")]
+    #[error(
+        "the config store holds a record that this version does not understand ({table} {key}: {source}); use the \
+             version that wrote it"
+    )]
     Record { table: &'static str, key: String, source: serde_json::Error },
     #[error("the config store failed: {0}; check the file system it is on")]
     Store(#[from] redb::Error),

@@ -1,7 +1,9 @@
 //! The config store of a single node: one redb file in its directory.
 //! Promises: as [`ConfigStore`]; redb commits are durable when they return, and a cut in between leaves the old state.
 
-use super::{Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, SegmentRecord};
+use super::{
+    Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, SegmentRecord,
+};
 use redb::{Database, ReadableTable, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -159,7 +161,8 @@ impl ConfigStore for RedbStore {
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
         self.change(FAMILIES, |open| {
             let Some(mut record) = family_of(open, family)? else { return Ok(None) };
-            record.epoch = record.epoch.checked_add(1).expect("four thousand million starts are never reached");
+            record.epoch =
+                record.epoch.checked_add(1).expect("four thousand million starts are never reached");
             insert(open, family.0, &record)?;
             Ok(Some(record))
         })
@@ -221,10 +224,16 @@ mod tests {
         let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(0), DriveId(1)] }];
         let four = FamilyId(4);
         assert!(store.change_segments(four, Epoch(1), 1, &segments).expect("it works"));
-        assert!(!store.change_segments(four, Epoch(1), 1, &segments).expect("it works"), "the version is used up");
+        assert!(
+            !store.change_segments(four, Epoch(1), 1, &segments).expect("it works"),
+            "the version is used up"
+        );
         let raised = store.take_epoch(four).expect("it works").expect("the family exists");
         assert_eq!((raised.epoch, raised.version), (2, 1));
-        assert!(!store.change_segments(four, Epoch(1), 2, &segments).expect("it works"), "an old owner is refused");
+        assert!(
+            !store.change_segments(four, Epoch(1), 2, &segments).expect("it works"),
+            "an old owner is refused"
+        );
         assert!(store.change_segments(four, Epoch(2), 2, &segments).expect("it works"));
         drop(store);
         let loaded = RedbStore::open(&dir, false).expect("it opens again").load().expect("it loads");

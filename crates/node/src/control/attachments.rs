@@ -43,7 +43,9 @@ impl Control {
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         let entry = &self.families[&family];
         if entry.serving != Serving::Ready {
-            return Err(Refusal::conflict(format!("vDisk {name} is not served now; see `weft vdisk show {name}`")));
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is not served now; see `weft vdisk show {name}`"
+            )));
         }
         match self.attachments.get(&family) {
             Some(AttachmentState::Attached(attachment)) => {

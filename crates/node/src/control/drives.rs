@@ -51,15 +51,20 @@ impl DrivePlan {
             _ => None,
         }) {
             Some(error) => Err(error.into()),
-            None => Err(StartError::BadInput(
-                "there is no drive; give --drives N or --drive PATH".to_string(),
-            )),
+            None => {
+                Err(StartError::BadInput("there is no drive; give --drives N or --drive PATH".to_string()))
+            }
         }
     }
 
     /// Drives that could be opened.
     pub fn usable(&self) -> usize {
         self.found.values().filter(|found| matches!(found, Found::Open { .. })).count()
+    }
+
+    /// Drives that are not given up, whether they could be opened or not.
+    pub fn kept(&self) -> usize {
+        self.found.values().filter(|found| !matches!(found, Found::Lost)).count()
     }
 
     fn open_known(
@@ -97,10 +102,9 @@ impl DrivePlan {
     ) -> Result<(), StartError> {
         for path in &settings.drive_paths {
             let path = path.canonicalize().map_err(|_| DriveError::Missing { path: path.clone() })?;
-            let known = config
-                .drives
-                .iter()
-                .any(|record| record.place == Place::Device(path.clone()) && record.state != DriveRecordState::Lost);
+            let known = config.drives.iter().any(|record| {
+                record.place == Place::Device(path.clone()) && record.state != DriveRecordState::Lost
+            });
             if known {
                 continue;
             }
@@ -129,7 +133,9 @@ impl DrivePlan {
             )));
         }
         if wanted < there && settings.drives.is_some() {
-            eprintln!("weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away");
+            eprintln!(
+                "weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away"
+            );
         }
         for _ in there..wanted {
             self.add(dir, Place::Files, settings.drive_size, config, store)?;
@@ -218,7 +224,11 @@ fn make_files(dir: &Path, record: &DriveRecord) -> Result<(), DriveError> {
     drives::make(dir, record, &mut |written| {
         if told.elapsed().as_secs() >= 2 {
             told = std::time::Instant::now();
-            eprintln!("weft: making drive {id}: {} of {} MiB of its log written", written >> 20, record.log >> 20);
+            eprintln!(
+                "weft: making drive {id}: {} of {} MiB of its log written",
+                written >> 20,
+                record.log >> 20
+            );
         }
     })
 }

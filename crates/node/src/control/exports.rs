@@ -3,7 +3,7 @@
 use super::listener::{Address, Listener};
 use super::refusal::Refusal;
 use super::{Control, Family, Serving};
-use crate::api::{ExportView, ExportVdisk};
+use crate::api::{ExportVdisk, ExportView};
 use crate::config::ExportRecord;
 use std::sync::Arc;
 use weft_engine::FamilyId;
@@ -20,7 +20,9 @@ impl Control {
         let entry = &self.families[&family];
         match &entry.serving {
             Serving::Ready => {}
-            Serving::Opening => return Err(Refusal::unavailable(format!("vDisk {name} is still being opened"))),
+            Serving::Opening => {
+                return Err(Refusal::unavailable(format!("vDisk {name} is still being opened")));
+            }
             Serving::Failed(reason) => {
                 return Err(Refusal::conflict(format!(
                     "vDisk {name} is not served: {reason}; put that right first"
@@ -54,10 +56,14 @@ impl Control {
     pub(super) fn remove_exports(&mut self, name: &str, address: Option<&str>) -> Result<String, Refusal> {
         self.check_ready()?;
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        let address = address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
+        let address =
+            address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
         let entry = self.families.get_mut(&family).expect("the name was just found");
         let before = entry.config.exports.len();
-        entry.config.exports.retain(|export| address.as_ref().is_some_and(|address| export.address != *address));
+        entry
+            .config
+            .exports
+            .retain(|export| address.as_ref().is_some_and(|address| export.address != *address));
         let ended = before - entry.config.exports.len();
         if ended == 0 {
             let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));

@@ -20,8 +20,12 @@ impl Control {
             .filter(|(_, drive)| drive.standing == Standing::Up)
             .map(|(id, _)| id.0)
             .collect();
-        let lost: Vec<u32> =
-            self.drives.iter().filter(|(_, drive)| drive.standing == Standing::Lost).map(|(id, _)| id.0).collect();
+        let lost: Vec<u32> = self
+            .drives
+            .iter()
+            .filter(|(_, drive)| drive.standing == Standing::Lost)
+            .map(|(id, _)| id.0)
+            .collect();
         let mut groups: Vec<GroupRecord> =
             self.groups.values().filter(|group| group.factor == factor).cloned().collect();
         let mut changed = replace_lost(&mut groups, &lost, &up);

@@ -189,7 +189,12 @@ fn listen_tcp(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
     socket.listen(128)
 }
 
-async fn hand_over(accepted: io::Result<OwnedFd>, exports: &Arc<ExportTable>, address: &Arc<str>, shard: &Mailbox) {
+async fn hand_over(
+    accepted: io::Result<OwnedFd>,
+    exports: &Arc<ExportTable>,
+    address: &Arc<str>,
+    shard: &Mailbox,
+) {
     let prepared = accepted.and_then(|socket| {
         prepare(&socket)?;
         Ok(socket)
@@ -232,10 +237,20 @@ mod tests {
 
     #[test]
     fn addresses_are_understood_or_refused() {
-        assert_eq!(Address::parse("unix:/run/a.sock").map(|a| a.uri("x")).as_deref(), Ok("nbd+unix:///x?socket=/run/a.sock"));
-        assert_eq!(Address::parse("tcp:127.0.0.1:10809").map(|a| a.uri("x")).as_deref(), Ok("nbd://127.0.0.1:10809/x"));
-        assert_eq!(Address::parse("tcp:localhost:1").map(|a| a.to_string()).as_deref(), Ok("tcp:127.0.0.1:1"));
-        for bad in ["", "unix:", "unix:/", "tcp:", "tcp:host", "tcp:127.0.0.1:0", "tcp:127.0.0.1:99999", "/a"] {
+        assert_eq!(
+            Address::parse("unix:/run/a.sock").map(|a| a.uri("x")).as_deref(),
+            Ok("nbd+unix:///x?socket=/run/a.sock")
+        );
+        assert_eq!(
+            Address::parse("tcp:127.0.0.1:10809").map(|a| a.uri("x")).as_deref(),
+            Ok("nbd://127.0.0.1:10809/x")
+        );
+        assert_eq!(
+            Address::parse("tcp:localhost:1").map(|a| a.to_string()).as_deref(),
+            Ok("tcp:127.0.0.1:1")
+        );
+        for bad in ["", "unix:", "unix:/", "tcp:", "tcp:host", "tcp:127.0.0.1:0", "tcp:127.0.0.1:99999", "/a"]
+        {
             assert!(Address::parse(bad).is_err(), "{bad:?}");
         }
     }

@@ -95,7 +95,13 @@ impl Control {
         }
     }
 
-    fn change_segments(&mut self, family: FamilyId, epoch: Epoch, version: u64, segments: &[Segment]) -> bool {
+    fn change_segments(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: &[Segment],
+    ) -> bool {
         let taken = match self.store.change_segments(family, epoch, version, segments) {
             Ok(taken) => taken,
             Err(error) => {
@@ -123,7 +129,10 @@ impl Control {
             }
             Damage::CopyBad { family, egroup } => {
                 self.damage.copies_bad += 1;
-                format!("drive {drive}: the copy of egroup {egroup} of {} is damaged or missing", name(family))
+                format!(
+                    "drive {drive}: the copy of egroup {egroup} of {} is damaged or missing",
+                    name(family)
+                )
             }
             Damage::CopyRepaired { family, egroup } => {
                 self.damage.copies_repaired += 1;

@@ -3,8 +3,8 @@
 use super::refusal::Refusal;
 use super::{SharedControl, Stage, attachments, metrics, statistics, vdisks};
 use crate::api::{
-    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, ResizeVdisk, StatsView, StatusView,
-    VdiskView,
+    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, ResizeVdisk, StatsView,
+    StatusView, VdiskView,
 };
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -40,8 +40,9 @@ pub fn router(control: SharedControl) -> Router {
 /// A body of JSON, or a line about what is wrong with it.
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
     let text = if body.is_empty() { b"{}".as_slice() } else { body };
-    serde_json::from_slice(text)
-        .map_err(|error| Refusal::bad_input(format!("the body is not what is wanted: {error}; see docs/operating.md")))
+    serde_json::from_slice(text).map_err(|error| {
+        Refusal::bad_input(format!("the body is not what is wanted: {error}; see docs/operating.md"))
+    })
 }
 
 /// A query string, or a line about what is wrong with it.
@@ -73,7 +74,10 @@ async fn list(State(control): State<SharedControl>) -> Json<Vec<VdiskView>> {
     Json(views)
 }
 
-async fn create(State(control): State<SharedControl>, body: Bytes) -> Result<(StatusCode, Json<VdiskView>), Refusal> {
+async fn create(
+    State(control): State<SharedControl>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<VdiskView>), Refusal> {
     let wanted: CreateVdisk = parse(&body)?;
     // On a task of its own: a client that hangs up does not leave a half-made vDisk behind.
     let made = tokio::spawn(async move { vdisks::create(&control, wanted).await });
@@ -81,10 +85,14 @@ async fn create(State(control): State<SharedControl>, body: Bytes) -> Result<(St
 }
 
 async fn joined<T>(task: tokio::task::JoinHandle<Result<T, Refusal>>) -> Result<T, Refusal> {
-    task.await.unwrap_or_else(|_| Err(Refusal::failed("the control plane failed an assertion; restart the node")))
+    task.await
+        .unwrap_or_else(|_| Err(Refusal::failed("the control plane failed an assertion; restart the node")))
 }
 
-async fn show(State(control): State<SharedControl>, Path(name): Path<String>) -> Result<Json<VdiskView>, Refusal> {
+async fn show(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+) -> Result<Json<VdiskView>, Refusal> {
     let control = control.lock();
     let family = control.family_named(&name).ok_or_else(|| Refusal::no_vdisk(&name))?;
     Ok(Json(control.vdisk_view(family)))
@@ -152,7 +160,10 @@ async fn attach(
     Ok((StatusCode::CREATED, Json(joined(attached).await?)))
 }
 
-async fn detach(State(control): State<SharedControl>, Path(name): Path<String>) -> Result<Json<DoneView>, Refusal> {
+async fn detach(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+) -> Result<Json<DoneView>, Refusal> {
     let detached = tokio::spawn(async move { attachments::detach(&control, &name).await });
     joined(detached).await?;
     Ok(Json(DoneView { done: true, note: String::new() }))

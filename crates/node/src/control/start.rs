@@ -107,7 +107,10 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
 fn check(settings: &Settings) -> Result<(), StartError> {
     let bad = |line: String| Err(StartError::BadInput(line));
     if settings.shards == 0 || settings.shards > SHARDS_MAX {
-        return bad(format!("{} shards are not possible: choose 1 to {SHARDS_MAX} (--shards)", settings.shards));
+        return bad(format!(
+            "{} shards are not possible: choose 1 to {SHARDS_MAX} (--shards)",
+            settings.shards
+        ));
     }
     if let Some(factor) = settings.factor
         && !(1..=3).contains(&factor)
@@ -125,9 +128,8 @@ async fn serve(
     plan: DrivePlan,
 ) -> Result<(), StartError> {
     let address = settings.api.unwrap_or_else(|| API_DEFAULT.parse().expect("the default is an address"));
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .map_err(|source| StartError::Api { address, source })?;
+    let listener =
+        tokio::net::TcpListener::bind(address).await.map_err(|source| StartError::Api { address, source })?;
     let address = listener.local_addr().map_err(|source| StartError::Api { address, source })?;
     let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
     let shards = Shards::start(settings.shards, &to_control).map_err(io_error("start a shard"))?;
@@ -197,7 +199,7 @@ fn assemble(
     SharedControl(Arc::new(Mutex::new(Control {
         dir: dir.to_path_buf(),
         began: Instant::now(),
-        factor: settings.factor.unwrap_or(if plan.usable() >= 2 { 2 } else { 1 }),
+        factor: settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 }),
         stage: Stage::Starting,
         store,
         node: config.node,
@@ -242,7 +244,8 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
                  choose fewer copies"
             )));
         }
-        let mut factors: BTreeSet<u32> = control.families.values().map(|family| family.config.factor).collect();
+        let mut factors: BTreeSet<u32> =
+            control.families.values().map(|family| family.config.factor).collect();
         factors.insert(control.factor);
         factors.extend(control.groups.values().map(|group| group.factor));
         for factor in factors {
@@ -312,7 +315,9 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
     let vdisks = control.families.values().filter(|family| family.serving != Serving::Dropping).count();
     let meaning = match control.factor {
         1 => "RF 1: each block is kept once, so a lost drive loses data".to_string(),
-        factor => format!("RF {factor}: each block is kept on {factor} drives, so {} may be lost", factor - 1),
+        factor => {
+            format!("RF {factor}: each block is kept on {factor} drives, so {} may be lost", factor - 1)
+        }
     };
     format!("weft is ready: API http://{address}, drives up {up} of {all}, vDisks {vdisks}; {meaning}")
 }

@@ -66,7 +66,8 @@ impl Control {
             drives.push(counted.view(id, state, drive.record.log, drive.record.data));
         }
         for (&id, family) in &self.families {
-            let counted = shards.iter().find_map(|shard| shard.families.get(&id)).cloned().unwrap_or_default();
+            let counted =
+                shards.iter().find_map(|shard| shard.families.get(&id)).cloned().unwrap_or_default();
             let mut view = counted.view;
             view.name = family.config.name.clone();
             view.family = id.0;

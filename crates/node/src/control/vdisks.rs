@@ -83,8 +83,9 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
 
 pub async fn delete(control: &SharedControl, name: &str, force: bool) -> Result<String, Refusal> {
     let family = control.lock().begin_delete(name, force)?;
-    let gone =
-        control.wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(())).await;
+    let gone = control
+        .wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(()))
+        .await;
     Ok(match gone {
         Some(()) => String::new(),
         None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
@@ -97,7 +98,9 @@ impl Control {
         match self.stage {
             Stage::Ready => Ok(()),
             Stage::Starting => Err(Refusal::unavailable("the node is still starting; try again in a moment")),
-            Stage::Stopping => Err(Refusal::unavailable("the node is stopping; start it again with `weft up`")),
+            Stage::Stopping => {
+                Err(Refusal::unavailable("the node is stopping; start it again with `weft up`"))
+            }
         }
     }
 
@@ -108,7 +111,9 @@ impl Control {
             return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
         }
         if self.families.len() >= VDISKS_MAX {
-            return Err(Refusal::no_space(format!("a node has at most {VDISKS_MAX} vDisks; delete one first")));
+            return Err(Refusal::no_space(format!(
+                "a node has at most {VDISKS_MAX} vDisks; delete one first"
+            )));
         }
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
@@ -127,7 +132,8 @@ impl Control {
         if self.arrange_groups(factor)? {
             self.send_view();
         }
-        let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let created =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let config = FamilyConfig {
             family: id,
             name: name.clone(),

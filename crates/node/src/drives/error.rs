@@ -9,8 +9,10 @@ pub enum DriveError {
     Missing { path: PathBuf },
     #[error("{path} was cut short: it has {has} bytes and should have {should}; put the whole file back")]
     CutShort { path: PathBuf, has: u64, should: u64 },
-    #[error("{path} exists, but the config store knows no such drive; move the file away, or put the config.redb that \
-             belongs to it back")]
+    #[error(
+        "{path} exists, but the config store knows no such drive; move the file away, or put the config.redb that \
+             belongs to it back"
+    )]
     Unknown { path: PathBuf },
     #[error("{path} is no block device; for drives in files use --drives N")]
     NoDevice { path: PathBuf },
@@ -22,8 +24,10 @@ pub enum DriveError {
     TooSmall { place: String, has: u64, least: u64 },
     #[error("{path} has sectors of {sector} bytes; drives need sectors of at most 4096 bytes")]
     LargeSectors { path: PathBuf, sector: u64 },
-    #[error("not enough room for {path}: {needed} bytes are needed and {free} are free; free some, or choose a smaller \
-             --drive-size")]
+    #[error(
+        "not enough room for {path}: {needed} bytes are needed and {free} are free; free some, or choose a smaller \
+             --drive-size"
+    )]
     NoRoom { path: PathBuf, needed: u64, free: u64 },
     #[error("the file system of {path} cannot open it for direct I/O; use another file system")]
     NoDirectIo { path: PathBuf },
@@ -33,7 +37,10 @@ pub enum DriveError {
 
 impl DriveError {
     /// For `map_err`: what was being done, to what.
-    pub(super) fn io<'a>(doing: &'static str, path: &'a std::path::Path) -> impl FnOnce(io::Error) -> DriveError + 'a {
+    pub(super) fn io<'a>(
+        doing: &'static str,
+        path: &'a std::path::Path,
+    ) -> impl FnOnce(io::Error) -> DriveError + 'a {
         move |source| DriveError::Io { doing, path: path.to_path_buf(), source }
     }
 }

@@ -105,6 +105,7 @@ pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDriv
         geometry: Geometry { log: record.log, data: record.data },
         log: open_whole(&log, record.log, access)?,
         data: open_whole(&data, record.data, access)?,
+        takes_discards: false,
     })
 }
 

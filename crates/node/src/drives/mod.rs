@@ -16,6 +16,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use weft_engine::DriveId;
 use weft_engine::interface::Geometry;
 
@@ -26,6 +27,9 @@ pub struct OpenDrive {
     pub geometry: Geometry,
     pub log: AreaFile,
     pub data: AreaFile,
+    /// Whether it hears about ranges that are not needed any more. Files do not: a hole would have to be allocated
+    /// again, slowly, and perhaps when the file system has no room left.
+    pub takes_discards: bool,
 }
 
 /// Where the bytes of an area are: behind `offset` of a file or device.
@@ -78,8 +82,30 @@ pub fn file_paths(dir: &Path, drive: DriveId) -> [PathBuf; 2] {
     [dir.join(format!("drive-{drive}.log")), dir.join(format!("drive-{drive}.data"))]
 }
 
-/// Locks the file for this open file description, as long as it is open. False: another process has it.
+/// How long a node that was killed may hold its drives: the kernel ends its io_uring, and what was in flight there, a
+/// moment after the process.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+
+/// Locks the file for this open file description, as long as it is open. False: another process has it, and keeps it.
 fn lock(file: &File, access: Access) -> std::io::Result<bool> {
+    patiently(|| try_lock(file, access))
+}
+
+/// Asks again until the answer is yes or the time is up.
+fn patiently(mut ask: impl FnMut() -> std::io::Result<bool>) -> std::io::Result<bool> {
+    let deadline = Instant::now() + RELEASE_WAIT;
+    loop {
+        if ask()? {
+            return Ok(true);
+        }
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn try_lock(file: &File, access: Access) -> std::io::Result<bool> {
     let operation = match access {
         Access::Node => libc::LOCK_EX | libc::LOCK_NB,
         Access::ReadOnly => libc::LOCK_SH | libc::LOCK_NB,

@@ -96,7 +96,13 @@ impl Arena {
             let mut free = self.free.lock().expect("no holder of this lock panics");
             if let Some((chunk, piece)) = free.take(class) {
                 let start = chunk as usize * CHUNK_BYTES + piece as usize * class_bytes(class);
-                return Space::Arena(Piece { arena: Arc::clone(self), chunk, piece, start, len: class_bytes(class) });
+                return Space::Arena(Piece {
+                    arena: Arc::clone(self),
+                    chunk,
+                    piece,
+                    start,
+                    len: class_bytes(class),
+                });
             }
         }
         Space::Heap(Pages::zeroed(len))

@@ -102,7 +102,10 @@ impl DriveTable {
         };
         let inside = |offset: u64, len: u64| {
             assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096), "drives work in whole blocks");
-            assert!(offset.checked_add(len).is_some_and(|last| last <= end), "operations stay inside their area");
+            assert!(
+                offset.checked_add(len).is_some_and(|last| last <= end),
+                "operations stay inside their area"
+            );
             offset + target.base
         };
         let statistics = &mut attached.statistics;
@@ -128,6 +131,9 @@ impl DriveTable {
             }
             DriveWork::Discard { offset, len } => {
                 statistics.discards += 1;
+                if !attached.open.takes_discards {
+                    return Some(Input::DriveDone { token, result: Ok(DriveResult::Done) });
+                }
                 Work::Discard { offset: inside(offset, len), len }
             }
         };

@@ -11,9 +11,7 @@ pub fn named(counters: &Counters) -> BTreeMap<String, u64> {
     let mut named = BTreeMap::new();
     macro_rules! take {
         ($($name:ident),* $(,)?) => {
-            // A counter added to the engine and not here is an error of the compiler.
-            let Counters { $($name),* } = counters;
-            $(named.insert(stringify!($name).to_string(), *$name);)*
+            $(named.insert(stringify!($name).to_string(), counters.$name);)*
         };
     }
     take!(

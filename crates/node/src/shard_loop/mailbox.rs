@@ -3,6 +3,7 @@
 //! Leaves to others: what the mail means (`worker`).
 
 use crate::drives::OpenDrive;
+use crate::shard_loop::socket::Socket;
 use crate::shard_loop::statistics::ShardStatistics;
 use std::collections::VecDeque;
 use std::io;
@@ -21,13 +22,31 @@ pub enum Mail {
     /// The files of a drive, sent before the order to open it.
     Drive(OpenDrive),
     /// A client has connected.
-    Connection { socket: OwnedFd, exports: Arc<dyn Exports>, address: Arc<str> },
+    Connection {
+        socket: OwnedFd,
+        exports: Arc<dyn Exports>,
+        address: Arc<str>,
+    },
+    /// A connection that arrived at another shard and then chose a vDisk of this one. Nothing is in flight for it.
+    Adopt(Box<Socket>),
     /// Somebody who is not a connection of this shard asks.
-    Request { family: FamilyId, request: Request, answer: Answer },
+    Request {
+        family: FamilyId,
+        request: Request,
+        answer: Answer,
+    },
     /// Another shard has answered a request of a connection here.
-    Answered { slot: u32, generation: u32, handle: Handle, reply: Reply },
+    Answered {
+        slot: u32,
+        generation: u32,
+        handle: Handle,
+        reply: Reply,
+    },
     /// Connections to this vDisk (at this address only, if given) are closed.
-    CloseConnections { family: FamilyId, address: Option<Arc<str>> },
+    CloseConnections {
+        family: FamilyId,
+        address: Option<Arc<str>>,
+    },
     /// No more requests are taken from any connection; each closes when what is open has been answered.
     /// The sender is dropped when all are closed.
     Drain(tokio::sync::oneshot::Sender<()>),
@@ -60,6 +79,8 @@ impl Drop for Answer {
 pub struct Mailbox {
     shard: ShardId,
     queue: Mutex<VecDeque<Mail>>,
+    /// Something is in the queue; looked at in every turn of the loop, without taking the lock.
+    has_mail: AtomicBool,
     /// The shard is asleep, or about to be: ring.
     sleeping: AtomicBool,
     bell: OwnedFd,
@@ -75,6 +96,7 @@ impl Mailbox {
         Ok(Self {
             shard,
             queue: Mutex::new(VecDeque::new()),
+            has_mail: AtomicBool::new(false),
             sleeping: AtomicBool::new(false),
             // SAFETY: the descriptor is new and nobody else's.
             bell: unsafe { OwnedFd::from_raw_fd(bell) },
@@ -88,7 +110,12 @@ impl Mailbox {
 
     /// Never waits.
     pub fn send(&self, mail: Mail) {
-        self.queue.lock().expect("no holder of this lock panics").push_back(mail);
+        {
+            let mut queue = self.queue.lock().expect("no holder of this lock panics");
+            queue.push_back(mail);
+            // Under the lock, as in `take`: the flag and the queue agree.
+            self.has_mail.store(true, Ordering::SeqCst);
+        }
         // The shard says that it sleeps before it looks into the queue for the last time, and we look whether it
         // sleeps after putting the mail there: one of the two sees the other.
         if self.sleeping.swap(false, Ordering::SeqCst) {
@@ -104,12 +131,15 @@ impl Mailbox {
 
     /// Takes all that is there.
     pub(super) fn take(&self, into: &mut VecDeque<Mail>) {
-        let mut queue = self.queue.lock().expect("no holder of this lock panics");
-        into.append(&mut queue);
+        if self.has_mail() {
+            let mut queue = self.queue.lock().expect("no holder of this lock panics");
+            into.append(&mut queue);
+            self.has_mail.store(false, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn has_mail(&self) -> bool {
-        !self.queue.lock().expect("no holder of this lock panics").is_empty()
+        self.has_mail.load(Ordering::SeqCst)
     }
 
     /// The shard goes to sleep unless this gives false: mail has come meanwhile.

@@ -8,6 +8,7 @@ use super::ring::Ring;
 use io_uring::{opcode, types};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use weft_engine::FamilyId;
 use weft_frontends::nbd::{Connection, Event, Exports, Outgoing, Want};
 
 /// Bytes received at once: many small requests with their payload.
@@ -66,6 +67,8 @@ pub enum Next {
     Event(Event),
     /// Wait for completions or replies.
     Nothing,
+    /// Another shard serves the vDisk that was chosen: the connection goes there.
+    Elsewhere(FamilyId),
     /// All is over; it can go as soon as nothing is in flight.
     Over,
 }
@@ -113,8 +116,14 @@ impl Socket {
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RD) };
     }
 
-    /// The next request of what has been received, or a receive for more.
-    pub fn next(&mut self, payloads: &Arc<Arena>, tag: u64, ring: &mut Ring) -> Next {
+    /// The next request of what has been received, or a receive for more. `is_here`: whether this shard serves a vDisk.
+    pub fn next(
+        &mut self,
+        is_here: impl Fn(FamilyId) -> bool,
+        payloads: &Arc<Arena>,
+        tag: u64,
+        ring: &mut Ring,
+    ) -> Next {
         loop {
             if self.broken {
                 return Next::Over;
@@ -135,6 +144,16 @@ impl Socket {
                 let payload = self.payload.take().expect("it was just looked at");
                 let event = self.connection.payload(payload.space.freeze(payload.len));
                 return Next::Event(event);
+            }
+            if let Some(family) = self.connection.family().filter(|&family| !is_here(family))
+                && self.receive == Receive::Idle
+                && self.connection.open_requests() == 0
+                && self.connection.want() == Want::Bytes
+            {
+                // The last word of the handshake goes out first: nothing may be in flight when it moves.
+                let has_sent =
+                    !self.sending && self.outgoing.is_empty() && self.connection.outgoing().is_empty();
+                return if has_sent { Next::Elsewhere(family) } else { Next::Nothing };
             }
             // While bytes are being received, `rest` is empty: there is nothing to look at, except what a busy
             // engine gave back.
@@ -237,10 +256,12 @@ impl Socket {
             self.connection.swap_outgoing(&mut self.outgoing);
         }
         self.slices.clear();
-        self.slices.extend(self.outgoing.slices().take(SLICES_MAX).map(|slice| libc::iovec {
-            iov_base: slice.as_ptr().cast_mut().cast(),
-            iov_len: slice.len(),
-        }));
+        self.slices.extend(
+            self.outgoing.slices().take(SLICES_MAX).map(|slice| libc::iovec {
+                iov_base: slice.as_ptr().cast_mut().cast(),
+                iov_len: slice.len(),
+            }),
+        );
         self.message.msg_iov = self.slices.as_mut_ptr();
         self.message.msg_iovlen = self.slices.len();
         self.sending = true;

@@ -138,7 +138,7 @@ impl Worker {
             draining: None,
             stopping: false,
             may_spin: setup.may_spin,
-            wait_us_mean: 1_000_000,
+            wait_us_mean: 4 * SPIN_US_MAX,
             statistics: crate::api::ShardStatsView { shard: setup.shard.0, ..Default::default() },
         })
     }
@@ -199,6 +199,10 @@ impl Worker {
     fn carry_out(&mut self, now: Time) {
         // Each list is taken out while it is worked on, and put back empty: its memory is used again.
         let mut operations = std::mem::take(&mut self.outputs.operations);
+        if self.stopping {
+            // The engine is about to be dropped; what it still wants is done again by its next life.
+            operations.clear();
+        }
         for operation in operations.drain(..) {
             if let Some(input) = self.drives.start(operation, &self.reads, &mut self.ring) {
                 self.inputs.push_back(input);
@@ -237,7 +241,9 @@ impl Worker {
             self.families.entry(open.family).or_default().count(open.kind, took_us, &reply);
         }
         match open.origin {
-            Origin::Socket { slot, generation, handle } => self.answer_socket(slot, generation, handle, reply),
+            Origin::Socket { slot, generation, handle } => {
+                self.answer_socket(slot, generation, handle, reply)
+            }
             Origin::Elsewhere { answer, request } => {
                 if is_busy {
                     self.held.push((open.family, request, answer));
@@ -276,8 +282,10 @@ impl Worker {
         let place = &mut self.sockets[slot as usize];
         let generation = place.generation;
         let Some(socket) = &mut place.socket else { return };
+        let (id, shards) = (self.id, self.peers.len());
+        let is_here = |family| owner_of(family, shards) == id;
         loop {
-            match socket.next(&self.payloads, TAG_RECEIVE | u64::from(slot), &mut self.ring) {
+            match socket.next(is_here, &self.payloads, TAG_RECEIVE | u64::from(slot), &mut self.ring) {
                 Next::Event(Event::Request { handle, family, request }) => {
                     let owner = owner_of(family, self.peers.len());
                     if owner == self.id {
@@ -294,14 +302,18 @@ impl Worker {
                     }
                 }
                 Next::Nothing => break,
+                Next::Elsewhere(family) => {
+                    let socket = place.socket.take().expect("it was just asked");
+                    self.peers[owner_of(family, shards).0 as usize].send(Mail::Adopt(Box::new(socket)));
+                    self.free_slot(slot);
+                    return;
+                }
                 Next::Over => {
                     if socket.is_in_flight() {
                         socket.break_off();
                     } else {
                         place.socket = None;
-                        place.generation = place.generation.wrapping_add(1);
-                        self.free_slots.push(slot);
-                        self.statistics.connections -= 1;
+                        self.free_slot(slot);
                     }
                     return;
                 }
@@ -346,7 +358,10 @@ impl Worker {
     }
 
     fn socket(&mut self, slot: u32) -> &mut Socket {
-        self.sockets[slot as usize].socket.as_mut().expect("a socket stays while something is in flight for it")
+        self.sockets[slot as usize]
+            .socket
+            .as_mut()
+            .expect("a socket stays while something is in flight for it")
     }
 
     fn on_mail(&mut self, now: Time, mail: Mail) {
@@ -355,18 +370,20 @@ impl Worker {
             Mail::Order(order) => self.inputs.push_back(Input::Order(order)),
             Mail::Drive(open) => self.drives.add(open, &self.ring),
             Mail::Connection { socket, exports, address } => {
-                if self.draining.is_some() || self.stopping || self.statistics.connections as usize >= CONNECTIONS_MAX {
+                if self.draining.is_some()
+                    || self.stopping
+                    || self.statistics.connections as usize >= CONNECTIONS_MAX
+                {
                     tracing::warn!(%address, "a connection was refused: there are too many, or the node stops");
                     return;
                 }
-                let socket = Socket::new(socket, exports, address, now.0);
-                let slot = self.free_slots.pop().unwrap_or_else(|| {
-                    self.sockets.push(Slot::default());
-                    (self.sockets.len() - 1) as u32
-                });
-                self.sockets[slot as usize].socket = Some(socket);
-                self.statistics.connections += 1;
-                self.touch(slot);
+                self.adopt(Socket::new(socket, exports, address, now.0));
+            }
+            Mail::Adopt(socket) => {
+                self.adopt(*socket);
+                if self.draining.is_some() || self.stopping {
+                    self.end_sockets(Socket::finish);
+                }
             }
             Mail::Request { family, request, answer } => self.ask(now, family, request, answer),
             Mail::Answered { slot, generation, handle, reply } => {
@@ -394,6 +411,24 @@ impl Worker {
                 self.end_sockets(Socket::break_off);
             }
         }
+    }
+
+    fn adopt(&mut self, socket: Socket) {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.sockets.push(Slot::default());
+            (self.sockets.len() - 1) as u32
+        });
+        self.sockets[slot as usize].socket = Some(socket);
+        self.statistics.connections += 1;
+        self.touch(slot);
+    }
+
+    /// The connection of this place is gone; replies that still come for it are nobody's.
+    fn free_slot(&mut self, slot: u32) {
+        let place = &mut self.sockets[slot as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free_slots.push(slot);
+        self.statistics.connections -= 1;
     }
 
     /// Does something to all sockets that may end them.
@@ -435,7 +470,8 @@ impl Worker {
         if self.look_at_negotiations <= now {
             self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
             self.end_sockets(|socket| {
-                if socket.connection.is_negotiating() && now.since(Time(socket.since_us)) > NEGOTIATION_US_MAX {
+                if socket.connection.is_negotiating() && now.since(Time(socket.since_us)) > NEGOTIATION_US_MAX
+                {
                     socket.break_off();
                 }
             });
@@ -458,7 +494,9 @@ impl Worker {
         if !self.bell_armed {
             self.bell_armed = true;
             let value: *mut u64 = &raw mut *self.bell_value;
-            let entry = opcode::Read::new(types::Fd(self.mailbox.bell()), value.cast(), 8).build().user_data(TAG_BELL);
+            let entry = opcode::Read::new(types::Fd(self.mailbox.bell()), value.cast(), 8)
+                .build()
+                .user_data(TAG_BELL);
             // SAFETY: the value lives as long as the worker, and the worker as long as the ring.
             unsafe { self.ring.push(entry) };
         }

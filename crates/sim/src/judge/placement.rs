@@ -37,7 +37,10 @@ pub fn runs_are_apart(held: &[Held], blocks: impl Fn(DriveId) -> u64) -> Result<
             return Err(format!("an egroup lies outside its drive: {run:?}"));
         }
     }
-    match runs.windows(2).find(|two| two[0].drive == two[1].drive && two[0].first + two[0].blocks > two[1].first) {
+    match runs
+        .windows(2)
+        .find(|two| two[0].drive == two[1].drive && two[0].first + two[0].blocks > two[1].first)
+    {
         Some(two) => Err(format!("two egroups share blocks: {:?} and {:?}", two[0], two[1])),
         None => Ok(()),
     }
@@ -52,7 +55,10 @@ pub fn nothing_missing_nothing_left(named: &[Named], held: &[Held]) -> Result<()
         for &drive in &name.members {
             match there.get(&(name.family, name.egroup, drive)) {
                 None => {
-                    return Err(format!("family {} egroup {} is missing on drive {drive}", name.family, name.egroup));
+                    return Err(format!(
+                        "family {} egroup {} is missing on drive {drive}",
+                        name.family, name.egroup
+                    ));
                 }
                 Some(&units) if units != name.units => {
                     return Err(format!(
@@ -83,9 +89,11 @@ pub fn copies_are_equal(held: &[Held], drives: &[Drive]) -> Result<u64, String> 
             first.insert((copy.family, copy.egroup), copy);
             continue;
         };
-        let (one, two) = (drives[other.drive.0 as usize].area(Area::Data), drives[copy.drive.0 as usize].area(Area::Data));
+        let (one, two) =
+            (drives[other.drive.0 as usize].area(Area::Data), drives[copy.drive.0 as usize].area(Area::Data));
         for unit in 0..copy.units {
-            let (a, b) = (one.content((other.first + unit) as usize), two.content((copy.first + unit) as usize));
+            let (a, b) =
+                (one.content((other.first + unit) as usize), two.content((copy.first + unit) as usize));
             let same = match (a, b) {
                 (Some(a), Some(b)) => std::ptr::eq(a.bytes(), b.bytes()) || a == b,
                 (None, None) => true,
@@ -108,7 +116,14 @@ mod tests {
     use super::*;
 
     fn held(drive: u32, egroup: u64, first: u64) -> Held {
-        Held { drive: DriveId(drive), family: FamilyId(1), egroup: EgroupId(egroup), first, blocks: 10, units: 9 }
+        Held {
+            drive: DriveId(drive),
+            family: FamilyId(1),
+            egroup: EgroupId(egroup),
+            first,
+            blocks: 10,
+            units: 9,
+        }
     }
 
     fn named(egroup: u64, members: &[u32]) -> Named {

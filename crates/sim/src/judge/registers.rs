@@ -64,8 +64,7 @@ impl Registers {
 
     /// A write was given to the engine: from now on it may be read.
     pub fn began(&mut self, layout: &Layout, write: Write) {
-        let candidate =
-            Candidate { number: write.number, zero: write.zero, settled: NEVER, dead: NEVER };
+        let candidate = Candidate { number: write.number, zero: write.zero, settled: NEVER, dead: NEVER };
         self.each(layout, &write, |candidates| {
             if candidates.is_empty() {
                 candidates.push(BLANK);
@@ -218,14 +217,25 @@ fn read_block(
         };
         // A block that was only ever written whole is of one write, on whatever side of a crash (I5).
         if whole && last.is_some() {
-            return Err(format!("sector {sector} and the one before it are of different writes of the whole block"));
+            return Err(format!(
+                "sector {sector} and the one before it are of different writes of the whole block"
+            ));
         }
         last = Some(number);
         see(candidates, number, moments).map_err(|()| {
             let describe = |candidate: &Candidate| {
-                let settled = if candidate.settled == NEVER { "open".into() } else { candidate.settled.0.to_string() };
-                let dead = if candidate.dead == NEVER { "possible".into() } else { format!("dead {}", candidate.dead.0) };
-                format!("{}{} (settled {settled}, {dead})", candidate.number, if candidate.zero { " zeros" } else { "" })
+                let settled =
+                    if candidate.settled == NEVER { "open".into() } else { candidate.settled.0.to_string() };
+                let dead = if candidate.dead == NEVER {
+                    "possible".into()
+                } else {
+                    format!("dead {}", candidate.dead.0)
+                };
+                format!(
+                    "{}{} (settled {settled}, {dead})",
+                    candidate.number,
+                    if candidate.zero { " zeros" } else { "" }
+                )
             };
             let list: Vec<String> = candidates.iter().map(describe).collect();
             format!(
@@ -369,7 +379,10 @@ mod tests {
         assert!(story.read(2, 4, 5).is_ok());
         story.registers.settled(&story.layout, lost, Moment(6));
         assert!(story.read(2, 7, 8).is_ok());
-        assert!(story.read(1, 9, 10).is_err(), "it had its chance before moment 6, and moment 7 showed that it lost");
+        assert!(
+            story.read(1, 9, 10).is_err(),
+            "it had its chance before moment 6, and moment 7 showed that it lost"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::findings::Findings;
 use super::held::{self, Held};
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use weft_engine::buffer::BLOCK;
 use weft_engine::formats::layout::Layout;
 use weft_engine::formats::superblock::{COPIES, Superblock, SuperblockFault};
@@ -129,10 +130,9 @@ impl Contents {
                 continue;
             }
             taken.insert(first, end);
-            if self.egroups.contains_key(&name) {
-                self.replaced.push(page);
-            } else {
-                self.egroups.insert(name, page);
+            match self.egroups.entry(name) {
+                Entry::Vacant(entry) => drop(entry.insert(page)),
+                Entry::Occupied(_) => self.replaced.push(page),
             }
         }
         if !self.replaced.is_empty() {

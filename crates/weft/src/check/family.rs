@@ -4,7 +4,7 @@
 
 use super::contents::Contents;
 use super::findings::Findings;
-use super::held::{self, Held, HeldRecord};
+use super::held::{self, HeldRecord};
 use super::units;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::frame::RecordKind;
@@ -126,8 +126,7 @@ impl<'a> Family<'a> {
         let before = last.first.previous();
         let high = |drive: &DriveId| {
             let records = held.get(drive)?;
-            let records = Held { records: records.clone(), ..Held::default() };
-            Some(records.high().unwrap_or(Seq(0)).max(before))
+            Some(held::high(records).unwrap_or(Seq(0)).max(before))
         };
         let ends: Vec<Seq> = last.members.iter().filter_map(high).collect();
         if ends.is_empty() {

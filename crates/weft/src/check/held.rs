@@ -39,11 +39,6 @@ pub struct Held {
 }
 
 impl Held {
-    /// The highest record that can be read.
-    pub fn high(&self) -> Option<Seq> {
-        self.records.iter().rev().find(|(_, record)| record.sound).map(|(seq, _)| *seq)
-    }
-
     /// Takes away the records from `first` on that epochs before `since` wrote.
     pub fn void(&mut self, first: Seq, since: Epoch) {
         self.records.retain(|seq, record| *seq < first || record.header.epoch >= since);
@@ -53,10 +48,7 @@ impl Held {
         let RecordHeader { seq, epoch, begin, .. } = record.header;
         self.fence = self.fence.max(epoch);
         let (run_epoch, run_begin) = self.run;
-        if epoch > run_epoch {
-            self.void(begin, epoch);
-            self.run = (epoch, begin);
-        } else if epoch == run_epoch && begin < run_begin {
+        if epoch > run_epoch || epoch == run_epoch && begin < run_begin {
             self.void(begin, epoch);
             self.run = (epoch, begin);
         }
@@ -70,6 +62,11 @@ impl Held {
         self.trimmed = self.trimmed.max(up_to);
         self.records.retain(|seq, _| *seq > up_to);
     }
+}
+
+/// The highest of these records that can be read.
+pub fn high(records: &BTreeMap<Seq, HeldRecord>) -> Option<Seq> {
+    records.iter().rev().find(|(_, record)| record.sound).map(|(seq, _)| *seq)
 }
 
 /// Replays the frames that count, in the order they were written.

@@ -96,7 +96,7 @@ fn one(
         ));
         if arguments.units {
             let mut table = Table::new(&["UNIT", "BYTE", "BLOCK", "CHECKSUM", "STATE"]);
-            for (unit, sound) in (0..).zip(&sound) {
+            for (unit, sound) in (0u32..).zip(&sound) {
                 table.row(vec![
                     unit.to_string(),
                     ((page.first + u64::from(unit)) * BLOCK as u64).to_string(),

@@ -156,7 +156,10 @@ impl Checker {
                     state.uncertain.clear();
                 }
             }
-            None => self.verify(request.first, &done.data),
+            None => {
+                let wrong = self.compare(request.first, &done.data);
+                assert!(wrong.is_empty(), "a read under load is wrong: {}", wrong.join("; "));
+            }
         }
         Ok(())
     }
@@ -164,16 +167,27 @@ impl Checker {
     /// Reads everything and compares.
     pub fn verify_all(&mut self, client: &mut NbdClient) {
         assert!(self.open.is_empty(), "nothing is in flight when everything is compared");
+        let mut wrong = Vec::new();
         for first in (0..self.blocks.len()).step_by(256) {
             let count = (self.blocks.len() - first).min(256);
             let data = client
                 .read((first * BLOCK) as u64, (count * BLOCK) as u32)
                 .unwrap_or_else(|error| panic!("reading block {first} failed with {error}"));
-            self.verify(first, &data);
+            wrong.extend(self.compare(first, &data));
         }
+        let shown = &wrong[..wrong.len().min(20)];
+        assert!(
+            wrong.is_empty(),
+            "{} blocks are wrong (the newest version is {}):\n{}",
+            wrong.len(),
+            self.version,
+            shown.join("\n")
+        );
     }
 
-    fn verify(&mut self, first: usize, data: &[u8]) {
+    /// Tells what is neither acknowledged nor was submitted later.
+    fn compare(&mut self, first: usize, data: &[u8]) -> Vec<String> {
+        let mut wrong = Vec::new();
         for (number, bytes) in data.chunks_exact(BLOCK).enumerate() {
             let block = first + number;
             let state = &mut self.blocks[block];
@@ -186,14 +200,15 @@ impl Checker {
                     state.acknowledged = version;
                     state.uncertain.clear();
                 }
-                None => panic!(
+                None => wrong.push(format!(
                     "block {block} holds {}, but {:?} was acknowledged and {:?} submitted after it",
                     describe(bytes),
                     state.acknowledged,
                     state.uncertain
-                ),
+                )),
             }
         }
+        wrong
     }
 }
 
