@@ -149,6 +149,9 @@ impl World {
             } else {
                 let bad = flipped(platter.content(at).as_ref().expect("it was written"), &mut self.rng);
                 platter.damage(at, Some(bad));
+                if self.trace {
+                    println!("{:>10} flipped drive {drive} {area:?} block {at}", self.now);
+                }
             }
         }
         true

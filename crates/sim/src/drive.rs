@@ -242,11 +242,11 @@ impl Drive {
         }
     }
 
-    /// Nothing goes wrong any more from now on; what was damaged stays so.
+    /// Nothing new goes wrong from now on; what was damaged stays so, and a drive that hangs still takes its
+    /// time: what is in flight there must end before anybody opens it again.
     pub fn end_faults(&mut self) {
         self.rot = Rot::default();
         self.slowness = 1;
-        self.hung_until = 0;
     }
 
     /// Damage that nobody has met is undone, so that another drive may be the next victim.

@@ -284,7 +284,7 @@ impl World {
         }
         match copies_are_equal(&held, &self.drives) {
             Ok(units) => self.coverage.add("units compared on all members", units),
-            Err(what) => self.fail(what),
+            Err(what) => self.fail(format!("{what}; the victim was {:?}", self.victim)),
         }
         self.coverage.add("egroups judged", named.len() as u64);
         Ok(())

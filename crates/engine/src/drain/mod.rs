@@ -43,21 +43,20 @@ impl Drain {
 }
 
 impl Volume {
-    /// Why the drain works now, if it does: true stands for "as long as there is something".
-    fn drain_reason(&self, ctx: &Context) -> Option<bool> {
-        let (oldest, since) = self.drain.oldest?;
+    /// Whether there is a reason to drain now.
+    fn wants_drain(&self, ctx: &Context) -> bool {
+        let Some((oldest, since)) = self.drain.oldest else { return false };
         if self.map.edits.len() >= ctx.limits.edits_max {
             // A checkpoint is on its way; until it is there, the log holds what comes.
-            return None;
+            return false;
         }
         let pressed = oldest <= self.pressed;
         let urgent = self.settling || pressed || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty();
-        if urgent || waiting || ctx.now.since(since) >= ctx.limits.drain_age_us {
-            return Some(true);
-        }
-        (self.overlay.dirty_bytes() >= ctx.limits.drain_bytes_begin || self.log.room() < ctx.limits.drain_bytes_begin / 4)
-            .then_some(false)
+        urgent
+            || waiting
+            || ctx.now.since(since) >= ctx.limits.drain_age_us
+            || self.overlay.dirty_bytes() >= ctx.limits.drain_bytes_begin
     }
 
     pub(crate) fn start_drain(&mut self, ctx: &mut Context) {
@@ -66,7 +65,7 @@ impl Volume {
             (Some(oldest), Some((known, _))) if oldest == known => {}
             (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
         }
-        if self.drain.placing >= ctx.limits.drain_egroups_max || self.drain_reason(ctx).is_none() {
+        if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
         let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);

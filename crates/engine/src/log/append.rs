@@ -8,7 +8,7 @@ use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
 use crate::interface::{DriveState, Notice, Segment, View};
 use crate::message::{Question, Refusal};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Appends of one family on their way to one member at most: enough to keep its drive busy.
 const APPENDS_IN_FLIGHT: usize = 4;
@@ -294,7 +294,7 @@ impl Appender {
         self.changing = Some(segments);
     }
 
-    pub fn on_changed(&mut self, version: u64, taken: bool, room: impl Fn(DriveId) -> u64) -> Changed {
+    pub fn on_changed(&mut self, version: u64, taken: bool, rooms: &BTreeMap<DriveId, u64>) -> Changed {
         if version != self.version || self.changing.is_none() {
             return Changed::Stale;
         }
@@ -309,7 +309,8 @@ impl Appender {
             // A member that stays keeps what it confirmed; to a new one everything from the segment's
             // beginning on is sent, and nothing it may have said in another life counts.
             let acked = known.map_or(first.previous(), |member| member.acked);
-            let room = known.map_or_else(|| room(drive), |member| member.room);
+            let told = rooms.get(&drive).copied().unwrap_or(0);
+            let room = known.map_or(told, |member| member.room);
             self.members.push(Member { drive, sent: acked, acked, room, in_flight: 0, pause_until: Time(0) });
         }
         Changed::Taken

@@ -425,14 +425,15 @@ impl Volume {
         // `advance` finds the log without members and gives it some.
     }
 
-    pub(crate) fn on_log_changed(&mut self, _ctx: &mut Context) {}
-
     fn end_completing(&mut self, until: Seq, ctx: &mut Context) {
         if self.log.is_changing() || !self.log.has_members() || self.log.durable() < until {
             return;
         }
         let replayed = self.recovery().replayed;
         self.phase = Phase::Serving;
+        // The checkpoint tells of egroups that died with it; whether the former owner came to delete them all
+        // is not known.
+        self.delete_dead(ctx);
         ctx.notice(Notice::FamilyReady { family: self.family, epoch: self.epoch, replayed });
     }
 

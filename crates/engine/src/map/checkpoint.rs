@@ -320,7 +320,7 @@ impl Volume {
     }
 
     /// Egroups without any live unit: no page and no edit names them any more.
-    fn delete_dead(&mut self, ctx: &mut Context) {
+    pub(crate) fn delete_dead(&mut self, ctx: &mut Context) {
         let mut dead: Vec<(EgroupId, GroupId)> = Vec::new();
         let data: Vec<EgroupId> = self.map.directory.dead().filter(|egroup| !self.map.fresh.contains(egroup)).collect();
         for egroup in data {

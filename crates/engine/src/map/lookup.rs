@@ -75,16 +75,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub fn is_empty(&self) -> bool {
-        self.fetches.is_empty()
-    }
-
     pub fn wake_at(&self) -> Option<Time> {
         self.stalled_until
-    }
-
-    pub fn cached_bytes(&self) -> usize {
-        self.bytes
     }
 
     pub fn get(&mut self, place: PagePlace) -> Option<Arc<Leaf>> {

@@ -198,21 +198,15 @@ impl Volume {
     }
 
     pub fn on_segments_changed(&mut self, version: u64, taken: bool, ctx: &mut Context) {
-        let room = self.log_room_of_new_member(ctx);
-        match self.log.on_changed(version, taken, |drive| room.get(&drive).copied().unwrap_or(0)) {
-            Changed::Taken => {
-                self.on_log_changed(ctx);
-            }
-            Changed::Refused => self.fail(FamilyTrouble::Fenced, ctx),
-            Changed::Stale => {}
-        }
-    }
-
-    /// A member that was never asked has told nothing about its room: it is asked at once.
-    fn log_room_of_new_member(&self, _ctx: &Context) -> BTreeMap<DriveId, u64> {
-        match &self.phase {
+        // Members tell their room when they are fenced; of others it is asked when somebody waits for it.
+        let rooms = match &self.phase {
             Phase::Opening(recovery) => recovery.rooms(),
             Phase::Serving | Phase::Failed => BTreeMap::new(),
+        };
+        match self.log.on_changed(version, taken, &rooms) {
+            Changed::Taken => {}
+            Changed::Refused => self.fail(FamilyTrouble::Fenced, ctx),
+            Changed::Stale => {}
         }
     }
 
@@ -225,12 +219,6 @@ impl Volume {
             self.view_version = ctx.view.version;
             self.on_view(ctx);
         }
-        if matches!(self.phase, Phase::Opening(_)) {
-            self.advance_opening(ctx);
-            if self.is_failed() {
-                return;
-            }
-        }
         // Applying a durable record can free room, and room lets new records in; each round makes progress,
         // and stops when nothing became durable.
         loop {
@@ -241,6 +229,9 @@ impl Volume {
                 if self.is_failed() {
                     return;
                 }
+            }
+            if matches!(self.phase, Phase::Opening(_)) {
+                self.advance_opening(ctx);
             }
             if self.is_serving() {
                 self.retry_placing(ctx);
@@ -393,11 +384,6 @@ impl Volume {
             };
             from.0 < block.0 + count && block.0 < from.0 + blocks
         })
-    }
-
-    /// Blocks of the vDisk.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.size.div_ceil(crate::buffer::BLOCK as u64)
     }
 
     pub fn egroups(&self) -> impl Iterator<Item = EgroupId> + '_ {

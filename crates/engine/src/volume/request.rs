@@ -66,10 +66,6 @@ impl Requests {
         self.open.is_empty()
     }
 
-    pub fn len(&self) -> usize {
-        self.open.len()
-    }
-
     pub fn wake_at(&self) -> Option<Time> {
         self.waited_since.map(|since| since.after(10_000))
     }

@@ -30,7 +30,7 @@ fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
     if error != 0 {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ENOSPC) => {
+            Some(libc::ENOSPC | libc::EFBIG) => {
                 let free = free_bytes(path);
                 drop(file);
                 let _ = std::fs::remove_file(path);

@@ -2,6 +2,7 @@
 //! runs never overlap, nothing is missing, nothing is left over, and all copies are the same bytes.
 
 use crate::drive::Drive;
+use crate::platter::Content;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::interface::Area;
 use weft_engine::{DriveId, EgroupId, FamilyId};
@@ -100,9 +101,13 @@ pub fn copies_are_equal(held: &[Held], drives: &[Drive]) -> Result<u64, String> 
                 (Some(a), None) | (None, Some(a)) => weft_engine::buffer::is_zero(a.bytes()),
             };
             if !same {
+                let begin = |content: &Content| content.as_ref().map(|content| content.bytes()[..8].to_vec());
                 return Err(format!(
-                    "unit {unit} of family {} egroup {} differs on drives {} and {}",
-                    copy.family, copy.egroup, other.drive, copy.drive
+                    "unit {unit} of family {} egroup {} differs: {other:?} begins {:02x?}, {copy:?} begins {:02x?}",
+                    copy.family,
+                    copy.egroup,
+                    begin(a),
+                    begin(b)
                 ));
             }
             compared += 1;
