@@ -187,8 +187,12 @@ pub struct Context<'a> {
     pub limits: &'a Limits,
     pub view: &'a View,
     pub calls: &'a mut Calls,
-    /// What each drive last said it could still take.
-    pub free: &'a mut BTreeMap<DriveId, u64>,
+    /// What each drive last said it could still take of client data, in bytes; the number beside it grows
+    /// with every change.
+    pub free: &'a BTreeMap<DriveId, u64>,
+    pub free_changes: u64,
+    /// Bytes acknowledged or on their way, and not in egroups yet, of all families of this shard.
+    pub dirty_bytes: u64,
     pub draw: &'a mut Draw,
     pub counters: &'a mut Counters,
     pub out: &'a mut Outputs,

@@ -32,6 +32,8 @@ struct World {
     view: View,
     calls: Calls,
     free: BTreeMap<DriveId, u64>,
+    free_changes: u64,
+    dirty_bytes: u64,
     draw: Draw,
     counters: Counters,
     local: VecDeque<Message>,
@@ -45,7 +47,9 @@ impl World {
             limits: &self.limits,
             view: &self.view,
             calls: &mut self.calls,
-            free: &mut self.free,
+            free: &self.free,
+            free_changes: self.free_changes,
+            dirty_bytes: self.dirty_bytes,
             draw: &mut self.draw,
             counters: &mut self.counters,
             out,
@@ -89,6 +93,8 @@ impl Shard {
                 // Calls of different lives of a shard must not be taken for each other.
                 calls: Calls::new(Draw::new(seed).next() & 0xff_ffff),
                 free: BTreeMap::new(),
+                free_changes: 0,
+                dirty_bytes: 0,
                 draw: Draw::new(seed),
                 counters: Counters::default(),
                 local: VecDeque::new(),
@@ -110,7 +116,9 @@ impl Shard {
         match input {
             Input::Request { ticket, family, request } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
+                    let before = volume.undrained_bytes();
                     volume.on_request(ticket, request, &mut self.world.context(now, out));
+                    self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
                     self.touched.insert(family);
                 } else {
                     out.replies.push((ticket, Reply::Error(RequestError::NotServed)));
@@ -177,7 +185,9 @@ impl Shard {
                 continue;
             };
             if let Some(volume) = self.volumes.get_mut(&family) {
+                let before = volume.undrained_bytes();
                 volume.advance(&mut self.world.context(now, out));
+                self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
                 let wish = volume.wake_at(&self.world.limits);
                 // A wish for the past would be granted again and again without time passing.
                 self.note_wake(family, wish.map(|at| at.max(now.after(100))));
@@ -220,8 +230,8 @@ impl Shard {
                 self.take_effects(now, out);
             }
             Message::Answer { call, drive, family: _, free, answer } => {
-                if answer.is_ok() {
-                    self.world.free.insert(drive, free);
+                if answer.is_ok() && self.world.free.insert(drive, free) != Some(free) {
+                    self.world.free_changes += 1;
                 }
                 self.on_answer(now, call, answer, out);
             }
@@ -244,7 +254,9 @@ impl Shard {
         if let Some(volume) = self.volumes.get_mut(&family)
             && !volume.is_failed()
         {
+            let before = volume.undrained_bytes();
             volume.on_answer(answered, &mut self.world.context(now, out));
+            self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
             self.touched.insert(family);
         }
     }
@@ -295,7 +307,9 @@ impl Shard {
                     && volume.epoch() == epoch
                     && !volume.is_failed()
                 {
+                    let before = volume.undrained_bytes();
                     volume.on_segments_changed(version, taken, &mut self.world.context(now, out));
+                    self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
                     self.touched.insert(family);
                 }
             }
@@ -351,6 +365,7 @@ impl Shard {
 
     fn close_family(&mut self, now: Time, family: FamilyId, out: &mut Outputs) {
         if let Some(mut volume) = self.volumes.remove(&family) {
+            self.world.dirty_bytes -= volume.undrained_bytes();
             volume.close(RequestError::Fenced, &mut self.world.context(now, out));
             self.note_wake(family, None);
         }

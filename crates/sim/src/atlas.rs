@@ -188,7 +188,8 @@ impl World {
             self.rng.random_range(200_000..4_000_000)
         };
         self.drives[drive].hung_since = self.now;
-        self.drives[drive].hung_until = self.now + time;
+        let drive = &mut self.drives[drive];
+        drive.hung_until = drive.hung_until.max(self.now + time);
         true
     }
 

@@ -78,19 +78,25 @@ pub(crate) struct Placing {
     full_since: Option<Time>,
     /// When client data may be tried again although the pool was full.
     probe_at: Time,
+    /// Bytes of client data that the emptiest group could take, as of that many changes of free space.
+    pool: u64,
+    pool_known: Option<u64>,
+    /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
+    short: bool,
 }
 
 impl Placing {
     pub fn new(epoch: Epoch) -> Self {
-        Self { epoch, counter: 0, last: 0, jobs: BTreeMap::new(), written: BTreeMap::new(), full_since: None, probe_at: Time(0) }
+        Self { epoch, counter: 0, last: 0, jobs: BTreeMap::new(), written: BTreeMap::new(), full_since: None, probe_at: Time(0), pool: u64::MAX, pool_known: None, short: false }
     }
 
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
+    /// Client data is refused, and everything that frees space hurries.
     pub fn is_full(&self) -> bool {
-        self.full_since.is_some()
+        self.full_since.is_some() || self.short
     }
 
     /// When full, one attempt now and then finds out whether that is still so.
@@ -120,6 +126,7 @@ impl Placing {
 
     pub fn on_view(&mut self) {
         self.probe_at = Time(0);
+        self.pool_known = None;
         for job in self.jobs.values_mut() {
             job.again_at = job.again_at.map(|_| Time(0));
         }
@@ -131,7 +138,26 @@ impl Placing {
     }
 }
 
+/// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
+const POOL_SLACK: u64 = 1 << 20;
+
 impl Volume {
+    /// Compares what the log holds with what the pool can take.
+    pub(crate) fn note_pool(&mut self, ctx: &Context) {
+        if self.placing.pool_known != Some(ctx.free_changes) {
+            self.placing.pool_known = Some(ctx.free_changes);
+            let groups = ctx.view.groups.values().filter(|group| group.members.len() == self.factor as usize);
+            let room = |members: &[DriveId]| {
+                let up = members.iter().filter(|&&drive| ctx.is_up(drive));
+                // A drive that has told nothing yet is taken for empty: it will tell soon.
+                up.map(|drive| ctx.free.get(drive).copied().unwrap_or(u64::MAX)).min()
+            };
+            self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
+        }
+        // Twice, because other shards fill the same drives, and egroups have headers.
+        self.placing.short = self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK;
+    }
+
     /// Writes `units` to a group. The intent tells what follows.
     pub(crate) fn place(&mut self, units: Units, class: Class, intent: Intent, ctx: &mut Context) -> u64 {
         self.placing.last += 1;

@@ -16,7 +16,7 @@ use crate::curator::compact::Compaction;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, NamedEgroup, Record};
-use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Seq, Time};
+use crate::identity::{Block, EgroupId, Epoch, FamilyId, Seq, Time};
 use crate::interface::{FamilyRecord, FamilyTrouble, Notice, RequestError};
 use crate::log::append::{Appender, Changed};
 use crate::log::overlay::{Content, Overlay};
@@ -136,6 +136,11 @@ impl Volume {
         self.overlay.dirty_bytes()
     }
 
+    /// Bytes that will need space in egroups: acknowledged or on their way.
+    pub fn undrained_bytes(&self) -> u64 {
+        self.overlay.dirty_bytes() + self.log.pending_bytes()
+    }
+
     /// Nothing is under way, waiting or owed.
     pub fn is_quiet(&self) -> bool {
         self.is_serving()
@@ -234,6 +239,7 @@ impl Volume {
                 self.advance_opening(ctx);
             }
             if self.is_serving() {
+                self.note_pool(ctx);
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);

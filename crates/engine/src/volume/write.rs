@@ -93,12 +93,16 @@ impl Volume {
         if self.requests.is_locked(work.block, work.count) {
             return Verdict::Locked;
         }
+        let frees = matches!(work.change, Change::Whole(Content::Zero));
+        if self.placing.is_full() && !frees {
+            return Verdict::Refuse(RequestError::NoSpace);
+        }
         let partial = matches!(work.change, Change::Part { .. });
         if partial && self.is_being_written(work.block, 1) {
             return Verdict::Locked;
         }
         let pending = self.log.pending_bytes();
-        if matches!(work.change, Change::Whole(Content::Zero)) {
+        if frees {
             let fits = self.log.room() > 0 || pending <= ZEROES_WITHOUT_ROOM;
             return if fits { Verdict::Go } else { Verdict::NoRoom };
         }
@@ -110,9 +114,6 @@ impl Volume {
         let memory = dirty + bytes <= most && (pending == 0 || pending + bytes <= window);
         if self.log.room() >= bytes && memory {
             return Verdict::Go;
-        }
-        if self.placing.is_full() {
-            return Verdict::Refuse(RequestError::NoSpace);
         }
         if self.may_bypass(work, ctx) { Verdict::Go } else { Verdict::NoRoom }
     }

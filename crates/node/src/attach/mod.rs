@@ -83,16 +83,16 @@ impl Attachment {
     }
 
     /// Takes the device away, unless somebody uses it: then it stays as it is.
-    pub fn end(self) -> Result<(), (Self, AttachError)> {
+    pub fn end(self) -> Result<(), Box<(Self, AttachError)>> {
         match self.device.release() {
             Ok(true) => {}
             Ok(false) => {
                 let device = self.device.path().to_path_buf();
-                return Err((self, AttachError::InUse { device }));
+                return Err(Box::new((self, AttachError::InUse { device })));
             }
             Err(error) => {
                 let doing = format!("release {}", self.device.path().display());
-                return Err((self, failed(doing)(error)));
+                return Err(Box::new((self, failed(doing)(error))));
             }
         }
         end_session(self.session, &self.mount);

@@ -36,7 +36,7 @@ pub enum ConfigError {
     )]
     Record { table: &'static str, key: String, source: serde_json::Error },
     #[error("the config store failed: {0}; check the file system it is on")]
-    Store(#[from] redb::Error),
+    Store(Box<redb::Error>),
 }
 
 /// Where config records are kept.

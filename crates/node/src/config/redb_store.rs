@@ -48,21 +48,20 @@ impl RedbStore {
             .map_err(|reason| ConfigError::Open { path, reason })
     }
 
-    fn make_tables(&self) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
+    fn make_tables(&self) -> Result<(), ConfigError> {
+        let transaction = self.database.begin_write().map_err(failed)?;
         for table in [NODE, DRIVES, GROUPS, FAMILIES] {
-            transaction.open_table(table)?;
+            transaction.open_table(table).map_err(failed)?;
         }
-        transaction.commit()?;
-        Ok(())
+        transaction.commit().map_err(failed)
     }
 
     fn read_all<T: DeserializeOwned>(&self, table: Table, name: &'static str) -> Result<Vec<T>, ConfigError> {
-        let transaction = self.database.begin_read().map_err(redb::Error::from)?;
-        let open = transaction.open_table(table).map_err(redb::Error::from)?;
+        let transaction = self.database.begin_read().map_err(failed)?;
+        let open = transaction.open_table(table).map_err(failed)?;
         let mut records = Vec::new();
-        for entry in open.iter().map_err(redb::Error::from)? {
-            let (key, value) = entry.map_err(redb::Error::from)?;
+        for entry in open.iter().map_err(failed)? {
+            let (key, value) = entry.map_err(failed)?;
             records.push(parse(name, key.value(), value.value())?);
         }
         Ok(records)
@@ -74,12 +73,12 @@ impl RedbStore {
         table: Table,
         change: impl FnOnce(&mut redb::Table<u32, &'static str>) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
-        let transaction = self.database.begin_write().map_err(redb::Error::from)?;
+        let transaction = self.database.begin_write().map_err(failed)?;
         let result = {
-            let mut open = transaction.open_table(table).map_err(redb::Error::from)?;
+            let mut open = transaction.open_table(table).map_err(failed)?;
             change(&mut open)?
         };
-        transaction.commit().map_err(redb::Error::from)?;
+        transaction.commit().map_err(failed)?;
         Ok(result)
     }
 
@@ -93,6 +92,10 @@ impl RedbStore {
     }
 }
 
+fn failed(error: impl Into<redb::Error>) -> ConfigError {
+    ConfigError::Store(Box::new(error.into()))
+}
+
 fn parse<T: DeserializeOwned>(table: &'static str, key: u32, text: &str) -> Result<T, ConfigError> {
     serde_json::from_str(text).map_err(|source| ConfigError::Record { table, key: key.to_string(), source })
 }
@@ -103,7 +106,7 @@ fn insert<T: Serialize>(
     record: &T,
 ) -> Result<(), ConfigError> {
     let text = serde_json::to_string(record).expect("records are plain data with text keys");
-    open.insert(key, text.as_str()).map_err(redb::Error::from)?;
+    open.insert(key, text.as_str()).map_err(failed)?;
     Ok(())
 }
 
@@ -111,7 +114,7 @@ fn family_of(
     open: &redb::Table<u32, &'static str>,
     family: FamilyId,
 ) -> Result<Option<FamilyConfig>, ConfigError> {
-    match open.get(family.0).map_err(redb::Error::from)? {
+    match open.get(family.0).map_err(failed)? {
         Some(text) => Ok(Some(parse("families", family.0, text.value())?)),
         None => Ok(None),
     }
@@ -137,7 +140,7 @@ impl ConfigStore for RedbStore {
 
     fn remove_drive(&mut self, drive: DriveId) -> Result<(), ConfigError> {
         self.change(DRIVES, |open| {
-            open.remove(drive.0).map_err(redb::Error::from)?;
+            open.remove(drive.0).map_err(failed)?;
             Ok(())
         })
     }
@@ -153,7 +156,7 @@ impl ConfigStore for RedbStore {
 
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError> {
         self.change(FAMILIES, |open| {
-            open.remove(family.0).map_err(redb::Error::from)?;
+            open.remove(family.0).map_err(failed)?;
             Ok(())
         })
     }

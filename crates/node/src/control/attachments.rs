@@ -114,7 +114,10 @@ pub async fn detach(control: &SharedControl, name: &str) -> Result<(), Refusal> 
     let ended = tokio::task::spawn_blocking(move || attachment.end()).await;
     let (left, result) = match ended {
         Ok(Ok(())) => (None, Ok(())),
-        Ok(Err((attachment, error))) => (Some(attachment), Err(error.into())),
+        Ok(Err(left)) => {
+            let (attachment, error) = *left;
+            (Some(attachment), Err(error.into()))
+        }
         Err(_) => (None, Err(Refusal::failed("detaching failed an assertion; see the node's log"))),
     };
     control.lock().end_change(family, left);

@@ -5,7 +5,7 @@
 use super::start::{Settings, StartError};
 use crate::config::{Config, ConfigStore, DriveRecord, DriveRecordState, Place, RedbStore};
 use crate::drives::{self, Access, DRIVE_BYTES_MIN, DriveError, OpenDrive, divide, file_paths};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use weft_engine::DriveId;
 
@@ -40,6 +40,7 @@ impl DrivePlan {
         for record in &mut config.drives {
             plan.open_known(dir, settings, record, store)?;
         }
+        check_copies(settings, config)?;
         plan.add_devices(dir, settings, config, store)?;
         plan.add_files(dir, settings, config, store)?;
         if plan.usable() > 0 {
@@ -121,22 +122,7 @@ impl DrivePlan {
         config: &mut Config,
         store: &mut RedbStore,
     ) -> Result<(), StartError> {
-        let there = config
-            .drives
-            .iter()
-            .filter(|record| record.place == Place::Files && record.state != DriveRecordState::Lost)
-            .count() as u32;
-        let wanted = settings.drives.unwrap_or(u32::from(config.drives.is_empty()));
-        if wanted > DRIVES_MAX {
-            return Err(StartError::BadInput(format!(
-                "{wanted} drives are too many for one node: choose at most {DRIVES_MAX} (--drives)"
-            )));
-        }
-        if wanted < there && settings.drives.is_some() {
-            eprintln!(
-                "weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away"
-            );
-        }
+        let (there, wanted) = file_drives(settings, config)?;
         for _ in there..wanted {
             self.add(dir, Place::Files, settings.drive_size, config, store)?;
         }
@@ -186,6 +172,52 @@ impl DrivePlan {
         config.drives.push(record);
         Ok(())
     }
+}
+
+/// File-backed drives there are, and there shall be.
+fn file_drives(settings: &Settings, config: &Config) -> Result<(u32, u32), StartError> {
+    let there = config
+        .drives
+        .iter()
+        .filter(|record| record.place == Place::Files && record.state != DriveRecordState::Lost)
+        .count() as u32;
+    let is_new = config.drives.is_empty() && settings.drive_paths.is_empty();
+    let wanted = settings.drives.unwrap_or(u32::from(is_new));
+    if wanted > DRIVES_MAX {
+        return Err(StartError::BadInput(format!(
+            "{wanted} drives are too many for one node: choose at most {DRIVES_MAX} (--drives)"
+        )));
+    }
+    if wanted < there && settings.drives.is_some() {
+        eprintln!(
+            "weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away"
+        );
+    }
+    Ok((there, wanted.max(there)))
+}
+
+/// Refuses a number of copies that the drives there will be cannot hold, before anything is made.
+fn check_copies(settings: &Settings, config: &Config) -> Result<(), StartError> {
+    let Some(factor) = settings.factor else { return Ok(()) };
+    let (_, files) = file_drives(settings, config)?;
+    let devices: BTreeSet<&PathBuf> = config
+        .drives
+        .iter()
+        .filter(|record| record.state != DriveRecordState::Lost)
+        .filter_map(|record| match &record.place {
+            Place::Device(path) => Some(path),
+            Place::Files => None,
+        })
+        .chain(&settings.drive_paths)
+        .collect();
+    let drives = files + devices.len() as u32;
+    if factor > drives {
+        return Err(StartError::BadInput(format!(
+            "{factor} copies (--rf) need {factor} drives, and there are {drives}; add drives (--drives {factor}) or \
+             choose fewer copies"
+        )));
+    }
+    Ok(())
 }
 
 /// Drives that were being made when a start was cut short: nothing of value is on them.

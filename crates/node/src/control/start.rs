@@ -90,6 +90,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     for line in attach::clean_up(&dir) {
         tracing::warn!("{line}");
     }
+    let listener = bind_api(settings.api)?;
     let mut store = RedbStore::open(&dir, true)?;
     let mut config = store.load()?;
     if config.node.node == 0 {
@@ -101,7 +102,16 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
         .enable_all()
         .build()
         .map_err(io_error("start the control plane"))?;
-    runtime.block_on(serve(settings, dir, Box::new(store), config, plan))
+    runtime.block_on(serve(settings, dir, listener, Box::new(store), config, plan))
+}
+
+/// Early: an address that is taken is told before drives are made.
+fn bind_api(wanted: Option<SocketAddr>) -> Result<std::net::TcpListener, StartError> {
+    let address = wanted.unwrap_or_else(|| API_DEFAULT.parse().expect("the default is an address"));
+    let listener =
+        std::net::TcpListener::bind(address).map_err(|source| StartError::Api { address, source })?;
+    listener.set_nonblocking(true).map_err(|source| StartError::Api { address, source })?;
+    Ok(listener)
 }
 
 fn check(settings: &Settings) -> Result<(), StartError> {
@@ -123,14 +133,13 @@ fn check(settings: &Settings) -> Result<(), StartError> {
 async fn serve(
     settings: Settings,
     dir: PathBuf,
+    listener: std::net::TcpListener,
     store: Box<dyn ConfigStore>,
     config: Config,
     plan: DrivePlan,
 ) -> Result<(), StartError> {
-    let address = settings.api.unwrap_or_else(|| API_DEFAULT.parse().expect("the default is an address"));
-    let listener =
-        tokio::net::TcpListener::bind(address).await.map_err(|source| StartError::Api { address, source })?;
-    let address = listener.local_addr().map_err(|source| StartError::Api { address, source })?;
+    let listener = tokio::net::TcpListener::from_std(listener).map_err(io_error("serve the API"))?;
+    let address = listener.local_addr().map_err(io_error("serve the API"))?;
     let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
     let shards = Shards::start(settings.shards, &to_control).map_err(io_error("start a shard"))?;
     let control = assemble(&settings, &dir, store, config, &plan, &shards);

@@ -228,7 +228,8 @@ mod tests {
         let mut held: Vec<(u8, Buffer)> = Vec::new();
         for round in 0..20_000 {
             if random.random_bool(0.5) || held.is_empty() {
-                let len = 1 + random.random_range(0..1 << random.random_range(1..21));
+                let longest = 1 << random.random_range(1..21);
+                let len = 1 + random.random_range(0..longest);
                 let mut space = arena.take(len);
                 let mark = round as u8;
                 space.bytes_mut()[..len].fill(mark);

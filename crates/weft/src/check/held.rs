@@ -109,3 +109,51 @@ pub fn read(contents: &Contents, record: &HeldRecord) -> Option<Record> {
     }
     payload::decode(header.seq, header.kind, header.block, header.count, Buffer::copied(&bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(seq: u64, epoch: u32, begin: u64) -> HeldRecord {
+        let header = RecordHeader {
+            family: FamilyId(1),
+            epoch: Epoch(epoch),
+            seq: Seq(seq),
+            kind: RecordKind::Data,
+            payload_crc: 0,
+            payload_len: 0,
+            block: 0,
+            count: 1,
+            begin: Seq(begin),
+        };
+        HeldRecord { header, payload: 0, frame: 1, sound: true }
+    }
+
+    fn seqs(held: &Held) -> Vec<(u64, u32)> {
+        held.records.iter().map(|(seq, record)| (seq.0, record.header.epoch.0)).collect()
+    }
+
+    #[test]
+    fn a_new_owner_voids_what_older_ones_wrote_behind_its_first_record() {
+        let mut held = Held::default();
+        (1..=6).for_each(|seq| held.on_record(record(seq, 1, 1)));
+        held.on_record(record(4, 2, 4));
+        assert_eq!(seqs(&held), [(1, 1), (2, 1), (3, 1), (4, 2)]);
+        held.on_record(record(5, 1, 1));
+        assert_eq!(seqs(&held), [(1, 1), (2, 1), (3, 1), (4, 2)], "the old owner comes too late");
+        held.on_record(record(3, 1, 1));
+        assert_eq!(held.records.len(), 4, "below, a copy of an old record still counts");
+    }
+
+    #[test]
+    fn what_was_trimmed_stays_away() {
+        let mut held = Held::default();
+        (1..=6).for_each(|seq| held.on_record(record(seq, 1, 1)));
+        held.on_trim(Seq(4));
+        held.on_record(record(3, 1, 1));
+        assert_eq!(seqs(&held), [(5, 1), (6, 1)]);
+        assert_eq!(high(&held.records), Some(Seq(6)));
+        held.records.get_mut(&Seq(6)).expect("it is held").sound = false;
+        assert_eq!(high(&held.records), Some(Seq(5)), "what cannot be read is not the end");
+    }
+}
