@@ -91,7 +91,7 @@ impl Shard {
                 limits,
                 view: View::default(),
                 // Calls of different lives of a shard must not be taken for each other.
-                calls: Calls::new(Draw::new(seed).next() & 0xff_ffff),
+                calls: Calls::new(Draw::new(seed).number() & 0xff_ffff),
                 free: BTreeMap::new(),
                 free_changes: 0,
                 dirty_bytes: 0,

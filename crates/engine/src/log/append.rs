@@ -84,6 +84,11 @@ impl Appender {
         }
     }
 
+    /// The number of the next record.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
     /// The highest record that all members hold.
     pub fn durable(&self) -> Seq {
         self.durable
@@ -139,7 +144,8 @@ impl Appender {
         }
         let first = self.segments.last().expect("a log that can be pumped has a segment").first;
         for member in &mut self.members {
-            while member.in_flight < APPENDS_IN_FLIGHT && member.pause_until <= ctx.now {
+            // Of one that is not up the view will say whether it comes back or is left out.
+            while member.in_flight < APPENDS_IN_FLIGHT && member.pause_until <= ctx.now && ctx.is_up(member.drive) {
                 let from = member.sent.next();
                 if from >= self.next {
                     break;
@@ -178,8 +184,9 @@ impl Appender {
         member.in_flight = member.in_flight.saturating_sub(1);
         // Whatever the reason, it goes on behind what it has confirmed: repeats cost little and are harmless.
         member.sent = member.acked;
+        // But not at once: an own keeper would refuse again before time has passed.
+        member.pause_until = now.after(if matches!(refusal, Refusal::Gap { .. }) { 1_000 } else { 10_000 });
         if refusal == Refusal::LogFull {
-            member.pause_until = now.after(10_000);
             member.room = 0;
         }
     }

@@ -129,10 +129,10 @@ impl Volume {
     pub(crate) fn begin_opening(&mut self, ctx: &mut Context) {
         if self.log.segments.is_empty() {
             // A new family: there is nothing to fence and nothing to read.
-            self.phase = Phase::Opening(Recovery::new(Stage::Completing { until: Seq(0) }));
+            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing { until: Seq(0) })));
         } else {
             ctx.counters.takeovers += 1;
-            self.phase = Phase::Opening(Recovery::new(Stage::Fencing));
+            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Fencing)));
         }
     }
 
@@ -367,7 +367,8 @@ impl Volume {
             highest = highest.max(end);
             lowest = lowest.min(end);
         }
-        (highest, lowest)
+        // What is below `replay_from` is not needed: a member whose records were all trimmed lacks nothing.
+        (highest, lowest.max(recovery.replay_from.previous()))
     }
 
     fn replay(&mut self, ctx: &mut Context) {
@@ -422,6 +423,7 @@ impl Volume {
         for body in tail {
             self.log.push(body);
         }
+        assert_eq!(self.log.next(), highest.max(lowest).next(), "records keep their numbers");
         // `advance` finds the log without members and gives it some.
     }
 

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// Fencing the former owner, reading its log, completing it.
-    Opening(Recovery),
+    Opening(Box<Recovery>),
     Serving,
     /// Given up; the control plane has been told.
     Failed,
