@@ -4,11 +4,11 @@
 //! Leaves to others: what an answer means (`volume`).
 
 use crate::counters::Counters;
+use crate::identity::Ticket;
 use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
 use crate::interface::{DriveState, Notice, Outputs, Reply, View};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal};
-use crate::identity::Ticket;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names what an answer is for, inside one volume.
@@ -90,7 +90,14 @@ impl Calls {
     }
 
     /// An answer has come. None: it was answered before, or nobody waits any more.
-    pub fn take(&mut self, call: u64, answer: Result<Answer, Refusal>, view: &View, now: Time, retry_us: u64) -> Option<Answered> {
+    pub fn take(
+        &mut self,
+        call: u64,
+        answer: Result<Answer, Refusal>,
+        view: &View,
+        now: Time,
+        retry_us: u64,
+    ) -> Option<Answered> {
         let open = self.open.get_mut(&call)?;
         // A keeper that says its drive is gone while the view says it is up is starting, or the view is
         // about to change: only the view decides who is a member, so ask again.
@@ -113,7 +120,15 @@ impl Calls {
     }
 
     /// Asks again what has been without an answer for too long.
-    pub fn repeat(&mut self, now: Time, limits: &Limits, view: &View, own: ShardId, out: &mut Outputs, local: &mut VecDeque<Message>) {
+    pub fn repeat(
+        &mut self,
+        now: Time,
+        limits: &Limits,
+        view: &View,
+        own: ShardId,
+        out: &mut Outputs,
+        local: &mut VecDeque<Message>,
+    ) {
         if self.next_repeat.is_none_or(|at| at > now) {
             return;
         }
@@ -202,7 +217,14 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// Asks the keeper of `drive`. If the drive is not up, the answer is [`Refusal::DriveGone`].
-    pub fn ask(&mut self, family: FamilyId, epoch: Epoch, drive: DriveId, question: Question, purpose: Purpose) {
+    pub fn ask(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        drive: DriveId,
+        question: Question,
+        purpose: Purpose,
+    ) {
         self.calls.last += 1;
         let call = self.calls.last;
         let shard = self.view.drives.get(&drive).map(|drive| drive.shard);

@@ -24,15 +24,28 @@ pub enum Input {
 /// A request on a vDisk. Offsets and lengths are bytes; any alignment is allowed.
 #[derive(Debug, Clone)]
 pub enum Request {
-    Read { offset: u64, len: u32 },
+    Read {
+        offset: u64,
+        len: u32,
+    },
     /// `data` is best page-aligned; then it is written without a copy.
-    Write { offset: u64, data: Buffer },
+    Write {
+        offset: u64,
+        data: Buffer,
+    },
     /// Makes the range read as zeros, and frees its space.
-    Zero { offset: u64, len: u64 },
+    Zero {
+        offset: u64,
+        len: u64,
+    },
     /// All acknowledged writes are durable already (I1): answered at once.
     Flush,
     /// Which parts of the range hold data. At most `limit` extents are told.
-    Extents { offset: u64, len: u64, limit: u32 },
+    Extents {
+        offset: u64,
+        len: u64,
+        limit: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,14 +107,24 @@ pub struct DriveOperation {
 
 #[derive(Debug)]
 pub enum DriveWork {
-    Read { offset: u64, len: u32 },
+    Read {
+        offset: u64,
+        len: u32,
+    },
     /// One write of all pieces, one behind the other. `durable`: when it ends, the bytes (these, not
     /// others) have been flushed too. Otherwise they are in a cache that a power cut empties.
-    Write { offset: u64, pieces: Vec<Buffer>, durable: bool },
+    Write {
+        offset: u64,
+        pieces: Vec<Buffer>,
+        durable: bool,
+    },
     /// Makes durable every write of this area that had **ended** before this was submitted.
     Flush,
     /// The bytes are not needed any more; a hint, after which they read as anything.
-    Discard { offset: u64, len: u64 },
+    Discard {
+        offset: u64,
+        len: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -146,20 +169,45 @@ pub enum Order {
 /// News for the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    DriveReady { drive: DriveId },
+    DriveReady {
+        drive: DriveId,
+    },
     /// The drive failed, at opening or later; the engine does not use it any more.
-    DriveFailed { drive: DriveId, reason: DriveTrouble },
+    DriveFailed {
+        drive: DriveId,
+        reason: DriveTrouble,
+    },
     /// Served from now on.
-    FamilyReady { family: FamilyId, epoch: Epoch, replayed: u64 },
+    FamilyReady {
+        family: FamilyId,
+        epoch: Epoch,
+        replayed: u64,
+    },
     /// Not served: it cannot be opened, or lost its place.
-    FamilyFailed { family: FamilyId, epoch: Epoch, reason: FamilyTrouble },
-    FamilyDropped { family: FamilyId },
-    FamilySettled { family: FamilyId },
+    FamilyFailed {
+        family: FamilyId,
+        epoch: Epoch,
+        reason: FamilyTrouble,
+    },
+    FamilyDropped {
+        family: FamilyId,
+    },
+    FamilySettled {
+        family: FamilyId,
+    },
     /// Put these segments into the family's config record if its epoch is still `epoch` and its version
     /// `version - 1`; answered by [`Order::SegmentsChanged`].
-    ChangeSegments { family: FamilyId, epoch: Epoch, version: u64, segments: Vec<Segment> },
+    ChangeSegments {
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: Vec<Segment>,
+    },
     /// A damaged or missing copy was met, or repaired.
-    Damage { drive: DriveId, damage: Damage },
+    Damage {
+        drive: DriveId,
+        damage: Damage,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -6,22 +6,22 @@
 
 pub mod buffer;
 pub mod checksum;
+pub mod context;
+pub mod counters;
+pub mod curator;
+pub mod drain;
+pub mod egroup;
 pub mod formats;
 pub mod identity;
-pub mod keeper;
 pub mod interface;
+pub mod keeper;
 pub mod limits;
-pub mod volume;
-pub mod shard;
-pub mod map;
 pub mod log;
-pub mod egroup;
-pub mod drain;
-pub mod curator;
-pub mod counters;
-pub mod context;
+pub mod map;
 pub mod message;
 pub mod sabotage;
+pub mod shard;
+pub mod volume;
 
 pub use identity::{Block, DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket, Time};
 pub use interface::{Input, Notice, Order, Outputs, Reply, Request};

@@ -3,8 +3,8 @@
 //! of them idempotent. Nothing here relies on order between messages.
 
 use crate::buffer::Buffer;
-use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
 use crate::formats::record::Record;
+use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
 
 #[derive(Debug, Clone)]
 pub enum Message {
@@ -68,17 +68,30 @@ pub enum Answer {
     /// Everything of this family up to and including `up_to` that this keeper was ever given in this
     /// segment is durable here. `room`: bytes of new client data this family may have outstanding
     /// (sent, not yet answered) on this ring.
-    Appended { up_to: Seq, room: u64 },
-    Trimmed { room: u64 },
+    Appended {
+        up_to: Seq,
+        room: u64,
+    },
+    Trimmed {
+        room: u64,
+    },
     /// `end`: no record held here lies after the last one given.
-    Records { records: Vec<Record>, end: bool },
+    Records {
+        records: Vec<Record>,
+        end: bool,
+    },
     EgroupWritten,
     /// One entry for each run asked for: the units joined, or the first unit that is damaged.
     Units(Vec<Result<Buffer, BadUnit>>),
-    Egroup { blocks: Vec<u64> },
+    Egroup {
+        blocks: Vec<u64>,
+    },
     Deleted,
     /// Names in order; `end`: there are no more after the last.
-    Listed { egroups: Vec<EgroupId>, end: bool },
+    Listed {
+        egroups: Vec<EgroupId>,
+        end: bool,
+    },
     Dropped,
 }
 

@@ -6,7 +6,8 @@ use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
 use crate::interface::{
-    DriveFault, DriveResult, DriveState, FamilyRecord, Geometry, Input, Notice, Order, Outputs, Reply, RequestError, View,
+    DriveFault, DriveResult, DriveState, FamilyRecord, Geometry, Input, Notice, Order, Outputs, Reply,
+    RequestError, View,
 };
 use crate::keeper::{Effects, Keeper, State};
 use crate::limits::Limits;
@@ -211,7 +212,13 @@ impl Shard {
         }
     }
 
-    fn on_drive_done(&mut self, now: Time, token: u64, result: Result<DriveResult, DriveFault>, out: &mut Outputs) {
+    fn on_drive_done(
+        &mut self,
+        now: Time,
+        token: u64,
+        result: Result<DriveResult, DriveFault>,
+        out: &mut Outputs,
+    ) {
         // An operation of an opening that was closed since concerns nobody.
         let Some(drive) = self.openings.get(&(token >> TOKEN_BITS)).copied() else { return };
         let keeper = self.keepers.get_mut(&drive).expect("an opening has a keeper");
@@ -223,7 +230,8 @@ impl Shard {
         match message {
             Message::Ask { call, drive, family, epoch, question } => {
                 let Some(keeper) = self.keepers.get_mut(&drive) else {
-                    let answer = Message::Answer { call, drive, family, free: 0, answer: Err(Refusal::DriveGone) };
+                    let answer =
+                        Message::Answer { call, drive, family, free: 0, answer: Err(Refusal::DriveGone) };
                     return self.send(from, answer, out);
                 };
                 keeper.on_ask(now, from, call, family, epoch, question, &mut self.effects);
@@ -286,14 +294,17 @@ impl Shard {
     fn on_order(&mut self, now: Time, order: Order, out: &mut Outputs) {
         match order {
             Order::View(view) => self.on_view(now, view, out),
-            Order::OpenDrive { drive, geometry, format } => self.open_drive(now, drive, geometry, format, out),
+            Order::OpenDrive { drive, geometry, format } => {
+                self.open_drive(now, drive, geometry, format, out)
+            }
             Order::CloseDrive { drive } => self.close_drive(now, drive),
             Order::OpenFamily(record) => self.open_family(now, record, out),
             Order::CloseFamily { family } => self.close_family(now, family, out),
             Order::DropFamily { family, epoch } => {
                 self.close_family(now, family, out);
                 let all = self.world.view.drives.iter();
-                let drives = all.filter(|(_, view)| view.state != DriveState::Lost).map(|(&drive, _)| drive).collect();
+                let drives =
+                    all.filter(|(_, view)| view.state != DriveState::Lost).map(|(&drive, _)| drive).collect();
                 self.dropping.insert(family, Dropping { epoch, drives, asked: BTreeSet::new() });
                 self.advance_dropping(now, out);
             }
@@ -396,7 +407,13 @@ impl Shard {
         }
     }
 
-    fn on_dropped(&mut self, family: FamilyId, drive: DriveId, answer: Result<Answer, Refusal>, out: &mut Outputs) {
+    fn on_dropped(
+        &mut self,
+        family: FamilyId,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        out: &mut Outputs,
+    ) {
         let Some(dropping) = self.dropping.get_mut(&family) else { return };
         match answer {
             Ok(_) => drop(dropping.drives.remove(&drive)),

@@ -32,7 +32,14 @@ impl World {
             areas.insert((DriveId(drive), Area::Log), vec![0; geometry.log as usize]);
             areas.insert((DriveId(drive), Area::Data), vec![0; geometry.data as usize]);
         }
-        let record = FamilyRecord { family: FAMILY, epoch: Epoch(1), size: 32 << 20, factor, segments: Vec::new(), version: 0 };
+        let record = FamilyRecord {
+            family: FAMILY,
+            epoch: Epoch(1),
+            size: 32 << 20,
+            factor,
+            segments: Vec::new(),
+            version: 0,
+        };
         let settings = Settings { shard: ShardId(0), seed: 1, limits };
         let mut world = World {
             shard: Shard::new(settings),
@@ -57,7 +64,8 @@ impl World {
         }
         let mut view = View { version: 1, ..View::default() };
         for &drive in &drives {
-            view.drives.insert(drive, DriveView { shard: ShardId(0), domain: drive.0, state: DriveState::Up });
+            view.drives
+                .insert(drive, DriveView { shard: ShardId(0), domain: drive.0, state: DriveState::Up });
         }
         let all: Vec<DriveId> = drives.iter().copied().collect();
         for group in 0..all.len() {
@@ -149,7 +157,11 @@ impl World {
         if let Reply::Error(_) = reply {
             for (drive, keeper) in self.shard.keepers() {
                 let used: u64 = keeper.egroups().map(|egroup| u64::from(egroup.units)).sum();
-                println!("drive {drive}: {} egroups of {used} units, {} bytes free", keeper.egroups().count(), keeper.free_bytes());
+                println!(
+                    "drive {drive}: {} egroups of {used} units, {} bytes free",
+                    keeper.egroups().count(),
+                    keeper.free_bytes()
+                );
             }
         }
         reply
@@ -219,10 +231,18 @@ fn random_writes_over_the_whole_life_match_a_model() {
         let size = 16usize << 20;
         let mut model = vec![0u8; size];
         for round in 0..3000u64 {
-            let offset = if rng.random_bool(0.9) { rng.random_range(0..size / BLOCK - 64) * BLOCK } else { rng.random_range(0..size - 300_000) };
+            let offset = if rng.random_bool(0.9) {
+                rng.random_range(0..size / BLOCK - 64) * BLOCK
+            } else {
+                rng.random_range(0..size - 300_000)
+            };
             match rng.random_range(0..100) {
                 0..60 => {
-                    let len = if rng.random_bool(0.9) { BLOCK * rng.random_range(1..5) } else { rng.random_range(1..9000) };
+                    let len = if rng.random_bool(0.9) {
+                        BLOCK * rng.random_range(1..5)
+                    } else {
+                        rng.random_range(1..9000)
+                    };
                     let bytes = pattern(round, len);
                     assert_eq!(world.write(offset as u64, &bytes), Reply::Done);
                     model[offset..offset + len].copy_from_slice(&bytes);
@@ -234,12 +254,18 @@ fn random_writes_over_the_whole_life_match_a_model() {
                 }
                 65..70 => {
                     let len = rng.random_range(1..200_000);
-                    assert_eq!(world.ask(Request::Zero { offset: offset as u64, len: len as u64 }), Reply::Done);
+                    assert_eq!(
+                        world.ask(Request::Zero { offset: offset as u64, len: len as u64 }),
+                        Reply::Done
+                    );
                     model[offset..offset + len].fill(0);
                 }
                 70..95 => {
                     let len = rng.random_range(1..100_000);
-                    assert!(world.read(offset as u64, len as u32) == model[offset..offset + len], "round {round}");
+                    assert!(
+                        world.read(offset as u64, len as u32) == model[offset..offset + len],
+                        "round {round}"
+                    );
                 }
                 95..98 => world.pass(500_000),
                 98 => world.settle(),
@@ -248,7 +274,9 @@ fn random_writes_over_the_whole_life_match_a_model() {
         }
         let all = world.read(0, size as u32);
         assert!(all == model, "the whole vDisk at the end");
-        let Reply::Extents(extents) = world.ask(Request::Extents { offset: 0, len: size as u64, limit: 10_000 }) else {
+        let Reply::Extents(extents) =
+            world.ask(Request::Extents { offset: 0, len: size as u64, limit: 10_000 })
+        else {
             panic!("extents are told");
         };
         let mut at = 0;

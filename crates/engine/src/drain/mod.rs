@@ -85,7 +85,12 @@ impl Volume {
             self.overlay.mark_draining(piece.block, piece.count, piece.seq);
             match piece.content {
                 Content::Zero => {
-                    zeroes.push(Edit { block: piece.block, count: piece.count, unit: None, covers: piece.seq });
+                    zeroes.push(Edit {
+                        block: piece.block,
+                        count: piece.count,
+                        unit: None,
+                        covers: piece.seq,
+                    });
                 }
                 Content::Data(data) => {
                     for index in 0..piece.count {
@@ -128,7 +133,12 @@ impl Volume {
                         {
                             last.count += found.count;
                         }
-                        _ => newest.push(Edit { block: found.block, count: found.count, unit, covers: edit.covers }),
+                        _ => newest.push(Edit {
+                            block: found.block,
+                            count: found.count,
+                            unit,
+                            covers: edit.covers,
+                        }),
                     }
                 }
             }

@@ -87,7 +87,18 @@ pub(crate) struct Placing {
 
 impl Placing {
     pub fn new(epoch: Epoch) -> Self {
-        Self { epoch, counter: 0, last: 0, jobs: BTreeMap::new(), written: BTreeMap::new(), full_since: None, probe_at: Time(0), pool: u64::MAX, pool_known: None, short: false }
+        Self {
+            epoch,
+            counter: 0,
+            last: 0,
+            jobs: BTreeMap::new(),
+            written: BTreeMap::new(),
+            full_since: None,
+            probe_at: Time(0),
+            pool: u64::MAX,
+            pool_known: None,
+            short: false,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -195,7 +206,8 @@ impl Volume {
         self.placing.counter += 1;
         job.egroup = EgroupId::new(self.placing.epoch, self.placing.counter);
         job.group = group;
-        let members: Vec<DriveId> = ctx.members(group).iter().copied().filter(|&drive| ctx.is_up(drive)).collect();
+        let members: Vec<DriveId> =
+            ctx.members(group).iter().copied().filter(|&drive| ctx.is_up(drive)).collect();
         for drive in members {
             job.waiting.insert(drive);
             let question = Question::WriteEgroup {

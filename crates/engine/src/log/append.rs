@@ -65,7 +65,14 @@ pub enum Changed {
 
 impl Appender {
     /// A log whose next record is `next`, and that has no members yet: [`Self::change`] gives it some.
-    pub fn new(family: FamilyId, epoch: Epoch, factor: u32, version: u64, segments: Vec<Segment>, next: Seq) -> Self {
+    pub fn new(
+        family: FamilyId,
+        epoch: Epoch,
+        factor: u32,
+        version: u64,
+        segments: Vec<Segment>,
+        next: Seq,
+    ) -> Self {
         Self {
             family,
             epoch,
@@ -145,7 +152,10 @@ impl Appender {
         let first = self.segments.last().expect("a log that can be pumped has a segment").first;
         for member in &mut self.members {
             // Of one that is not up the view will say whether it comes back or is left out.
-            while member.in_flight < APPENDS_IN_FLIGHT && member.pause_until <= ctx.now && ctx.is_up(member.drive) {
+            while member.in_flight < APPENDS_IN_FLIGHT
+                && member.pause_until <= ctx.now
+                && ctx.is_up(member.drive)
+            {
                 let from = member.sent.next();
                 if from >= self.next {
                     break;
@@ -213,7 +223,8 @@ impl Appender {
 
     /// Tells every drive that has some of this log what it may forget.
     pub fn send_trim(&mut self, ctx: &mut Context) {
-        let drives: BTreeSet<DriveId> = self.segments.iter().flat_map(|segment| segment.members.iter().copied()).collect();
+        let drives: BTreeSet<DriveId> =
+            self.segments.iter().flat_map(|segment| segment.members.iter().copied()).collect();
         for drive in drives {
             if ctx.is_up(drive) {
                 ctx.ask(self.family, self.epoch, drive, Question::Trim { up_to: self.trim }, Purpose::Trim);
@@ -226,7 +237,13 @@ impl Appender {
         if self.changing.is_none() && ctx.now.since(self.room_asked) >= 10_000 {
             self.room_asked = ctx.now;
             for member in &self.members {
-                ctx.ask(self.family, self.epoch, member.drive, Question::Trim { up_to: self.trim }, Purpose::Trim);
+                ctx.ask(
+                    self.family,
+                    self.epoch,
+                    member.drive,
+                    Question::Trim { up_to: self.trim },
+                    Purpose::Trim,
+                );
             }
         }
     }
@@ -241,7 +258,8 @@ impl Appender {
             return false;
         }
         let wanted = self.choose_members(ctx);
-        !wanted.is_empty() && (now.is_empty() || wanted.len() > now.len() || now.iter().any(|&drive| !ctx.is_up(drive)))
+        !wanted.is_empty()
+            && (now.is_empty() || wanted.len() > now.len() || now.iter().any(|&drive| !ctx.is_up(drive)))
     }
 
     /// Members that are up stay; then own drives, then others, never two of one fault domain while others exist.
@@ -249,7 +267,8 @@ impl Appender {
         let mut chosen: Vec<DriveId> = Vec::new();
         let mut candidates: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         if candidates.is_empty() {
-            candidates.extend(self.segments.last().iter().flat_map(|segment| segment.members.iter().copied()));
+            candidates
+                .extend(self.segments.last().iter().flat_map(|segment| segment.members.iter().copied()));
         }
         let up: Vec<DriveId> = ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
         // Families begin at different drives, so that their logs spread.
@@ -329,7 +348,8 @@ impl Appender {
         let old = &self.segments[..self.segments.len().saturating_sub(1)];
         old.iter().enumerate().any(|(number, segment)| {
             let end = self.segments[number + 1].first;
-            end > self.trim.next() && (segment.members.len() < self.factor as usize || segment.members.iter().any(lost))
+            end > self.trim.next()
+                && (segment.members.len() < self.factor as usize || segment.members.iter().any(lost))
         })
     }
 

@@ -9,7 +9,7 @@
 
 use crate::buffer::Buffer;
 use crate::context::{Context, Purpose, earlier};
-use crate::formats::record::{Body, Checkpoint, PageKind, PagePlace, Record, IndexPlace};
+use crate::formats::record::{Body, Checkpoint, IndexPlace, PageKind, PagePlace, Record};
 use crate::identity::{DriveId, Seq, Time};
 use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
@@ -36,7 +36,9 @@ enum Stage {
     /// Reading records.
     Replay,
     /// Waiting for the config store and for records appended again.
-    Completing { until: Seq },
+    Completing {
+        until: Seq,
+    },
 }
 
 #[derive(Debug)]
@@ -160,7 +162,8 @@ impl Volume {
     fn fence_members(&mut self, ctx: &mut Context) {
         let last = self.log.segments.last().expect("a family with a log has segments");
         let (first, since) = (last.first, last.epoch);
-        let drives: BTreeSet<DriveId> = self.log.segments.iter().flat_map(|segment| segment.members.clone()).collect();
+        let drives: BTreeSet<DriveId> =
+            self.log.segments.iter().flat_map(|segment| segment.members.clone()).collect();
         for drive in drives {
             let recovery = self.recovery();
             if ctx.is_up(drive) && recovery.asked.insert(drive) {
@@ -197,8 +200,11 @@ impl Volume {
         // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
         let mut newest = None;
         for (index, segment) in segments.iter().enumerate().rev() {
-            let answered: Vec<&Held> = segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
-            let lost = |drive: &DriveId| ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost);
+            let answered: Vec<&Held> =
+                segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
+            let lost = |drive: &DriveId| {
+                ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost)
+            };
             if answered.is_empty() && !segment.members.iter().all(lost) {
                 return;
             }
@@ -222,7 +228,8 @@ impl Volume {
             let held = recovery.fenced.get(drive);
             held.is_some_and(|held| held.low <= seq && seq <= held.high)
         };
-        let mut sources = members.iter().copied().filter(|drive| holds(drive) && !recovery.tried.contains(drive));
+        let mut sources =
+            members.iter().copied().filter(|drive| holds(drive) && !recovery.tried.contains(drive));
         let sources: Vec<DriveId> = sources.by_ref().filter(|&drive| ctx.is_up(drive)).collect();
         sources.iter().copied().find(|&drive| ctx.is_own(drive)).or(sources.first().copied())
     }
@@ -233,7 +240,13 @@ impl Volume {
             let recovery = self.recovery();
             recovery.reading = true;
             recovery.tried.insert(drive);
-            return ctx.ask(self.family, self.epoch, drive, Question::ReadLog { from: seq, bytes }, Purpose::Replay);
+            return ctx.ask(
+                self.family,
+                self.epoch,
+                drive,
+                Question::ReadLog { from: seq, bytes },
+                Purpose::Replay,
+            );
         }
         let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
@@ -249,7 +262,12 @@ impl Volume {
         }
     }
 
-    pub(crate) fn on_replayed(&mut self, _drive: DriveId, answer: Result<Answer, Refusal>, _ctx: &mut Context) {
+    pub(crate) fn on_replayed(
+        &mut self,
+        _drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        _ctx: &mut Context,
+    ) {
         let Phase::Opening(recovery) = &mut self.phase else { return };
         recovery.reading = false;
         if let Ok(Answer::Records { records, .. }) = answer {
@@ -283,7 +301,8 @@ impl Volume {
         recovery.replay_from = replay_from;
         recovery.need = replay_from;
         recovery.stage = Stage::Index;
-        let loads = checkpoint.index.iter().map(|&named| Load { page: Page::Chunk(named), tried: Vec::new() });
+        let loads =
+            checkpoint.index.iter().map(|&named| Load { page: Page::Chunk(named), tried: Vec::new() });
         recovery.to_load = loads.collect();
     }
 
@@ -324,7 +343,10 @@ impl Volume {
                 Stage::Index => {
                     let pages = self.map.index.iter().filter(|(kind, ..)| *kind == PageKind::Directory);
                     let loads: VecDeque<Load> = pages
-                        .map(|(_, number, place)| Load { page: Page::Directory(number, place), tried: Vec::new() })
+                        .map(|(_, number, place)| Load {
+                            page: Page::Directory(number, place),
+                            tried: Vec::new(),
+                        })
                         .collect();
                     let recovery = self.recovery();
                     recovery.to_load = loads;
@@ -361,7 +383,11 @@ impl Volume {
         let last = self.log.segments.last().expect("a family with a log has segments").clone();
         let recovery = self.recovery();
         let before = last.first.previous();
-        let ends = last.members.iter().filter_map(|drive| recovery.fenced.get(drive)).map(|held| held.high.max(before));
+        let ends = last
+            .members
+            .iter()
+            .filter_map(|drive| recovery.fenced.get(drive))
+            .map(|held| held.high.max(before));
         let (mut highest, mut lowest) = (before, Seq(u64::MAX));
         for end in ends {
             highest = highest.max(end);
@@ -412,7 +438,8 @@ impl Volume {
         // Members that were away may lack the end of a segment, or hold a wrong one: they do not count for it.
         let mut old: Vec<Segment> = self.log.segments.clone();
         for segment in &mut old {
-            let answered: Vec<DriveId> = segment.members.iter().copied().filter(|drive| fenced.contains(drive)).collect();
+            let answered: Vec<DriveId> =
+                segment.members.iter().copied().filter(|drive| fenced.contains(drive)).collect();
             if !answered.is_empty() {
                 segment.members = answered;
             }

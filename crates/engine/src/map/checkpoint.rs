@@ -3,14 +3,14 @@
 //! when that record is durable on all members; reads go on meanwhile and see the same map throughout.
 //! Leaves to others: writing egroups (`egroup/place.rs`), reading pages (`map/lookup.rs`).
 
+use crate::buffer::Buffer;
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
 use crate::identity::{DriveId, EgroupId, GroupId, Seq, Time};
-use crate::buffer::Buffer;
 use crate::limits::EGROUP_UNITS;
-use crate::map::lookup::PageWaiter;
 use crate::map::leaf::Leaf;
+use crate::map::lookup::PageWaiter;
 use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter};
@@ -93,7 +93,10 @@ impl Volume {
         if self.map.edits.len() >= ctx.limits.edits_max / 2 {
             return true;
         }
-        let aged = self.checkpointing.edits_since.is_some_and(|since| ctx.now.since(since) >= self.checkpointing.age_us);
+        let aged = self
+            .checkpointing
+            .edits_since
+            .is_some_and(|since| ctx.now.since(since) >= self.checkpointing.age_us);
         if aged || self.settling && self.overlay.is_empty() && !self.map.edits.is_empty() {
             return true;
         }
@@ -103,8 +106,12 @@ impl Volume {
         let helps = self.replay_from() > self.log.trim.next();
         let pressed = self.pressed > self.log.trim;
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
-        let full = self.placing.is_full() && (!self.map.edits.is_empty() || self.map.directory.dead().next().is_some());
-        helps && (pressed || long || self.log.is_thin(ctx.view)) || full || !self.checkpointing.rewrite.is_empty() || self.owes_compacted_space()
+        let full = self.placing.is_full()
+            && (!self.map.edits.is_empty() || self.map.directory.dead().next().is_some());
+        helps && (pressed || long || self.log.is_thin(ctx.view))
+            || full
+            || !self.checkpointing.rewrite.is_empty()
+            || self.owes_compacted_space()
     }
 
     pub(crate) fn start_checkpoint(&mut self, ctx: &mut Context) {
@@ -322,7 +329,8 @@ impl Volume {
     /// Egroups without any live unit: no page and no edit names them any more.
     pub(crate) fn delete_dead(&mut self, ctx: &mut Context) {
         let mut dead: Vec<(EgroupId, GroupId)> = Vec::new();
-        let data: Vec<EgroupId> = self.map.directory.dead().filter(|egroup| !self.map.fresh.contains(egroup)).collect();
+        let data: Vec<EgroupId> =
+            self.map.directory.dead().filter(|egroup| !self.map.fresh.contains(egroup)).collect();
         for egroup in data {
             let entry = self.map.directory.remove(egroup).expect("a dead egroup is in the directory");
             dead.push((egroup, entry.group));
@@ -365,9 +373,11 @@ impl Volume {
         }
         // Half of the space of pages may be dead; then the emptiest go. Small maps are left alone.
         if units > 2 * live + EGROUP_UNITS as u64 / 4 {
-            let sparse = self.map.map_egroups.values().filter(|named| {
-                self.map.index.live_units(named.egroup) * 4 < named.units * 3
-            });
+            let sparse = self
+                .map
+                .map_egroups
+                .values()
+                .filter(|named| self.map.index.live_units(named.egroup) * 4 < named.units * 3);
             self.checkpointing.rewrite = sparse.map(|named| named.egroup).collect();
         }
     }

@@ -4,6 +4,7 @@
 
 use crate::buffer::Buffer;
 use crate::context::{Context, Purpose};
+use crate::formats::record::PageKind;
 use crate::formats::record::PagePlace;
 use crate::identity::{Block, DriveId, EgroupId, Time};
 use crate::interface::{DriveState, FamilyTrouble, Reply, RequestError};
@@ -12,7 +13,6 @@ use crate::log::overlay::Content;
 use crate::map::edits::Place;
 use crate::map::leaf::Leaf;
 use crate::message::{Answer, Question, Refusal, UnitRun};
-use crate::formats::record::PageKind;
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
 use std::collections::BTreeMap;
@@ -30,9 +30,15 @@ pub(crate) struct Located {
 pub(crate) enum Where {
     Dirty(Buffer),
     Zeroes,
-    At { egroup: EgroupId, unit: u32 },
+    At {
+        egroup: EgroupId,
+        unit: u32,
+    },
     /// The leaf page that knows is not in memory.
-    Page { leaf: u64, place: PagePlace },
+    Page {
+        leaf: u64,
+        place: PagePlace,
+    },
 }
 
 /// Who waits for a page.
@@ -218,7 +224,10 @@ impl Volume {
         self.map.pages.last += 1;
         let number = self.map.pages.last;
         self.map.pages.by_place.insert(place, number);
-        self.map.pages.fetches.insert(number, Fetch { leaf, place, waiters: vec![waiter], tried: Vec::new() });
+        self.map
+            .pages
+            .fetches
+            .insert(number, Fetch { leaf, place, waiters: vec![waiter], tried: Vec::new() });
         self.ask_page(number, ctx);
     }
 
@@ -266,7 +275,13 @@ impl Volume {
         }
     }
 
-    pub(crate) fn on_page(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>, ctx: &mut Context) {
+    pub(crate) fn on_page(
+        &mut self,
+        number: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
         let Some(fetch) = self.map.pages.fetches.get_mut(&number) else { return };
         fetch.tried.push(drive);
         let (place, leaf_number) = (fetch.place, fetch.leaf);
@@ -290,7 +305,13 @@ impl Volume {
     }
 
     /// The page is here (or, with None, is not the page any more): go on.
-    fn wake_page_waiters(&mut self, waiters: Vec<PageWaiter>, number: u64, leaf: Option<Arc<Leaf>>, ctx: &mut Context) {
+    fn wake_page_waiters(
+        &mut self,
+        waiters: Vec<PageWaiter>,
+        number: u64,
+        leaf: Option<Arc<Leaf>>,
+        ctx: &mut Context,
+    ) {
         for waiter in waiters {
             match waiter {
                 PageWaiter::Read { job, block, count } => {
@@ -299,7 +320,8 @@ impl Volume {
                 }
                 PageWaiter::Extents(job) => self.continue_extents(job, ctx),
                 PageWaiter::Merge => {
-                    let leaf = leaf.as_ref().expect("only a checkpoint replaces pages, and it waits for this one");
+                    let leaf =
+                        leaf.as_ref().expect("only a checkpoint replaces pages, and it waits for this one");
                     self.on_leaf_to_merge(number, leaf, ctx);
                 }
                 PageWaiter::Compact { job } => self.on_compact_page(job, ctx),
@@ -330,7 +352,9 @@ impl Volume {
 
 /// Whether a copy lies on a drive that was not tried and may be up again.
 pub(crate) fn may_come_back(volume: &Volume, egroup: EgroupId, tried: &[DriveId], ctx: &Context) -> bool {
-    let Some(group) = volume.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group)) else { return false };
+    let Some(group) = volume.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group)) else {
+        return false;
+    };
     group.members.iter().chain(&group.former).any(|drive| {
         !tried.contains(drive)
             && ctx.view.drives.get(drive).is_some_and(|view| view.state != DriveState::Lost)

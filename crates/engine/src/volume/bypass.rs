@@ -63,7 +63,9 @@ impl Volume {
                     break;
                 }
                 let Queued { work, lock } = self.requests.bypass.queue.pop_front().expect("there is a front");
-                let Change::Whole(Content::Data(data)) = work.change else { unreachable!("only data bypasses") };
+                let Change::Whole(Content::Data(data)) = work.change else {
+                    unreachable!("only data bypasses")
+                };
                 for index in 0..work.count {
                     let block = data.block(index as usize);
                     // The log's records up to now do not overlap: there is nothing to cover.
@@ -104,7 +106,13 @@ impl Volume {
 }
 
 /// Adds a block to an egroup to be, and the edit that will name it; blocks of zeros take no unit.
-pub(crate) fn add_block(units: &mut Units, edits: &mut Vec<Edit>, block: Block, data: crate::buffer::Buffer, covers: Seq) {
+pub(crate) fn add_block(
+    units: &mut Units,
+    edits: &mut Vec<Edit>,
+    block: Block,
+    data: crate::buffer::Buffer,
+    covers: Seq,
+) {
     let unit = if is_zero(data.bytes()) { None } else { Some(units.push(block.0, data)) };
     if let Some(last) = edits.last_mut() {
         let follows = last.block.plus(last.count) == block && last.covers == covers;

@@ -24,7 +24,14 @@ pub(crate) struct ExtentsJob {
 }
 
 impl Volume {
-    pub(crate) fn begin_extents(&mut self, request: u64, offset: u64, len: u64, limit: u32, ctx: &mut Context) {
+    pub(crate) fn begin_extents(
+        &mut self,
+        request: u64,
+        offset: u64,
+        len: u64,
+        limit: u32,
+        ctx: &mut Context,
+    ) {
         self.continue_extents(ExtentsJob { request, offset, len, limit, fetched: 0 }, ctx);
     }
 

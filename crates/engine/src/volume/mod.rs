@@ -47,7 +47,10 @@ pub(crate) enum Waiter {
     /// Parts of these requests, whose locks end too.
     Bypass(Vec<u64>),
     /// A block was merged under this lock for this request.
-    Partial { request: u64, lock: u64 },
+    Partial {
+        request: u64,
+        lock: u64,
+    },
     Drain,
     Compact(u64),
     Checkpoint,
@@ -190,7 +193,9 @@ impl Volume {
             }
             Purpose::Place(job) => self.on_egroup_written(job, drive, answer, ctx),
             Purpose::Units(ask) => self.on_units(ask, drive, answer, ctx),
-            Purpose::Page(load) if matches!(self.phase, Phase::Opening(_)) => self.on_loaded(load, drive, answer),
+            Purpose::Page(load) if matches!(self.phase, Phase::Opening(_)) => {
+                self.on_loaded(load, drive, answer)
+            }
             Purpose::Page(fetch) => self.on_page(fetch, drive, answer, ctx),
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
@@ -253,7 +258,9 @@ impl Volume {
             if self.is_failed() {
                 return;
             }
-            if self.log.wants_other_members(ctx) && !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log()) {
+            if self.log.wants_other_members(ctx)
+                && !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log())
+            {
                 let members = self.log.choose_members(ctx);
                 let old = self.log.segments.clone();
                 self.log.change(old, members, ctx);

@@ -20,7 +20,10 @@ const ZERO_BLOCKS: u64 = 256;
 enum Target {
     Request(u64),
     /// The old content of a block that is about to be merged.
-    Partial { work: Work, lock: u64 },
+    Partial {
+        work: Work,
+        lock: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -71,7 +74,15 @@ impl Volume {
         self.begin_job(Target::Partial { work, lock }, block, 1, 0, BLOCK, ctx);
     }
 
-    fn begin_job(&mut self, target: Target, block: Block, count: u64, skip: usize, len: usize, ctx: &mut Context) {
+    fn begin_job(
+        &mut self,
+        target: Target,
+        block: Block,
+        count: u64,
+        skip: usize,
+        len: usize,
+        ctx: &mut Context,
+    ) {
         self.reads.last += 1;
         let number = self.reads.last;
         self.reads.jobs.insert(number, Job { target, skip, len, ready: BTreeMap::new(), missing: count });
@@ -149,7 +160,12 @@ impl Volume {
     }
 
     /// The member to read from: up, not tried, own drives first; spread over equals.
-    pub(crate) fn nearest_copy(&self, egroup: EgroupId, tried: &[DriveId], ctx: &mut Context) -> Option<DriveId> {
+    pub(crate) fn nearest_copy(
+        &self,
+        egroup: EgroupId,
+        tried: &[DriveId],
+        ctx: &mut Context,
+    ) -> Option<DriveId> {
         let group = self.map.group_of(egroup)?;
         let view = ctx.view.groups.get(&group)?;
         let mut best: Option<(u64, DriveId)> = None;
@@ -168,7 +184,13 @@ impl Volume {
         best.map(|(_, drive)| drive)
     }
 
-    pub(crate) fn on_units(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>, ctx: &mut Context) {
+    pub(crate) fn on_units(
+        &mut self,
+        number: u64,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) {
         let Some(mut ask) = self.reads.asks.remove(&number) else { return };
         ask.tried.push(drive);
         let mut again: Vec<(Block, UnitRun)> = Vec::new();

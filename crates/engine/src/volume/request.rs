@@ -199,7 +199,12 @@ impl Volume {
             } else {
                 let blocks = (end - at) / block_bytes;
                 let bytes = data.slice(taken..taken + (blocks * block_bytes) as usize);
-                works.push(Work { request, block, count: blocks, change: Change::Whole(Content::Data(bytes)) });
+                works.push(Work {
+                    request,
+                    block,
+                    count: blocks,
+                    change: Change::Whole(Content::Data(bytes)),
+                });
                 at += blocks * block_bytes;
             }
         }
@@ -227,7 +232,12 @@ impl Volume {
             }
             if whole.start < whole.end {
                 let count = whole.end - whole.start;
-                works.push(Work { request, block: Block(whole.start), count, change: Change::Whole(Content::Zero) });
+                works.push(Work {
+                    request,
+                    block: Block(whole.start),
+                    count,
+                    change: Change::Whole(Content::Zero),
+                });
             }
         }
         self.admit_all(request, works, ctx);

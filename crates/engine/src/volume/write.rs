@@ -83,7 +83,8 @@ impl Volume {
             self.requests.waited_since = None;
         } else {
             self.requests.waited_since = Some(ctx.now);
-            if self.log.room() == 0 {
+            // Too little for the next record is as good as none: trims make more, but say so only when asked.
+            if self.log.room() < (RECORD_BLOCKS + 1) * BLOCK as u64 {
                 self.log.ask_for_room(ctx);
             }
         }
