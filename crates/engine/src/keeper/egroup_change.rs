@@ -92,7 +92,10 @@ impl Store {
         let Some((slot, first)) = self.allocate(units, order.class) else {
             return desk.refuse(caller, Refusal::NoSpace);
         };
-        let step = if old.is_some() { Step::Data } else { Step::All };
+        // The page of an egroup that a map record names already must not be durable before its units: a cut
+        // in between would leave a copy that is listed and damaged. What is new is not named before it is
+        // flushed whole, so there both go together.
+        let step = if old.is_some() || order.replace { Step::Data } else { Step::All };
         let new = Stored { slot, revision, first, trailer_crc, checksums, flushed: true, told: false };
         let job = self.number();
         let mut change =
@@ -249,8 +252,9 @@ impl Store {
             Step::Page => {
                 self.tell_written(&mut change, desk);
                 change.step = Step::EraseFormer;
-                let (slot, ..) = change.old.expect("only what exists is replaced");
-                change.write(job, self.layout.page_offset(slot), vec![zeros(BLOCK)], desk);
+                if let Some((slot, ..)) = change.old {
+                    change.write(job, self.layout.page_offset(slot), vec![zeros(BLOCK)], desk);
+                }
             }
             Step::EraseFormer | Step::Erase => {
                 let (slot, first, blocks) = change.old.take().expect("something was erased");
