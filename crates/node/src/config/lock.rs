@@ -5,6 +5,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A killed process keeps its locks until the kernel has taken it apart.
+const DYING_WAIT: Duration = Duration::from_secs(2);
+const DYING_LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -20,7 +25,7 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Never waits: a lock that somebody has is an error.
+    /// A lock that somebody keeps is an error; one whose holder is just dying is waited for.
     pub fn take(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let failed = |source| LockError::Io { path: path.clone(), source };
@@ -32,13 +37,18 @@ impl DirectoryLock {
             .mode(0o600)
             .open(&path)
             .map_err(failed)?;
-        // SAFETY: a plain call on an open descriptor.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let patience = Instant::now() + DYING_WAIT;
+        loop {
+            // SAFETY: a plain call on an open descriptor.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+                break;
+            }
             let error = io::Error::last_os_error();
-            return Err(match error.raw_os_error() {
-                Some(libc::EWOULDBLOCK) => LockError::Taken { dir: dir.to_path_buf() },
-                _ => failed(error),
-            });
+            match error.raw_os_error() {
+                Some(libc::EWOULDBLOCK) if Instant::now() < patience => std::thread::sleep(DYING_LOOK),
+                Some(libc::EWOULDBLOCK) => return Err(LockError::Taken { dir: dir.to_path_buf() }),
+                _ => return Err(failed(error)),
+            }
         }
         Ok(Self { _file: file })
     }

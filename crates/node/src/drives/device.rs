@@ -74,17 +74,10 @@ fn open_device(path: &Path, access: Access) -> Result<File, DriveError> {
         // O_EXCL on a block device: the kernel refuses if a file system, a RAID or another of us has it.
         options.write(true).custom_flags(libc::O_DIRECT | libc::O_EXCL);
     }
-    let mut opened = None;
-    let ours = super::patiently(|| match options.open(path) {
-        Ok(file) => {
-            opened = Some(file);
-            Ok(true)
-        }
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
-        Err(error) => Err(error),
-    });
-    ours.map_err(DriveError::io("open", path))?;
-    opened.ok_or_else(|| DriveError::InUse { path: path.to_path_buf() })
+    options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => DriveError::InUse { path: path.to_path_buf() },
+        _ => DriveError::io("open", path)(error),
+    })
 }
 
 fn size(file: &File, path: &Path) -> Result<u64, DriveError> {

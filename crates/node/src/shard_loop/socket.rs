@@ -244,17 +244,38 @@ impl Socket {
         }
     }
 
-    /// Hands all replies so far to the kernel, unless it still works on earlier ones.
-    pub fn send(&mut self, tag: u64, ring: &mut Ring) {
-        if self.sending || self.broken {
-            return;
-        }
-        if self.outgoing.is_empty() {
-            if self.connection.outgoing().is_empty() {
-                return;
+    /// Sends all replies so far, or hands them to the ring if the client does not take them as fast. True if the
+    /// connection should be looked at again because of it.
+    pub fn send(&mut self, tag: u64, ring: &mut Ring) -> bool {
+        let mut has_sent = false;
+        while !self.sending && !self.broken {
+            if self.outgoing.is_empty() {
+                if self.connection.outgoing().is_empty() {
+                    break;
+                }
+                self.connection.swap_outgoing(&mut self.outgoing);
             }
-            self.connection.swap_outgoing(&mut self.outgoing);
+            self.fill_message();
+            // Directly, not by the ring: a completion that comes at once would end the next wait at once.
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: the message, its slices and what they point to are alive and unchanged during the call.
+            let count = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const *self.message, flags) };
+            if count >= 0 {
+                has_sent = true;
+                self.outgoing.sent(count as usize);
+                continue;
+            }
+            match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) => self.send_by_ring(tag, ring),
+                _ => self.break_off(),
+            }
         }
+        // With a receive in flight, its completion is what it waits for.
+        (has_sent && self.receive == Receive::Idle) || (self.broken && !self.is_in_flight())
+    }
+
+    fn fill_message(&mut self) {
         self.slices.clear();
         self.slices.extend(
             self.outgoing.slices().take(SLICES_MAX).map(|slice| libc::iovec {
@@ -264,6 +285,10 @@ impl Socket {
         );
         self.message.msg_iov = self.slices.as_mut_ptr();
         self.message.msg_iovlen = self.slices.len();
+    }
+
+    /// The message just filled goes out as the client takes it.
+    fn send_by_ring(&mut self, tag: u64, ring: &mut Ring) {
         self.sending = true;
         let entry = opcode::SendMsg::new(types::Fd(self.fd.as_raw_fd()), &raw const *self.message)
             .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);

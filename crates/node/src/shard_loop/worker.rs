@@ -3,6 +3,8 @@
 //! Promises: every request gets one reply or its connection ends; the engine's outputs are carried out in order.
 //! Leaves to others: deciding (the engine), memory (`arena`), drives (`drive_io`), sockets (`socket`).
 
+mod waiting;
+
 use super::arena::Arena;
 use super::drive_io::DriveTable;
 use super::mailbox::{Answer, Mail, Mailbox};
@@ -10,10 +12,9 @@ use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, Kind, ShardStatistics};
 use super::tickets::{Origin, Tickets};
-use io_uring::{opcode, types};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weft_engine::interface::{Input, Notice, Outputs, Reply, Request, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
@@ -41,9 +42,6 @@ const NEGOTIATION_US_MAX: u64 = 30_000_000;
 
 /// Connections of one shard.
 const CONNECTIONS_MAX: usize = 1024;
-
-/// The loop looks for completions this long before it sleeps, while load is steady.
-const SPIN_US_MAX: u64 = 30;
 
 /// What a shard thread is given.
 pub struct Setup {
@@ -138,7 +136,7 @@ impl Worker {
             draining: None,
             stopping: false,
             may_spin: setup.may_spin,
-            wait_us_mean: 4 * SPIN_US_MAX,
+            wait_us_mean: waiting::LONG_US,
             statistics: crate::api::ShardStatsView { shard: setup.shard.0, ..Default::default() },
         })
     }
@@ -164,7 +162,9 @@ impl Worker {
             }
             self.on_time(now);
             self.work(now);
-            self.send_replies();
+            while self.send_replies() {
+                self.work(now);
+            }
             if self.stopping && self.is_idle() {
                 return;
             }
@@ -325,15 +325,20 @@ impl Worker {
         }
     }
 
-    /// Once for each connection and turn: all replies that came together leave together.
-    fn send_replies(&mut self) {
-        for slot in self.to_send.drain(..) {
+    /// Once for each connection: all replies that came together leave together. False if nothing follows from it.
+    fn send_replies(&mut self) -> bool {
+        let mut to_send = std::mem::take(&mut self.to_send);
+        for slot in to_send.drain(..) {
             let place = &mut self.sockets[slot as usize];
             place.to_send = false;
-            if let Some(socket) = &mut place.socket {
-                socket.send(TAG_SEND | u64::from(slot), &mut self.ring);
+            if let Some(socket) = &mut place.socket
+                && socket.send(TAG_SEND | u64::from(slot), &mut self.ring)
+            {
+                self.touch(slot);
             }
         }
+        self.to_send = to_send;
+        !self.touched.is_empty()
     }
 
     fn on_completed(&mut self, tag: u64, result: i32) {
@@ -481,72 +486,6 @@ impl Worker {
             let done = self.draining.take().expect("it was just looked at");
             let _ = done.send(());
         }
-    }
-
-    /// When the loop has to turn even if nothing happens.
-    fn wake_at(&self) -> Option<Time> {
-        let negotiations = (self.statistics.connections > 0).then_some(self.look_at_negotiations);
-        [self.shard.wake_at(), self.retry_at, negotiations].into_iter().flatten().min()
-    }
-
-    /// Hands in what is queued, and waits until there is something to do.
-    fn rest(&mut self) {
-        if !self.bell_armed {
-            self.bell_armed = true;
-            let value: *mut u64 = &raw mut *self.bell_value;
-            let entry = opcode::Read::new(types::Fd(self.mailbox.bell()), value.cast(), 8)
-                .build()
-                .user_data(TAG_BELL);
-            // SAFETY: the value lives as long as the worker, and the worker as long as the ring.
-            unsafe { self.ring.push(entry) };
-        }
-        let now = self.now();
-        let wake_at = self.wake_at();
-        let due = wake_at.is_some_and(|at| at <= now);
-        let drained = self.draining.is_some() && self.statistics.connections == 0;
-        if due || drained || !self.inputs.is_empty() || self.mailbox.has_mail() {
-            self.ring.enter(None);
-            return;
-        }
-        if self.may_spin && self.wait_us_mean <= SPIN_US_MAX && self.spin(now, wake_at) {
-            return;
-        }
-        if !self.mailbox.fall_asleep() {
-            self.ring.enter(None);
-            return;
-        }
-        self.statistics.sleeps += 1;
-        let longest = wake_at.map_or(Duration::MAX, |at| Duration::from_micros(at.since(now)));
-        self.ring.enter(Some(longest));
-        self.mailbox.wake_up();
-        self.note_wait(now);
-    }
-
-    /// Looks for something to do for a moment: waking a sleeping core costs more than that. False: nothing came.
-    fn spin(&mut self, began: Time, wake_at: Option<Time>) -> bool {
-        if self.ring.has_queued() {
-            self.ring.enter(None);
-        }
-        loop {
-            for _ in 0..16 {
-                if self.ring.has_news() || self.mailbox.has_mail() {
-                    self.ring.enter(None);
-                    self.note_wait(began);
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-            let now = self.now();
-            if now.since(began) > SPIN_US_MAX || wake_at.is_some_and(|at| at <= now) {
-                return false;
-            }
-        }
-    }
-
-    fn note_wait(&mut self, began: Time) {
-        // Long waits count as "long", however long they were: load that begins again is soon noticed.
-        let waited = self.now().since(began).min(4 * SPIN_US_MAX);
-        self.wait_us_mean = (self.wait_us_mean * 15 + waited) / 16;
     }
 
     fn statistics(&self) -> ShardStatistics {
