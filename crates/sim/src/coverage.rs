@@ -104,7 +104,9 @@ impl Coverage {
     }
 
     pub fn add(&mut self, what: &'static str, number: u64) {
-        *self.counts.entry(what).or_default() += number;
+        if number > 0 {
+            *self.counts.entry(what).or_default() += number;
+        }
     }
 
     pub fn counted(&self, what: &str) -> u64 {

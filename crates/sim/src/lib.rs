@@ -15,6 +15,7 @@ pub mod event;
 pub mod judge;
 pub mod kept;
 pub mod layout;
+pub mod memory;
 pub mod network;
 pub mod phase;
 pub mod plan;
@@ -24,3 +25,7 @@ pub mod run;
 pub mod stamp;
 pub mod trace;
 pub mod world;
+
+/// Of the simulator and its tests, which are all that links this.
+#[global_allocator]
+static MEMORY: memory::Recycler = memory::Recycler;

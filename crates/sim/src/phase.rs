@@ -5,12 +5,12 @@
 use crate::control::FamilyPhase;
 use crate::engine_view::{held, named};
 use crate::event::Event;
-use crate::judge::placement::{copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
+use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
 use crate::plan::Plan;
 use crate::world::World;
 use rand::Rng;
 use std::collections::BTreeMap;
-use weft_engine::{FamilyId, Order};
+use weft_engine::{DriveId, FamilyId, Order};
 
 /// Virtual time in which everything must be well again.
 const CONVERGENCE_US: u64 = 120_000_000;
@@ -127,7 +127,9 @@ impl World {
         if self.parameters.destroys {
             let there: Vec<usize> =
                 (0..self.drives.len()).filter(|&drive| !self.control.drives[drive].retired).collect();
-            self.victim = Some(there[self.rng.random_range(0..there.len())]);
+            let victim = there[self.rng.random_range(0..there.len())];
+            self.victim = Some(victim);
+            self.lied.insert(DriveId(victim as u32));
         }
         let first = self.rng.random_range(0..self.parameters.fault_every_us);
         self.queue.push(self.now + first, Event::Fault);
@@ -227,7 +229,14 @@ impl World {
         }
         self.volumes_are_settled()?;
         let (named, held) = (named(self)?, held(self)?);
-        nothing_missing_nothing_left(&named, &held)
+        nothing_missing_nothing_left(&named, &held, |family, drive| self.is_excused(family, drive))
+            .map(|_| ())
+    }
+
+    /// A drive that lied once may have kept what a vDisk left there when it was dropped: nobody asks any more.
+    fn is_excused(&self, family: FamilyId, drive: DriveId) -> bool {
+        let dropped = self.control.families[family.0 as usize].phase == FamilyPhase::Dropped;
+        dropped && self.lied.contains(&drive)
     }
 
     /// What a family that does not settle is at.
@@ -272,7 +281,9 @@ impl World {
             }
         }
         let (named, held) = (named(self)?, held(self)?);
-        nothing_missing_nothing_left(&named, &held)?;
+        let excused = |family, drive| self.is_excused(family, drive);
+        let left = nothing_missing_nothing_left(&named, &held, excused)?;
+        self.coverage.add("egroups of dropped vDisks on drives that lied", left);
         let drives = &self.drives;
         let judged = runs_are_apart(&held, |drive| drives[drive.0 as usize].geometry.data / 4096);
         if let Err(what) = judged {
@@ -282,8 +293,13 @@ impl World {
         for drive in &mut self.drives {
             drive.restore();
         }
-        match copies_are_equal(&held, &self.drives) {
-            Ok(units) => self.coverage.add("units compared on all members", units),
+        let kept: Vec<Held> =
+            held.into_iter().filter(|held| !self.is_excused(held.family, held.drive)).collect();
+        match copies_are_equal(&kept, &self.drives, |drive| self.lied.contains(&drive)) {
+            Ok(compared) => {
+                self.coverage.add("units compared on all members", compared.units);
+                self.coverage.add("damaged units that nobody has read", compared.unread_damage);
+            }
             Err(what) => self.fail(format!("{what}; the victim was {:?}", self.victim)),
         }
         self.coverage.add("egroups judged", named.len() as u64);

@@ -3,12 +3,18 @@
 //! write, makes it safe. At a power cut every block that is not safe becomes any of the versions it had since
 //! the last safe one, and rarely a mix of two by 512-byte sectors.
 
+use crate::memory::gathered;
 use rand::Rng;
 use rand::rngs::SmallRng;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use weft_engine::buffer::{BLOCK, Buffer, Pages, zeros};
 
 const SECTOR: usize = 512;
+/// Blocks per region; of each region is known when it last changed.
+const REGION: usize = 64;
+/// Long reads that are remembered.
+const LONG_READS: usize = 64;
 
 /// A block's content; None reads as zeros.
 pub type Content = Option<Buffer>;
@@ -32,6 +38,13 @@ struct Version {
 /// One area of a drive.
 pub struct Platter {
     blocks: Vec<Content>,
+    /// The first 8 bytes of each block: the judge of copies looks for them in all blocks at once.
+    marks: Vec<u64>,
+    /// How many changes there were, and the last of each region.
+    changes: u64,
+    changed: Vec<u64>,
+    /// What long reads found, and at which change: openings read the same again and again.
+    long_reads: RefCell<BTreeMap<(usize, usize), (u64, Buffer)>>,
     /// Of blocks that are not safe: the safe version first, then every later one in order; the last is what
     /// a read finds.
     unsafe_versions: BTreeMap<u32, Vec<Version>>,
@@ -47,6 +60,10 @@ impl Platter {
         let count = usize::try_from(bytes).expect("a pretend drive fits into memory") / BLOCK;
         Self {
             blocks: vec![None; count],
+            marks: vec![0; count],
+            changes: 0,
+            changed: vec![0; count.div_ceil(REGION)],
+            long_reads: RefCell::default(),
             unsafe_versions: BTreeMap::new(),
             ended: 0,
             unreadable: BTreeMap::new(),
@@ -73,14 +90,45 @@ impl Platter {
         if let Some(joined) = joined(blocks) {
             return Some(joined);
         }
-        let mut pages = Pages::zeroed(count * BLOCK);
-        let bytes = pages.bytes_mut();
-        for (at, content) in blocks.iter().enumerate() {
-            if let Some(content) = content {
-                bytes[at * BLOCK..(at + 1) * BLOCK].copy_from_slice(content.bytes());
-            }
+        if count < REGION {
+            return Some(gathered(blocks));
         }
-        Some(pages.freeze())
+        let mut long_reads = self.long_reads.borrow_mut();
+        let newest = self.changed[first / REGION..=(first + count - 1) / REGION].iter().max();
+        let newest = *newest.expect("a read covers a region at least");
+        if let Some((at, bytes)) = long_reads.get(&(first, count))
+            && *at >= newest
+        {
+            return Some(bytes.clone());
+        }
+        if long_reads.len() >= LONG_READS {
+            long_reads.clear();
+        }
+        let bytes = gathered(blocks);
+        long_reads.insert((first, count), (self.changes, bytes.clone()));
+        Some(bytes)
+    }
+
+    /// The one place where what a read finds changes.
+    fn set(&mut self, at: usize, content: Content) {
+        self.marks[at] = mark_of(&content);
+        self.changes += 1;
+        self.changed[at / REGION] = self.changes;
+        self.blocks[at] = content;
+    }
+
+    /// Whether a block that begins with `mark` would be here after a power cut that loses all it may.
+    pub fn holds_safely(&self, mark: u64) -> bool {
+        let safe = |versions: &Vec<Version>| mark_of(&versions[0].content) == mark;
+        if self.unsafe_versions.values().any(safe) {
+            return true;
+        }
+        // By regions, each without a look at the way out: then processors compare many marks at once.
+        self.marks.chunks(REGION).enumerate().any(|(region, marks)| {
+            let found = marks.iter().fold(false, |found, &other| found | (other == mark));
+            let unsafe_at = |at: usize| self.unsafe_versions.contains_key(&((region * REGION + at) as u32));
+            found && (0..marks.len()).any(|at| marks[at] == mark && !unsafe_at(at))
+        })
     }
 
     /// A write of `pieces` ended.
@@ -115,7 +163,7 @@ impl Platter {
                 .or_insert_with(|| vec![Version { write: 0, content: before.clone() }]);
             versions.push(Version { write: self.ended, content: content.clone() });
         }
-        self.blocks[at] = content;
+        self.set(at, content);
     }
 
     /// What a flush submitted now will cover.
@@ -157,7 +205,7 @@ impl Platter {
             if rng.random_range(0..32) == 0 {
                 content = torn(&content, &versions[rng.random_range(0..=newest)].content, rng);
             }
-            self.blocks[block as usize] = content;
+            self.set(block as usize, content);
         }
     }
 
@@ -183,7 +231,7 @@ impl Platter {
         let right = self.blocks[at].clone();
         self.damaged.entry(at as u32).or_insert(right);
         self.unsafe_versions.remove(&(at as u32));
-        self.blocks[at] = content;
+        self.set(at, content);
     }
 
     /// The block cannot be read until it is written again.
@@ -194,7 +242,7 @@ impl Platter {
     /// Undoes all damage that nobody has met and repaired, so that the next victim may be another drive.
     pub fn restore(&mut self) {
         for (block, right) in std::mem::take(&mut self.damaged) {
-            self.blocks[block as usize] = right;
+            self.set(block as usize, right);
         }
         self.unreadable.clear();
     }
@@ -204,6 +252,13 @@ impl Platter {
         let start = rng.random_range(0..self.blocks.len());
         (start..self.blocks.len()).chain(0..start).find(|&at| self.blocks[at].is_some())
     }
+}
+
+/// The first 8 bytes, 0 where there are none.
+fn mark_of(content: &Content) -> u64 {
+    content.as_ref().map_or(0, |content| {
+        u64::from_le_bytes(content.bytes()[..8].try_into().expect("a block has more than 8 bytes"))
+    })
 }
 
 /// All blocks as one buffer, where that needs no copy.

@@ -15,6 +15,7 @@ use crate::plan::Parameters;
 use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::collections::BTreeSet;
 use weft_engine::interface::{Area, DriveOperation, DriveWork};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
@@ -69,6 +70,8 @@ pub struct World {
     pub progress: Progress,
     /// The drive whose copies are not to be trusted in this round.
     pub victim: Option<usize>,
+    /// All drives that were victims so far.
+    pub lied: BTreeSet<DriveId>,
     pub failure: Option<String>,
     pub trace: bool,
     outputs: Outputs,
@@ -96,6 +99,7 @@ impl World {
             phase: Phase::Starting,
             progress: Progress::new(),
             victim: None,
+            lied: BTreeSet::new(),
             failure: None,
             trace,
             outputs: Outputs::default(),

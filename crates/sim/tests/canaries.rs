@@ -47,7 +47,7 @@ fn a_checksum_that_nobody_looks_at_is_caught() {
 
 #[test]
 fn a_map_record_before_its_egroup_is_caught() {
-    is_caught(Bug::MapBeforeData, &[Plan::Power, Plan::Swarm]);
+    is_caught(Bug::MapBeforeData, &[Plan::Network, Plan::Drives]);
 }
 
 #[test]

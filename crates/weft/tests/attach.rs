@@ -5,6 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 use support::{Node, PATIENCE, Scratch, step, tool, try_tool, wait_until};
 
@@ -15,6 +16,9 @@ fn can_attach() -> bool {
     }
     there
 }
+
+/// The tools of btrfs look at every loop device of the machine, and stumble over one whose node was killed.
+static DEAD_DEVICES: RwLock<()> = RwLock::new(());
 
 /// A mount that goes away with the test.
 struct Mounted {
@@ -87,6 +91,7 @@ fn a_file_system_lives_on_a_vdisk(kind: &str) {
     if !can_attach() {
         return;
     }
+    let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new(&format!("attach-{kind}"));
     let dir = scratch.file("node");
     let node = Node::start(&dir, &["--drive-size", "1G"]);
@@ -149,6 +154,7 @@ fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
     if !can_attach() {
         return;
     }
+    let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-kill");
     let dir = scratch.file("node");
     let mut node = Node::start(&dir, &["--drive-size", "1G"]);

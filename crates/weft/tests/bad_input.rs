@@ -28,8 +28,8 @@ fn assert_told(output: &Output, code: i32, what: &str) {
 #[test]
 fn commands_that_make_no_sense_end_with_2() {
     let scratch = Scratch::new("senseless");
-    let dir = scratch.file("none");
-    let dir = dir.to_str().expect("plain");
+    let (dir, nothing) = (scratch.file("made"), scratch.file("nothing"));
+    let (dir, nothing) = (dir.to_str().expect("plain"), nothing.to_str().expect("plain"));
     let cases: &[&[&str]] = &[
         &[],
         &["frobnicate"],
@@ -57,15 +57,15 @@ fn commands_that_make_no_sense_end_with_2() {
         &["up", "--dir", dir, "--drive", "/dev/null"],
         &["up", "--dir", "/proc/version"],
         &["up", "--dir", "/proc/sys/weft"],
-        &["check", dir],
-        &["check"],
+        &["check", nothing],
+        &["inspect", "drive", "--dir", nothing],
         &["inspect"],
         &["inspect", "nonsense"],
         &["lab"],
         &["lab", "run", "four-corners"],
-        &["lab", "run", "nine-corners", "--target", "file:/tmp/x", "--out", dir],
-        &["lab", "run", "four-corners", "--target", "carrier-pigeon:x", "--out", dir],
-        &["lab", "report", dir],
+        &["lab", "run", "nine-corners", "--target", "file:/tmp/x", "--out", nothing],
+        &["lab", "run", "four-corners", "--target", "carrier-pigeon:x", "--out", nothing],
+        &["lab", "report", nothing],
         &["lab", "report", "/etc/passwd"],
         &["completions", "klingon"],
         &["stats", "--dir"],

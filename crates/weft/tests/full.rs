@@ -51,6 +51,7 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
     }
     check_chunk(&mut other, 0, 9);
 
+    step("everything reads back; a kill while full");
     // A kill while full, and a restart: still the same.
     node.kill();
     node = Node::start(&dir, &arguments);
@@ -59,6 +60,7 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
         check_chunk(&mut client, number * CHUNK, 1);
     }
 
+    step("everything is there again; trims");
     // Trimming half makes room, in the background.
     for number in 0..full_at / 2 {
         client.trim((number * CHUNK * BLOCK) as u64, (CHUNK * BLOCK) as u32).expect("trims go on");
@@ -75,6 +77,7 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
             }
         });
     }
+    step("writes went on");
     for number in 0..full_at {
         match number {
             _ if number < again => check_chunk(&mut client, number * CHUNK, 2),
@@ -88,6 +91,7 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
         }
     }
 
+    step("deletes the vDisk");
     // Deleting the vDisk gives everything back.
     client.disconnect();
     node.weft(&["vdisk", "rm", "v", "--force"]);

@@ -6,14 +6,7 @@ use weft_engine::interface::Area;
 
 /// How many of `drives` hold, safe from a power cut, a block that begins with `mark`.
 pub fn durable_copies<'a>(drives: impl Iterator<Item = &'a Drive>, mark: u64) -> usize {
-    drives.filter(|drive| holds(drive, Area::Log, mark) || holds(drive, Area::Data, mark)).count()
-}
-
-fn holds(drive: &Drive, area: Area, mark: u64) -> bool {
-    let mark = mark.to_le_bytes();
-    let platter = drive.area(area);
-    (0..platter.len()).any(|at| match platter.safe_content(at) {
-        Some(content) => content.bytes()[..8] == mark,
-        None => false,
-    })
+    drives
+        .filter(|drive| drive.area(Area::Log).holds_safely(mark) || drive.area(Area::Data).holds_safely(mark))
+        .count()
 }

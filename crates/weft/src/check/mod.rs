@@ -42,6 +42,12 @@ pub struct CheckArgs {
 
 pub fn run(arguments: CheckArgs) -> anyhow::Result<ExitCode> {
     let offline = offline::open(&arguments.dir)?;
+    let nothing = offline.drives.is_empty() && offline.families.is_empty();
+    anyhow::ensure!(
+        !nothing,
+        "the config store of {} holds no drives, so there is nothing to check; put the right config.redb back",
+        arguments.dir.display()
+    );
     let report = check(&offline);
     if arguments.json {
         output::json(&serde_json::to_value(&report)?);
