@@ -114,6 +114,13 @@ impl Shard {
 
     /// Something happened. All that follows from it now is done, and the rest is in `out`.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Outputs) {
+        self.take(now, input, out);
+        self.settle(now, out);
+    }
+
+    /// Something happened, and more comes at once: what follows is left to [`Self::settle`]. Writes that come
+    /// together so leave together, in one frame of the log.
+    pub fn take(&mut self, now: Time, input: Input, out: &mut Outputs) {
         match input {
             Input::Request { ticket, family, request } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
@@ -130,7 +137,6 @@ impl Shard {
             Input::Order(order) => self.on_order(now, order, out),
             Input::Wake => self.on_wake(now, out),
         }
-        self.settle_down(now, out);
     }
 
     /// The earliest time at which [`Input::Wake`] is wanted.
@@ -173,7 +179,7 @@ impl Shard {
     }
 
     /// Runs messages to ourselves and volumes that were touched, until nothing is left.
-    fn settle_down(&mut self, now: Time, out: &mut Outputs) {
+    pub fn settle(&mut self, now: Time, out: &mut Outputs) {
         loop {
             while let Some(message) = self.world.local.pop_front() {
                 let own = self.world.shard;

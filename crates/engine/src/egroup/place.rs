@@ -165,8 +165,13 @@ impl Volume {
             };
             self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
         }
-        // Twice, because other shards fill the same drives, and egroups have headers.
-        self.placing.short = self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK;
+        self.placing.short = self.is_pool_short(ctx);
+    }
+
+    /// Whether what the log holds would about fill the pool. (Twice, because other shards fill the same drives,
+    /// and egroups have headers.)
+    pub(crate) fn is_pool_short(&self, ctx: &Context) -> bool {
+        self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK
     }
 
     /// Writes `units` to a group. The intent tells what follows.

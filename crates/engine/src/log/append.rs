@@ -30,7 +30,12 @@ struct Member {
     in_flight: usize,
     /// After a refusal it is left alone until then.
     pause_until: Time,
+    /// How often in a row it asked for records that it had confirmed.
+    gaps: u32,
 }
+
+/// So many such questions are no late answer of a slow network: the member has forgotten what it confirmed.
+const GAPS_MAX: u32 = 3;
 
 #[derive(Debug)]
 pub struct Appender {
@@ -50,6 +55,8 @@ pub struct Appender {
     changing: Option<Vec<Segment>>,
     /// Bytes appended since the last checkpoint.
     pub bytes_since_checkpoint: u64,
+    /// A member has forgotten records up to here that it had confirmed: they have fewer copies than they should.
+    forgotten: Seq,
     /// When a member that has no room was last asked whether it has some again.
     room_asked: Time,
 }
@@ -87,6 +94,7 @@ impl Appender {
             trim: Seq(0),
             changing: None,
             bytes_since_checkpoint: 0,
+            forgotten: Seq(0),
             room_asked: Time(0),
         }
     }
@@ -184,6 +192,7 @@ impl Appender {
         let Some(member) = self.members.iter_mut().find(|member| member.drive == drive) else { return };
         assert!(up_to < self.next, "a member cannot have what was never sent");
         member.in_flight = member.in_flight.saturating_sub(1);
+        member.gaps = 0;
         member.acked = member.acked.max(up_to);
         member.sent = member.sent.max(member.acked);
         member.room = room;
@@ -196,8 +205,19 @@ impl Appender {
         member.sent = member.acked;
         // But not at once: an own keeper would refuse again before time has passed.
         member.pause_until = now.after(if matches!(refusal, Refusal::Gap { .. }) { 1_000 } else { 10_000 });
-        if refusal == Refusal::LogFull {
-            member.room = 0;
+        match refusal {
+            Refusal::LogFull => member.room = 0,
+            Refusal::Gap { expected } if expected <= member.acked => {
+                // A drive that lost what it had flushed. What is not yet durable everywhere is sent again; if
+                // more than that is missing, a new segment begins behind it, and it is drained first.
+                member.gaps += 1;
+                if member.gaps >= GAPS_MAX && expected > self.durable {
+                    member.acked = expected.previous();
+                    member.sent = member.acked;
+                    member.gaps = 0;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -253,6 +273,9 @@ impl Appender {
         if self.changing.is_some() {
             return false;
         }
+        if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {
+            return true;
+        }
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         if !now.is_empty() && now.iter().all(|&drive| ctx.is_up(drive)) && now.len() >= self.factor as usize {
             return false;
@@ -294,6 +317,9 @@ impl Appender {
         assert!(self.changing.is_none(), "one change at a time");
         assert!(!members.is_empty(), "a segment has members");
         let first = self.durable.next();
+        if self.members.iter().any(|member| member.gaps >= GAPS_MAX) {
+            self.forgotten = self.durable;
+        }
         let mut segments: Vec<Segment> = Vec::new();
         for segment in old {
             // A segment that ends where it begins, or whose records are all trimmed, is not needed.
@@ -334,10 +360,19 @@ impl Appender {
             let known = before.iter().find(|member| member.drive == drive);
             // A member that stays keeps what it confirmed; to a new one everything from the segment's
             // beginning on is sent, and nothing it may have said in another life counts.
-            let acked = known.map_or(first.previous(), |member| member.acked);
+            let acked = known.map_or(Seq(0), |member| if member.gaps > 0 { Seq(0) } else { member.acked });
+            let acked = acked.max(first.previous());
             let told = rooms.get(&drive).copied().unwrap_or(0);
             let room = known.map_or(told, |member| member.room);
-            self.members.push(Member { drive, sent: acked, acked, room, in_flight: 0, pause_until: Time(0) });
+            self.members.push(Member {
+                drive,
+                sent: acked,
+                acked,
+                room,
+                in_flight: 0,
+                pause_until: Time(0),
+                gaps: 0,
+            });
         }
         Changed::Taken
     }
@@ -345,6 +380,9 @@ impl Appender {
     /// Whether some records that are still needed have fewer copies than they should and could have.
     pub fn is_thin(&self, view: &View) -> bool {
         let lost = |drive: &DriveId| view.drives.get(drive).is_none_or(|view| view.state != DriveState::Up);
+        if self.forgotten > self.trim {
+            return true;
+        }
         let old = &self.segments[..self.segments.len().saturating_sub(1)];
         old.iter().enumerate().any(|(number, segment)| {
             let end = self.segments[number + 1].first;

@@ -95,7 +95,7 @@ impl Volume {
             return Verdict::Locked;
         }
         let frees = matches!(work.change, Change::Whole(Content::Zero));
-        if self.placing.is_full() && !frees {
+        if (self.placing.is_full() || self.is_pool_short(ctx)) && !frees {
             return Verdict::Refuse(RequestError::NoSpace);
         }
         let partial = matches!(work.change, Change::Part { .. });

@@ -189,9 +189,11 @@ impl Worker {
             }
             while let Some(input) = self.inputs.pop_front() {
                 self.statistics.steps += 1;
-                self.shard.step(now, input, &mut self.outputs);
-                self.carry_out(now);
+                self.shard.take(now, input, &mut self.outputs);
             }
+            // What came together is settled together: one frame of the log, one flush, for many writes.
+            self.shard.settle(now, &mut self.outputs);
+            self.carry_out(now);
         }
     }
 
