@@ -100,12 +100,16 @@ cat <<END
 The report with charts: $dir/report/report.html
 
 How to go on:
-  $weft up --dir $dir/node                          run the node again (Ctrl-C stops it)
-  $weft vdisk ls --dir $dir/node                    list vDisks
-  $weft vdisk attach demo --dir $dir/node           make it a block device of this machine
-  qemu-system-x86_64 -m 2G -drive file='nbd+unix:///demo?socket=$socket',format=raw,if=virtio ...
-                                                  give it to a virtual machine
-  $weft vdisk rm demo --force --dir $dir/node       delete it
-  rm -r $dir                                        delete everything of the demo
+  # run the node again (Ctrl-C stops it); the others are for another terminal
+  $weft up --dir $dir/node
+  # list vDisks
+  $weft vdisk ls --dir $dir/node
+  # make it a block device of this machine
+  $weft vdisk attach demo --dir $dir/node
+  # give it to a virtual machine
+  qemu-system-x86_64 -m 2G -drive file='nbd+unix:///demo?socket=$socket',format=raw,if=virtio
+  # delete the vDisk; delete everything of the demo
+  $weft vdisk rm demo --force --dir $dir/node
+  rm -r $dir
 END
 exit "$result"

@@ -89,5 +89,6 @@ echo
 for name in "${failed[@]}"; do
     echo "FAILED: $name"
 done
-echo "test: ${#passed[@]} passed, ${#failed[@]} failed, $((SECONDS - begun_all)) s"
+echo "All of it took $((SECONDS - begun_all)) s."
+echo "test: ${#passed[@]} passed, ${#failed[@]} failed"
 [ "${#failed[@]}" = 0 ]
