@@ -50,8 +50,31 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// What a node that was killed left behind when the test had something attached.
+    fn clean_attachments(&self) {
+        let here = self.path.to_str().expect("the scratch directory has a plain name");
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for mount in
+            mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|at| at.starts_with(here))
+        {
+            let loops = Command::new("losetup")
+                .args(["--noheadings", "--list", "--output", "NAME,BACK-FILE"])
+                .output();
+            let loops =
+                loops.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+            for line in loops.lines().filter(|line| line.contains(mount)) {
+                let device = line.split_whitespace().next().unwrap_or_default();
+                let _ = Command::new("losetup").args(["--detach", device]).status();
+            }
+            let _ = Command::new("umount").args(["--lazy", mount]).status();
+        }
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
+        self.clean_attachments();
         let _ = std::fs::remove_dir_all(&self.short);
         if std::thread::panicking() {
             // The big files are of no use to a reader; the logs and the config are.
