@@ -29,7 +29,7 @@ pub struct Pages(Vec<Page>);
 impl Pages {
     /// Zeroed memory of `len` bytes, rounded up to whole pages.
     pub fn zeroed(len: usize) -> Self {
-        Self(vec![Page([0; BLOCK]); len.div_ceil(BLOCK)])
+        Self(bytemuck::zeroed_vec(len.div_ceil(BLOCK)))
     }
 
     /// Page-aligned memory that holds `bytes`, and zeros up to the next page.
