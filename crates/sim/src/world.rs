@@ -210,7 +210,12 @@ impl World {
             Event::StoreHeals(node) => self.store_heals(node),
             Event::LeaseEnds { node, cut } => self.lease_ends(node, cut),
             Event::DriveReturns(drive) => self.drives[drive].gone = false,
-            Event::DriveReplaced(drive) => self.drive_replaced(drive),
+            // Only while it is the victim and still away: in the next round another drive may be the victim,
+            // and two lost ones are more than anybody promises to survive.
+            Event::DriveReplaced(drive) if self.victim == Some(drive) && self.drives[drive].gone => {
+                self.drive_replaced(drive);
+            }
+            Event::DriveReplaced(_) => {}
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

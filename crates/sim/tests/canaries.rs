@@ -7,7 +7,7 @@ use weft_sim::plan::Plan;
 use weft_sim::run::run;
 
 /// Seeds tried per plan before a canary counts as dead.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
 
 fn is_caught(bug: Bug, plans: &[Plan]) {
     for seed in 1..=SEEDS {
