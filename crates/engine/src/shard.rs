@@ -141,6 +141,10 @@ impl Shard {
 
     /// The earliest time at which [`Input::Wake`] is wanted.
     pub fn wake_at(&self) -> Option<Time> {
+        if !self.touched.is_empty() || !self.world.local.is_empty() {
+            // Something was taken and is not settled.
+            return Some(Time(0));
+        }
         let mut wish = self.world.calls.wake_at();
         if let Some((at, _)) = self.wakes.first() {
             wish = earlier(wish, *at);

@@ -117,6 +117,11 @@ impl Appender {
         !self.members.is_empty()
     }
 
+    /// The drives of the current segment.
+    pub fn members(&self) -> impl Iterator<Item = DriveId> + '_ {
+        self.members.iter().map(|member| member.drive)
+    }
+
     pub fn version(&self) -> u64 {
         self.version
     }

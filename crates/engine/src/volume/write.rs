@@ -116,7 +116,13 @@ impl Volume {
         if self.log.room() >= bytes && memory {
             return Verdict::Go;
         }
-        if self.may_bypass(work, ctx) { Verdict::Go } else { Verdict::NoRoom }
+        if self.may_bypass(work, ctx) {
+            return Verdict::Go;
+        }
+        // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
+        let stuck =
+            self.log.room() < bytes && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
+        if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
     }
 
     /// Gives the work its records.
