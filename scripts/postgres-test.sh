@@ -147,6 +147,9 @@ mount "$device" "$mount"
 umount "$mount"
 fsck.ext4 -fn "$device"
 mount "$device" "$mount"
+# The former server is gone: its file system could be unmounted. But its process number may still be taken, by what
+# nobody has waited for yet, and then PostgreSQL would not start beside its lock file.
+rm -f "$mount/data/postmaster.pid"
 start_postgres
 kept="$(query "select count(*) from acknowledged where number <= $last")"
 if [ "$kept" != "$last" ]; then
