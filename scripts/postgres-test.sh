@@ -98,6 +98,7 @@ chmod 700 "$mount/data"
 as_postgres "$bin/initdb" -D "$mount/data" --data-checksums --auth=trust >/dev/null
 start_postgres
 as_postgres "$bin/createdb" -h "$work/socket" bench
+server="$(head -n 1 "$mount/data/postmaster.pid")"
 query "create extension amcheck; create table acknowledged (number bigint primary key)" >/dev/null
 as_postgres "$bin/pgbench" -h "$work/socket" -i -q -s 10 bench 2>/dev/null
 
@@ -131,6 +132,7 @@ as_postgres "$bin/pg_ctl" -D "$mount/data" -m immediate stop >/dev/null 2>&1 || 
 if [ -n "$(fuser -m "$mount" 2>/dev/null || true)" ]; then
     fuser -k -9 -m "$mount" >/dev/null 2>&1 || true
 fi
+kill -9 "$server" 2>/dev/null || true
 for _ in $(seq 300); do
     umount "$mount" 2>/dev/null && break
     sleep 0.1
@@ -147,9 +149,9 @@ mount "$device" "$mount"
 umount "$mount"
 fsck.ext4 -fn "$device"
 mount "$device" "$mount"
-# The former server is gone: its file system could be unmounted. But its process number may still be taken, by what
-# nobody has waited for yet, and then PostgreSQL would not start beside its lock file.
-rm -f "$mount/data/postmaster.pid"
+# The former server is gone. But its process number may still be taken, by what nobody has waited for yet, and then
+# PostgreSQL would not start beside its lock files.
+rm -f "$mount/data/postmaster.pid" "$work/socket/".s.PGSQL.*
 start_postgres
 kept="$(query "select count(*) from acknowledged where number <= $last")"
 if [ "$kept" != "$last" ]; then
