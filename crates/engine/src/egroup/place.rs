@@ -83,6 +83,9 @@ pub(crate) struct Placing {
     pool_known: Option<u64>,
     /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
     short: bool,
+    /// Since when the pool is full or short, and until when what was deleted may still come back.
+    refusing_since: Option<Time>,
+    expecting_until: Time,
 }
 
 impl Placing {
@@ -97,6 +100,8 @@ impl Placing {
             probe_at: Time(0),
             pool: u64::MAX,
             pool_known: None,
+            refusing_since: None,
+            expecting_until: Time(0),
             short: false,
         }
     }
@@ -108,6 +113,16 @@ impl Placing {
     /// Client data is refused, and everything that frees space hurries.
     pub fn is_full(&self) -> bool {
         self.full_since.is_some() || self.short
+    }
+
+    /// Bytes of client data that the emptiest group could take.
+    pub fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    /// Egroups were just deleted: their space is told with the answers.
+    pub fn expect_space(&mut self, now: Time) {
+        self.expecting_until = now.after(100_000);
     }
 
     /// When full, one attempt now and then finds out whether that is still so.
@@ -152,6 +167,9 @@ impl Placing {
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
 const POOL_SLACK: u64 = 1 << 20;
 
+/// A pool that has been full for so long is taken for really full.
+const RECLAIM_PATIENCE_US: u64 = 3_000_000;
+
 impl Volume {
     /// Compares what the log holds with what the pool can take.
     pub(crate) fn note_pool(&mut self, ctx: &Context) {
@@ -166,12 +184,25 @@ impl Volume {
             self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
         }
         self.placing.short = self.is_pool_short(ctx);
+        if !self.placing.is_full() {
+            self.placing.refusing_since = None;
+        } else {
+            self.placing.refusing_since.get_or_insert(ctx.now);
+        }
     }
 
     /// Whether what the log holds would about fill the pool. (Twice, because other shards fill the same drives,
     /// and egroups have headers.)
     pub(crate) fn is_pool_short(&self, ctx: &Context) -> bool {
         self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK
+    }
+
+    /// Whether space of what was overwritten is about to come back: then writes wait a little, instead of failing.
+    pub(crate) fn is_reclaiming(&self, ctx: &Context) -> bool {
+        let patient =
+            self.placing.refusing_since.is_none_or(|since| ctx.now.since(since) < RECLAIM_PATIENCE_US);
+        let under_way = self.map.units_since_cut > 0 || self.checkpointing.is_running();
+        patient && (under_way || ctx.now < self.placing.expecting_until)
     }
 
     /// Writes `units` to a group. The intent tells what follows.

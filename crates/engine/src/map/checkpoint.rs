@@ -3,7 +3,7 @@
 //! when that record is durable on all members; reads go on meanwhile and see the same map throughout.
 //! Leaves to others: writing egroups (`egroup/place.rs`), reading pages (`map/lookup.rs`).
 
-use crate::buffer::Buffer;
+use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
@@ -21,6 +21,8 @@ use std::sync::Arc;
 const FETCHES_MAX: usize = 8;
 /// Egroups of pages being placed at once.
 const PLACED_AT_ONCE: usize = 2;
+/// Bytes written since the last checkpoint that are not worth one of their own.
+const GARBAGE_MIN: u64 = 4 << 20;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -103,12 +105,15 @@ impl Volume {
         if soon {
             return false;
         }
+        // Overwriting leaves dead egroups behind: the less is free, the sooner they are found.
+        let garbage = self.map.units_since_cut * BLOCK as u64 > (self.placing.pool() / 4).max(GARBAGE_MIN);
         let helps = self.replay_from() > self.log.trim.next();
         let pressed = self.pressed > self.log.trim;
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
         let full = self.placing.is_full()
             && (!self.map.edits.is_empty() || self.map.directory.dead().next().is_some());
         helps && (pressed || long || self.log.is_thin(ctx.view))
+            || garbage
             || full
             || !self.checkpointing.rewrite.is_empty()
             || self.owes_compacted_space()
@@ -120,6 +125,7 @@ impl Volume {
         }
         let edits = std::mem::take(&mut self.map.edits);
         self.map.fresh.clear();
+        self.map.units_since_cut = 0;
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
@@ -323,6 +329,7 @@ impl Volume {
         self.log.trim = self.log.trim.max(up_to);
         self.log.send_trim(ctx);
         self.delete_dead(ctx);
+        self.placing.expect_space(ctx.now);
         self.empty_map_egroups();
     }
 

@@ -30,6 +30,8 @@ pub struct Map {
     pub map_egroups: BTreeMap<EgroupId, NamedEgroup>,
     /// Egroups named since the last cut: nothing of them is counted as live yet, but they are.
     pub fresh: BTreeSet<EgroupId>,
+    /// Units of the egroups named since the last cut: what they replaced is free only after the next checkpoint.
+    pub units_since_cut: u64,
     pub(crate) pages: Pages,
 }
 
@@ -41,6 +43,7 @@ impl Map {
             self.directory.insert(egroup, group, units);
         }
         self.fresh.insert(egroup);
+        self.units_since_cut += u64::from(units);
     }
 
     /// The group of an egroup in use.

@@ -96,7 +96,11 @@ impl Volume {
         }
         let frees = matches!(work.change, Change::Whole(Content::Zero));
         if (self.placing.is_full() || self.is_pool_short(ctx)) && !frees {
-            return Verdict::Refuse(RequestError::NoSpace);
+            return if self.is_reclaiming(ctx) {
+                Verdict::NoRoom
+            } else {
+                Verdict::Refuse(RequestError::NoSpace)
+            };
         }
         let partial = matches!(work.change, Change::Part { .. });
         if partial && self.is_being_written(work.block, 1) {
