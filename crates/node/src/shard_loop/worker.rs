@@ -87,8 +87,7 @@ pub struct Worker {
     draining: Option<tokio::sync::oneshot::Sender<()>>,
     stopping: bool,
     may_spin: bool,
-    /// A running mean of how long the loop had to wait for something, to know whether looking for it pays.
-    wait_us_mean: u64,
+    pace: waiting::Pace,
     statistics: crate::api::ShardStatsView,
 }
 
@@ -136,7 +135,7 @@ impl Worker {
             draining: None,
             stopping: false,
             may_spin: setup.may_spin,
-            wait_us_mean: waiting::LONG_US,
+            pace: waiting::Pace::default(),
             statistics: crate::api::ShardStatsView { shard: setup.shard.0, ..Default::default() },
         })
     }

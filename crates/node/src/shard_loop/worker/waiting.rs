@@ -6,11 +6,36 @@ use io_uring::{opcode, types};
 use std::time::Duration;
 use weft_engine::Time;
 
-/// The loop looks for completions this long before it sleeps, while load is steady.
-const SPIN_US_MAX: u64 = 30;
+/// While the shard is busy, the loop looks for completions this long before it sleeps. A sleeping core of a virtual
+/// machine wakes late enough to halve the I/O of a client with a few dozen requests under way.
+const SPIN_US_MAX: u64 = 300;
 
-/// Waits count as this long at most, however long they were: load that begins again is soon noticed.
-pub(super) const LONG_US: u64 = 4 * SPIN_US_MAX;
+/// Busy is a shard that gets an input for the engine at least this often. Below, looking would cost more time of the
+/// core for each I/O than it saves.
+const BUSY_US: u64 = 40;
+
+/// The pace of a shard is measured over at least this time.
+const WINDOW_US: u64 = 1_000;
+
+/// How often the engine has got something to do lately.
+#[derive(Default)]
+pub(super) struct Pace {
+    since: Time,
+    steps: u64,
+    is_busy: bool,
+}
+
+impl Pace {
+    /// `steps`: how many the engine has made so far.
+    fn is_busy(&mut self, now: Time, steps: u64) -> bool {
+        let passed = now.since(self.since);
+        if passed >= WINDOW_US {
+            self.is_busy = (steps - self.steps) * BUSY_US >= passed;
+            (self.since, self.steps) = (now, steps);
+        }
+        self.is_busy
+    }
+}
 
 impl Worker {
     /// When the loop has to turn even if nothing happens.
@@ -38,7 +63,8 @@ impl Worker {
             self.ring.enter(None);
             return;
         }
-        if self.may_spin && self.wait_us_mean <= SPIN_US_MAX && self.spin(now, wake_at) {
+        let is_busy = self.pace.is_busy(now, self.statistics.steps);
+        if self.may_spin && is_busy && self.spin(now, wake_at) {
             return;
         }
         if !self.mailbox.fall_asleep() {
@@ -49,7 +75,6 @@ impl Worker {
         let longest = wake_at.map_or(Duration::MAX, |at| Duration::from_micros(at.since(now)));
         self.ring.enter(Some(longest));
         self.mailbox.wake_up();
-        self.note_wait(now);
     }
 
     /// Looks for something to do for a moment: waking a sleeping core costs more than that. False: nothing came.
@@ -61,7 +86,6 @@ impl Worker {
             for _ in 0..16 {
                 if self.ring.has_news() || self.mailbox.has_mail() {
                     self.ring.enter(None);
-                    self.note_wait(began);
                     return true;
                 }
                 std::hint::spin_loop();
@@ -71,10 +95,5 @@ impl Worker {
                 return false;
             }
         }
-    }
-
-    fn note_wait(&mut self, began: Time) {
-        let waited = self.now().since(began).min(LONG_US);
-        self.wait_us_mean = (self.wait_us_mean * 15 + waited) / 16;
     }
 }
