@@ -1,9 +1,10 @@
 //! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
-//! Promises: nothing is moved in families that waste little; victims wait for the checkpoint that deletes them
+//! Promises: nothing is moved in families that waste little, or while clients ask and there is space enough; victims wait for the checkpoint that deletes them
 //! before many more are emptied; a full pool is worth more work than one with space.
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
 use super::moves::Job;
+use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::identity::{EgroupId, Time};
 use crate::limits::EGROUP_UNITS;
@@ -26,6 +27,8 @@ const LIVE_PERCENT_WHEN_FULL: u32 = 95;
 const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
 /// So many more egroups than the data needs are nobody's concern.
 const SCATTERED_MIN: usize = 16;
+/// A family that nobody asked for so long is tidied for its own sake.
+const IDLE_US: u64 = 1_000_000;
 /// Dead units that nobody minds.
 const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
@@ -78,6 +81,11 @@ impl Volume {
         {
             return;
         }
+        let idle_at = self.requests.last_asked.after(IDLE_US);
+        if ctx.now < idle_at && !self.is_space_wanted(full) {
+            // The longer it waits, the emptier egroups become, and the less there is to move.
+            self.compaction.not_before = self.compaction.not_before.max(idle_at);
+        }
         if ctx.now < self.compaction.not_before {
             self.compaction.more = true;
             return;
@@ -105,6 +113,12 @@ impl Volume {
     fn may_be_wasteful(&self, full: bool) -> bool {
         let (units, live) = (self.map.directory.units(), self.map.directory.live());
         self.is_scattered() || if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
+    }
+
+    /// Whether the dead units would be missed: what is free for new data is no more than twice as much.
+    fn is_space_wanted(&self, full: bool) -> bool {
+        let (units, live) = (self.map.directory.units(), self.map.directory.live());
+        full || self.is_scattered() || units.saturating_sub(live) * 2 * BLOCK as u64 > self.placing.pool()
     }
 
     /// Far more egroups than the data would fill: each takes an entry in the table of its drives.

@@ -56,6 +56,8 @@ pub(crate) struct Requests {
     pub bypass: super::bypass::Bypass,
     /// Bytes of open writes.
     pub outstanding: u64,
+    /// When a client last asked for something.
+    pub last_asked: Time,
     /// Something may have changed for those that wait.
     pub stirred: bool,
     pub waited_since: Option<Time>,
@@ -114,6 +116,7 @@ impl Volume {
         if !self.is_serving() {
             return ctx.reply(ticket, Reply::Error(RequestError::NotServed));
         }
+        self.requests.last_asked = ctx.now;
         if self.requests.open.len() >= ctx.limits.requests_max {
             return ctx.reply(ticket, Reply::Error(RequestError::Busy));
         }
