@@ -1,13 +1,14 @@
 //! The drain: moves acknowledged data from the log to egroups.
-//! Promises: oldest first; data leaves the overlay only under a durable map record; data written meanwhile stays.
+//! Promises: in sweeps over the address space, each up to the newest record of its beginning, so that neighbours end
+//! up as neighbours and nothing old is left behind; one egroup is begun in a step; data leaves the overlay only under a durable map record; data written meanwhile stays.
 //! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
 
-use crate::context::{Context, earlier};
+use crate::context::Context;
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::Edit;
-use crate::identity::{Seq, Time};
+use crate::identity::{Block, Seq, Time};
 use crate::limits::{EGROUP_UNITS, Limits};
-use crate::log::overlay::{Content, Overlay};
+use crate::log::overlay::{Content, Dirty, Overlay};
 use crate::message::Class;
 use crate::volume::{Volume, bypass::add_block};
 
@@ -21,6 +22,18 @@ pub(crate) struct Drain {
     units_max: Option<usize>,
     /// After a refusal, client data is left alone until then.
     blocked_until: Time,
+    sweep: Option<Sweep>,
+    /// More can be begun at once: others get a turn first.
+    more: bool,
+}
+
+/// One passage over the address space.
+#[derive(Debug, Clone, Copy)]
+struct Sweep {
+    /// What is before has been taken.
+    at: Block,
+    /// What came after its beginning is left to the next.
+    up_to: Seq,
 }
 
 impl Drain {
@@ -31,14 +44,12 @@ impl Drain {
     }
 
     pub fn wake_at(&self, overlay: &Overlay, limits: &Limits) -> Option<Time> {
-        let waiting = overlay.oldest_waiting().is_some();
-        let wish = None;
-        match self.oldest {
-            Some((_, since)) if waiting && self.placing < limits.drain_egroups_max => {
-                earlier(wish, since.after(limits.drain_age_us).max(self.blocked_until))
-            }
-            _ => wish,
+        let (_, since) = self.oldest.filter(|_| overlay.oldest_waiting().is_some())?;
+        if self.placing >= limits.drain_egroups_max {
+            return None;
         }
+        let due = if self.more { Time(0) } else { since.after(limits.drain_age_us) };
+        Some(due.max(self.blocked_until))
     }
 }
 
@@ -53,8 +64,11 @@ impl Volume {
         let pressed = oldest <= self.pressed;
         let urgent = self.settling || pressed || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty();
+        // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
+        let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
         urgent
             || waiting
+            || under_way
             || ctx.now.since(since) >= ctx.limits.drain_age_us
             || self.overlay.dirty_bytes() >= ctx.limits.drain_bytes_begin
     }
@@ -65,20 +79,22 @@ impl Volume {
             (Some(oldest), Some((known, _))) if oldest == known => {}
             (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
         }
+        self.drain.more = false;
         if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
         let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);
-        let slots = ctx.limits.drain_egroups_max - self.drain.placing;
-        let room = if self.placing.may_try_data(ctx.now) { most * slots } else { 0 };
-        // The oldest are taken, then put in order of address: neighbours end up as neighbours on the drive.
-        let mut dirty = if room > 0 {
-            self.overlay.take_oldest(room as u64, |_, _| false)
+        let dirty = if self.placing.may_try_data(ctx.now) {
+            let dirty = self.sweep(most as u64);
+            self.drain.more = !dirty.is_empty();
+            dirty
         } else {
             // A full pool still takes what frees space.
-            self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block))
+            let mut zeroes =
+                self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block));
+            zeroes.sort_by_key(|piece| piece.block);
+            zeroes
         };
-        dirty.sort_by_key(|piece| piece.block);
         let (mut units, mut edits) = (Units::default(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();
         for piece in dirty {
@@ -94,9 +110,6 @@ impl Volume {
                 }
                 Content::Data(data) => {
                     for index in 0..piece.count {
-                        if units.len() == most {
-                            self.drain_egroup(std::mem::take(&mut units), std::mem::take(&mut edits), ctx);
-                        }
                         let block = data.block(index as usize);
                         add_block(&mut units, &mut edits, piece.block.plus(index), block, piece.seq);
                     }
@@ -109,6 +122,21 @@ impl Volume {
         for zeroes in zeroes.chunks(EGROUP_UNITS) {
             self.drain_egroup(Units::default(), zeroes.to_vec(), ctx);
         }
+    }
+
+    /// The next pieces of the present sweep, or of a new one; none when nothing waits.
+    fn sweep(&mut self, units_max: u64) -> Vec<Dirty> {
+        for _ in 0..2 {
+            let Some(newest) = self.overlay.newest() else { break };
+            let Sweep { at, up_to } = self.drain.sweep.unwrap_or(Sweep { at: Block(0), up_to: newest });
+            let (dirty, next) = self.overlay.take_from(at, up_to, units_max);
+            self.drain.sweep = next.map(|at| Sweep { at, up_to });
+            if !dirty.is_empty() {
+                return dirty;
+            }
+        }
+        self.drain.sweep = None;
+        Vec::new()
     }
 
     fn drain_egroup(&mut self, units: Units, edits: Vec<Edit>, ctx: &mut Context) {

@@ -131,12 +131,12 @@ impl Overlay {
         self.versions.overlaps(block.0, count)
     }
 
-    /// Bytes of the data here, by block. (Memory that a small rest of a large write keeps alive is not seen.)
     /// Whether the newest version of the block is zeros.
     pub fn is_zero(&self, block: Block) -> bool {
         self.versions.peek(block.0).is_some_and(|version| version.content == Content::Zero)
     }
 
+    /// Bytes of the data here, by block. (Memory that a small rest of a large write keeps alive is not seen.)
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes
     }
@@ -190,7 +190,46 @@ impl Overlay {
         taken
     }
 
-    /// The drain has this in hand now: `take_oldest` does not give it again. Parts that have been overwritten
+    /// Dirty pieces of records up to `up_to` that the drain has not got in hand, in order of address from `from`
+    /// on, up to `units_max` blocks; the last may be cut. A piece of zeros counts as one block. Nothing is removed
+    /// or marked. The second value is where to go on, None when nothing is left.
+    pub fn take_from(&self, from: Block, up_to: Seq, units_max: u64) -> (Vec<Dirty>, Option<Block>) {
+        assert!(units_max > 0, "a step of a sweep takes something");
+        let mut taken = Vec::new();
+        let mut left = units_max;
+        for (at, count, version) in self.versions.ranges_from(from.0) {
+            if version.draining || version.seq > up_to {
+                continue;
+            }
+            let skipped = from.0.saturating_sub(at);
+            let (block, mut count) = (Block(at + skipped), count - skipped);
+            let content = match &version.content {
+                Content::Zero => {
+                    left -= 1;
+                    Content::Zero
+                }
+                Content::Data(data) => {
+                    count = count.min(left);
+                    left -= count;
+                    let begin = skipped as usize * BLOCK;
+                    Content::Data(data.slice(begin..begin + count as usize * BLOCK))
+                }
+            };
+            taken.push(Dirty { block, count, seq: version.seq, content });
+            if left == 0 {
+                // The piece may have been cut short: what is left of it comes next.
+                return (taken, Some(block.plus(count)));
+            }
+        }
+        (taken, None)
+    }
+
+    /// The highest record with something here.
+    pub fn newest(&self) -> Option<Seq> {
+        self.records.last_key_value().map(|(seq, _)| *seq)
+    }
+
+    /// The drain has this in hand now: neither `take_oldest` nor `take_from` gives it again. Parts that have been overwritten
     /// or let go since are not touched.
     pub fn mark_draining(&mut self, block: Block, count: u64, seq: Seq) {
         self.set_mark(block, count, seq, true);
@@ -335,6 +374,8 @@ mod tests {
                     _ => {}
                 }
                 compare(&overlay, &model, block, count);
+                let up_to = random.random_range(0..=seq);
+                compare_sweep(&overlay, &model, block, up_to, random.random_range(1..9));
             }
             overlay.release(Block(0), 1 << 40, Seq(seq));
             assert!(overlay.is_empty() && overlay.dirty_bytes() == 0 && overlay.oldest_waiting().is_none());
@@ -404,6 +445,25 @@ mod tests {
             at += found.count;
         }
         assert_eq!(at, block + count);
+    }
+
+    /// A sweep in small steps finds what waits, up to a record, once and in order of address.
+    fn compare_sweep(overlay: &Overlay, model: &Model, from: u64, up_to: u64, units: u64) {
+        let mut found = Vec::new();
+        let mut next = Some(Block(from));
+        while let Some(at) = next {
+            let (dirty, goes_on) = overlay.take_from(at, Seq(up_to), units);
+            for piece in &dirty {
+                for block in piece.block.0..piece.block.0 + piece.count {
+                    let zero = model.0[&block].1;
+                    check_content(block, 1, piece.seq.0, &content_at(piece, block), zero);
+                    found.push((block, piece.seq.0));
+                }
+            }
+            next = goes_on;
+        }
+        let wanted = model.0.range(from..).filter(|(_, v)| v.0 <= up_to && !v.2);
+        assert_eq!(found, wanted.map(|(&block, v)| (block, v.0)).collect::<Vec<_>>());
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Leaf pages being fetched for merging at once.
 const FETCHES_MAX: usize = 8;
+/// Leaf pages merged in one step at most: others get a turn in between.
+const MERGES_MAX: usize = 8;
 /// Egroups of pages being placed at once.
 const PLACED_AT_ONCE: usize = 2;
 /// Bytes written since the last checkpoint that are not worth one of their own.
@@ -51,6 +53,8 @@ struct Job {
     replay_from: Seq,
     leaves: VecDeque<u64>,
     fetching: usize,
+    /// It only gave way to others.
+    more: bool,
     units: Units,
     gathered: Gathered,
     placing: BTreeMap<u64, Gathered>,
@@ -73,7 +77,10 @@ impl Checkpointing {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        if self.job.is_some() { None } else { self.edits_since.map(|since| since.after(self.age_us)) }
+        match &self.job {
+            Some(job) => job.more.then_some(Time(0)),
+            None => self.edits_since.map(|since| since.after(self.age_us)),
+        }
     }
 }
 
@@ -120,6 +127,9 @@ impl Volume {
     }
 
     pub(crate) fn start_checkpoint(&mut self, ctx: &mut Context) {
+        if self.checkpointing.job.as_ref().is_some_and(|job| job.more) {
+            return self.continue_checkpoint(ctx);
+        }
         if self.checkpointing.is_running() || !self.wants_checkpoint(ctx) {
             return;
         }
@@ -149,6 +159,7 @@ impl Volume {
             replay_from: self.replay_from(),
             leaves: leaves.into_iter().collect(),
             fetching: 0,
+            more: false,
             units: Units::default(),
             gathered: Vec::new(),
             placing: BTreeMap::new(),
@@ -160,14 +171,22 @@ impl Volume {
 
     /// Goes on as far as possible without waiting.
     fn continue_checkpoint(&mut self, ctx: &mut Context) {
+        let mut merges = 0;
         loop {
             let Some(job) = &mut self.checkpointing.job else { return };
+            job.more = false;
             match job.stage {
                 Stage::Leaves => {
                     if job.placing.len() < PLACED_AT_ONCE
                         && job.fetching < FETCHES_MAX
                         && let Some(number) = job.leaves.pop_front()
                     {
+                        if merges == MERGES_MAX {
+                            job.leaves.push_front(number);
+                            job.more = true;
+                            return;
+                        }
+                        merges += 1;
                         self.merge_leaf(number, ctx);
                         continue;
                     }

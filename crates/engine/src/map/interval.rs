@@ -152,6 +152,11 @@ impl<V: Slice> IntervalMap<V> {
         self.ranges.iter().map(|(&at, (length, value))| (at, *length, value))
     }
 
+    /// The ranges that cover `start` or lie behind it, whole, in order.
+    pub fn ranges_from(&self, start: u64) -> impl Iterator<Item = (u64, u64, &V)> {
+        self.touching(start, u64::MAX - start)
+    }
+
     /// The ranges that have a block in common with this one, whole.
     fn touching(&self, start: u64, count: u64) -> impl Iterator<Item = (u64, u64, &V)> {
         let end = end_of(start, count);
