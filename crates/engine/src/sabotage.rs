@@ -16,6 +16,12 @@ pub enum Bug {
     MapBeforeData,
     /// Records are trimmed that are still needed.
     TrimTooEarly,
+    /// A fence is answered and not kept, so that owners of both epochs may write.
+    FenceForgotten,
+    /// A member that joined with the present segment does not count for what is durable.
+    NewMemberNotCounted,
+    /// Copies on former members are deleted before all members have theirs.
+    FormerCopiesDropped,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
 }

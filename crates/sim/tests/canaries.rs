@@ -41,6 +41,21 @@ fn a_keeper_that_lets_old_owners_write_is_caught() {
 }
 
 #[test]
+fn a_fence_that_is_not_kept_is_caught() {
+    is_caught(Bug::FenceForgotten, &[Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
+fn not_waiting_for_a_new_member_is_caught() {
+    is_caught(Bug::NewMemberNotCounted, &[Plan::Drives, Plan::Swarm, Plan::Takeover]);
+}
+
+#[test]
+fn dropping_the_copies_of_former_members_is_caught() {
+    is_caught(Bug::FormerCopiesDropped, &[Plan::Swarm, Plan::Drives]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }

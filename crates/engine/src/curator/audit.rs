@@ -266,7 +266,7 @@ impl Volume {
             if view.members.contains(&running.drive) {
                 continue;
             }
-            if self.audit.is_whole(view) {
+            if self.audit.is_whole(view) || planted(Bug::FormerCopiesDropped) {
                 needless.push(egroup);
             } else {
                 self.audit.kept.entry(running.drive).or_default().insert(group);

@@ -9,6 +9,7 @@ use crate::keeper::desk::{Caller, Desk};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Queued, Ring, Waiter, WantedFence, queued_cost};
 use crate::message::{Answer, Held, Refusal};
+use crate::sabotage::{Bug, planted};
 
 impl Ring {
     /// The fence that refuses `epoch`, if one does.
@@ -23,7 +24,7 @@ impl Ring {
             holding.owner = Some(from);
             holding.asked_at = now;
         }
-        if epoch > holding.fence {
+        if epoch > holding.fence && !planted(Bug::FenceForgotten) {
             holding.fence = epoch;
             self.shut_out(family, epoch, desk);
         }
@@ -70,7 +71,8 @@ impl Ring {
         }
         self.count_dead();
         let holding = self.holdings.get_mut(&caller.family).expect("still there");
-        if holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch) {
+        let durable = holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch);
+        if durable || planted(Bug::FenceForgotten) {
             let held = self.held(now, caller.family);
             return desk.answer(caller, Ok(Answer::Fenced(held)));
         }

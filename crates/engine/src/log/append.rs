@@ -8,6 +8,7 @@ use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
 use crate::interface::{DriveState, Notice, Segment, View};
 use crate::message::{Question, Refusal};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Appends of one family on their way to one member at most: enough to keep its drive busy.
@@ -232,9 +233,20 @@ impl Appender {
         }
     }
 
+    /// Whether records wait for this member: for every one of them.
+    fn counts(&self, drive: DriveId) -> bool {
+        if !planted(Bug::NewMemberNotCounted) {
+            return true;
+        }
+        let before = self.segments.iter().nth_back(1);
+        before.is_none_or(|segment| segment.members.contains(&drive))
+    }
+
     /// The next record that all members hold by now, in order.
     pub fn take_durable(&mut self) -> Option<Record> {
-        let everywhere = self.members.iter().map(|member| member.acked).min()?;
+        let everywhere =
+            self.members.iter().filter(|member| self.counts(member.drive)).map(|member| member.acked);
+        let everywhere = everywhere.min()?;
         let front = self.pending.front()?;
         if front.record.seq > everywhere || self.changing.is_some() {
             return None;
