@@ -193,9 +193,36 @@ pub struct ShardStatsView {
     /// Inputs given to the engine.
     pub steps: u64,
     pub connections: u64,
+    /// What it says to shards of other nodes.
+    #[serde(default)]
+    pub peers: PeerStatsView,
     /// What the engine counts about this shard, by name (see docs/operating.md).
     #[serde(default)]
     pub engine: std::collections::BTreeMap<String, u64>,
+}
+
+/// The connections of a shard to shards of other nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatsView {
+    /// Connections there are now.
+    pub links: u64,
+    /// Connections that this shard began to make, those of them that took the place of one that had worked, and
+    /// connections of others that it took.
+    pub dials: u64,
+    pub reconnects: u64,
+    pub accepted: u64,
+    /// Messages that could not be sent. They are asked again.
+    pub dropped: u64,
+    /// By lane: `log`, `bulk` and `client`.
+    pub lanes: std::collections::BTreeMap<String, LaneStatsView>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneStatsView {
+    pub messages_sent: u64,
+    pub bytes_sent: u64,
+    pub messages_received: u64,
+    pub bytes_received: u64,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

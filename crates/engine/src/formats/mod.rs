@@ -1,4 +1,4 @@
-//! Every byte that Weft puts on a drive: little-endian, versioned, checksummed. `docs/formats.md` tells
+//! Every byte that Weft puts on a drive or a wire: little-endian, versioned, checksummed. `docs/formats.md` tells
 //! the same in prose, byte by byte.
 //!
 //! Everything here is total: any bytes may be decoded, and what is not sound is told so.
@@ -10,3 +10,4 @@ pub mod payload;
 pub mod record;
 pub mod superblock;
 pub mod table;
+pub mod wire;

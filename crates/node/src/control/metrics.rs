@@ -1,6 +1,6 @@
 //! The statistics as Prometheus wants them.
 
-use crate::api::{StatsView, StatusView};
+use crate::api::{ShardStatsView, StatsView, StatusView};
 use std::fmt::Write;
 
 /// The text format, version 0.0.4.
@@ -65,6 +65,7 @@ pub fn text(status: &StatusView, stats: &StatsView) -> String {
             }
         }
     }
+    peers(&mut page, &stats.shards);
     page.family("weft_damage", "counter", "Damage met, by kind");
     for (kind, value) in [
         ("log", stats.damage.log),
@@ -75,6 +76,48 @@ pub fn text(status: &StatusView, stats: &StatsView) -> String {
         page.sample("weft_damage", &format!("kind=\"{kind}\""), value);
     }
     page.0
+}
+
+/// What shards say to those of other nodes, by lane.
+fn peers(page: &mut Page, shards: &[ShardStatsView]) {
+    macro_rules! each {
+        ($($field:ident $kind:literal $help:literal),* $(,)?) => {
+            $(
+                let name = concat!("weft_peer_", stringify!($field));
+                page.family(name, $kind, $help);
+                for shard in shards {
+                    page.sample(name, &format!("shard=\"{}\"", shard.shard), shard.peers.$field);
+                }
+            )*
+        };
+    }
+    each!(
+        links "gauge" "Connections to shards of other nodes",
+        dials "counter" "Connections that the shard began to make",
+        reconnects "counter" "Those that took the place of one that had worked",
+        accepted "counter" "Connections of others that the shard took",
+        dropped "counter" "Messages that could not be sent and are asked again",
+    );
+    macro_rules! each_lane {
+        ($($field:ident $help:literal),* $(,)?) => {
+            $(
+                let name = concat!("weft_peer_", stringify!($field));
+                page.family(name, "counter", $help);
+                for shard in shards {
+                    for (lane, counted) in &shard.peers.lanes {
+                        let labels = format!("shard=\"{}\",lane=\"{lane}\"", shard.shard);
+                        page.sample(name, &labels, counted.$field);
+                    }
+                }
+            )*
+        };
+    }
+    each_lane!(
+        messages_sent "Messages sent to shards of other nodes",
+        bytes_sent "Bytes of them",
+        messages_received "Messages received from shards of other nodes",
+        bytes_received "Bytes of them",
+    );
 }
 
 #[derive(Default)]

@@ -5,16 +5,20 @@
 use crate::drives::OpenDrive;
 use crate::shard_loop::socket::Socket;
 use crate::shard_loop::statistics::ShardStatistics;
-use std::collections::VecDeque;
+use crate::shard_loop::worker::Route;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use weft_engine::formats::wire::Hello;
 use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
 use weft_engine::{FamilyId, ShardId};
 use weft_frontends::nbd::{Exports, Handle};
 
 /// What a shard can be told.
+#[cfg_attr(not(test), expect(dead_code, reason = "peers and routes are for the control plane of a cluster"))]
 pub enum Mail {
     /// For the engine: a message of another shard.
     Input(Input),
@@ -29,6 +33,15 @@ pub enum Mail {
     },
     /// A connection that arrived at another shard and then chose a vDisk of this one. Nothing is in flight for it.
     Adopt(Box<Socket>),
+    /// Where the shards of other nodes are. Connections to those that are not named any more end.
+    Peers(BTreeMap<ShardId, SocketAddr>),
+    /// Which shard serves which vDisk. Before the first such mail, the node is alone.
+    Routes(BTreeMap<FamilyId, Route>),
+    /// A shard of another node has connected; its hello has been read, and is for this shard.
+    PeerConnection {
+        socket: OwnedFd,
+        hello: Hello,
+    },
     /// Somebody who is not a connection of this shard asks.
     Request {
         family: FamilyId,

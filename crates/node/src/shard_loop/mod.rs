@@ -6,6 +6,7 @@ mod arena;
 mod drive_io;
 mod engine_counters;
 mod mailbox;
+mod peer;
 mod ring;
 mod socket;
 mod statistics;
@@ -13,7 +14,11 @@ mod tickets;
 mod worker;
 
 pub use mailbox::{Answer, Mail, Mailbox};
+#[cfg_attr(not(test), expect(unused_imports, reason = "for the control plane of a cluster"))]
+pub use peer::PeerListener;
 pub use statistics::ShardStatistics;
+#[cfg_attr(not(test), expect(unused_imports, reason = "for the control plane of a cluster"))]
+pub use worker::Route;
 pub use worker::owner_of;
 
 use std::io;
@@ -34,22 +39,28 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Starts `count` shards; what they notice goes to `notices`.
+    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone); what
+    /// they notice goes to `notices`.
     pub fn start(
         count: u32,
+        base: u32,
+        cluster: u64,
         notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
     ) -> io::Result<Self> {
         assert!(count > 0, "a node has at least one shard");
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mailboxes: Vec<_> =
-            (0..count).map(|number| Mailbox::new(ShardId(number)).map(Arc::new)).collect::<Result<_, _>>()?;
+        let mailboxes: Vec<_> = (base..base + count)
+            .map(|number| Mailbox::new(ShardId(number)).map(Arc::new))
+            .collect::<Result<_, _>>()?;
         let mut threads = Vec::new();
         for mailbox in &mailboxes {
             let setup = Setup {
                 shard: mailbox.shard(),
                 seed: rand::random(),
+                cluster,
+                base,
                 mailbox: Arc::clone(mailbox),
-                peers: mailboxes.clone(),
+                neighbours: mailboxes.clone(),
                 notices: notices.clone(),
                 may_spin: cores > count as usize,
             };
@@ -58,7 +69,7 @@ impl Shards {
             let thread = std::thread::Builder::new().name(format!("shard-{number}")).spawn(move || {
                 // With as many shards as cores, each gets one; otherwise the kernel places them better.
                 if count as usize == cores {
-                    pin_to_core(number as usize);
+                    pin_to_core((number - base) as usize);
                 }
                 run(setup, &begun);
             })?;

@@ -2,6 +2,7 @@
 //! Promises: a ticket is given out once and answered once (I9).
 
 use super::mailbox::Answer;
+use super::peer::RemoteAsker;
 use super::statistics::Kind;
 use weft_engine::interface::Request;
 use weft_engine::{FamilyId, Ticket, Time};
@@ -11,8 +12,11 @@ use weft_frontends::nbd::Handle;
 pub enum Origin {
     /// A connection of this shard, if it is still the same one.
     Socket { slot: u32, generation: u32, handle: Handle },
-    /// Another thread. The request is kept to be asked again should the engine be busy.
-    Elsewhere { answer: Answer, request: Request },
+    /// Another thread. The request is kept to be asked again should the engine be busy, or not serve the vDisk: that it
+    /// does not was first heard at `refused`.
+    Elsewhere { answer: Answer, request: Request, refused: Option<Time> },
+    /// A shard of another node.
+    Remote(RemoteAsker),
 }
 
 /// A request that waits for its reply.

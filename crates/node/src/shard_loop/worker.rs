@@ -1,21 +1,29 @@
 //! The loop of one shard: take what has ended, let the engine decide, hand in what it wants done. One thread, one
 //! ring, one system call for each turn; nothing in here waits except that call.
 //! Promises: every request gets one reply or its connection ends; the engine's outputs are carried out in order.
-//! Leaves to others: deciding (the engine), memory (`arena`), drives (`drive_io`), sockets (`socket`).
+//! Leaves to others: deciding (the engine), memory (`arena`), drives (`drive_io`), sockets (`socket`), other nodes
+//! (`peer`), who is asked what (`forward`).
 
+mod forward;
+mod routes;
 mod waiting;
+
+pub use routes::Route;
 
 use super::arena::Arena;
 use super::drive_io::DriveTable;
-use super::mailbox::{Answer, Mail, Mailbox};
+use super::mailbox::{Mail, Mailbox};
+use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
-use super::statistics::{FamilyStatistics, Kind, ShardStatistics};
+use super::statistics::{FamilyStatistics, ShardStatistics};
 use super::tickets::{Origin, Tickets};
+use forward::{Forwards, Held};
+use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use weft_engine::interface::{Input, Notice, Outputs, Reply, Request, RequestError};
+use weft_engine::interface::{Input, Notice, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
 use weft_frontends::nbd::{Event, Handle};
@@ -32,10 +40,10 @@ const TAG_BELL: u64 = 1 << 56;
 const TAG_DRIVE: u64 = 2 << 56;
 const TAG_RECEIVE: u64 = 3 << 56;
 const TAG_SEND: u64 = 4 << 56;
+const TAG_LINK_CONNECT: u64 = 5 << 56;
+const TAG_LINK_RECEIVE: u64 = 6 << 56;
+const TAG_LINK_SEND: u64 = 7 << 56;
 const TAG_MASK: u64 = 0xff << 56;
-
-/// Requests for which the engine was busy are tried again after this time.
-const BUSY_RETRY_US: u64 = 1_000;
 
 /// A client that has not chosen an export after this time is sent away.
 const NEGOTIATION_US_MAX: u64 = 30_000_000;
@@ -47,9 +55,12 @@ const CONNECTIONS_MAX: usize = 1024;
 pub struct Setup {
     pub shard: ShardId,
     pub seed: u64,
+    pub cluster: u64,
+    /// The number of the first shard of this node.
+    pub base: u32,
     pub mailbox: Arc<Mailbox>,
     /// The mailboxes of all shards of this node, in the order of their numbers.
-    pub peers: Vec<Arc<Mailbox>>,
+    pub neighbours: Vec<Arc<Mailbox>>,
     pub notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
     /// Whether a second core exists, so that looking for completions takes nothing from others.
     pub may_spin: bool,
@@ -67,7 +78,10 @@ pub struct Worker {
     free_slots: Vec<u32>,
     tickets: Tickets,
     mailbox: Arc<Mailbox>,
-    peers: Vec<Arc<Mailbox>>,
+    neighbours: Vec<Arc<Mailbox>>,
+    peers: Peers,
+    routes: Routes,
+    forwards: Forwards,
     notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
     families: BTreeMap<FamilyId, FamilyStatistics>,
     /// For the engine, in the order in which it came.
@@ -77,14 +91,20 @@ pub struct Worker {
     touched: Vec<u32>,
     /// Sockets that may have something to send.
     to_send: Vec<u32>,
-    /// Requests from elsewhere for which the engine was busy.
-    held: Vec<(FamilyId, Request, Answer)>,
-    /// When the engine was busy for somebody: when to try again.
+    /// What has come from other nodes, while it is sorted.
+    arrived: Vec<Arrived>,
+    /// Requests of other nodes for the engine, in the order in which they came.
+    remote: VecDeque<RemoteRequest>,
+    /// Requests of other threads that could not be answered yet.
+    held: Vec<Held>,
+    /// When the engine was busy for somebody, or a vDisk not served: when to try again.
     retry_at: Option<Time>,
     look_at_negotiations: Time,
     bell_value: Box<u64>,
     bell_armed: bool,
     draining: Option<tokio::sync::oneshot::Sender<()>>,
+    /// The node is about to stop: nobody is made to wait for somebody who might serve a vDisk.
+    ending: bool,
     stopping: bool,
     may_spin: bool,
     pace: waiting::Pace,
@@ -98,6 +118,8 @@ struct Slot {
     socket: Option<Socket>,
     touched: bool,
     to_send: bool,
+    /// When requests that are still open were first told that nobody serves the vDisk.
+    refused: BTreeMap<Handle, Time>,
 }
 
 impl Worker {
@@ -108,6 +130,7 @@ impl Worker {
         if unsafe { ring.register_memory(reads.span()) } {
             reads.set_registered(0);
         }
+        let tags = Tags { connect: TAG_LINK_CONNECT, receive: TAG_LINK_RECEIVE, send: TAG_LINK_SEND };
         Ok(Self {
             id: setup.shard,
             began: Instant::now(),
@@ -119,20 +142,26 @@ impl Worker {
             sockets: Vec::new(),
             free_slots: Vec::new(),
             tickets: Tickets::default(),
+            peers: Peers::new(setup.shard, setup.cluster, rand::random(), tags),
+            routes: Routes::new(setup.shard, setup.base, setup.neighbours.len()),
+            forwards: Forwards::default(),
             mailbox: setup.mailbox,
-            peers: setup.peers,
+            neighbours: setup.neighbours,
             notices: setup.notices,
             families: BTreeMap::new(),
             inputs: VecDeque::new(),
             outputs: Outputs::default(),
             touched: Vec::new(),
             to_send: Vec::new(),
+            arrived: Vec::new(),
+            remote: VecDeque::new(),
             held: Vec::new(),
             retry_at: None,
             look_at_negotiations: Time(0),
             bell_value: Box::new(0),
             bell_armed: false,
             draining: None,
+            ending: false,
             stopping: false,
             may_spin: setup.may_spin,
             pace: waiting::Pace::default(),
@@ -173,7 +202,8 @@ impl Worker {
 
     /// Nothing that the kernel works on needs this thread's memory any more.
     fn is_idle(&self) -> bool {
-        self.drives.in_flight() == 0 && self.sockets.iter().all(|slot| slot.socket.is_none())
+        let sockets = self.sockets.iter().all(|slot| slot.socket.is_none());
+        self.drives.in_flight() == 0 && sockets && self.peers.is_idle()
     }
 
     /// Goes on until nothing more can be done without the kernel.
@@ -183,13 +213,18 @@ impl Worker {
                 self.sockets[slot as usize].touched = false;
                 self.pump(now, slot);
             }
-            if self.inputs.is_empty() {
+            self.hear(now);
+            if !self.touched.is_empty() {
+                continue;
+            }
+            if self.inputs.is_empty() && self.remote.is_empty() {
                 return;
             }
             while let Some(input) = self.inputs.pop_front() {
                 self.statistics.steps += 1;
                 self.shard.take(now, input, &mut self.outputs);
             }
+            self.take_remote(now);
             // What came together is settled together: one frame of the log, one flush, for many writes.
             self.shard.settle(now, &mut self.outputs);
             self.carry_out(now);
@@ -217,12 +252,11 @@ impl Worker {
         self.outputs.replies = replies;
         let mut messages = std::mem::take(&mut self.outputs.messages);
         for (to, message) in messages.drain(..) {
-            let input = Input::Message { from: self.id, message };
-            match self.peers.get(to.0 as usize) {
-                Some(_) if to == self.id => self.inputs.push_back(input),
-                Some(peer) => peer.send(Mail::Input(input)),
-                // A shard that is not here any more: as if the network had lost it.
-                None => tracing::warn!(to = to.0, "a message to a shard that does not exist was dropped"),
+            let from = self.id;
+            match self.routes.neighbour(to) {
+                Some(_) if to == from => self.inputs.push_back(Input::Message { from, message }),
+                Some(index) => self.neighbours[index].send(Mail::Input(Input::Message { from, message })),
+                None => self.peers.say(now, to, message, &mut self.ring),
             }
         }
         self.outputs.messages = messages;
@@ -234,40 +268,16 @@ impl Worker {
 
     fn on_reply(&mut self, now: Time, ticket: Ticket, reply: Reply) {
         let open = self.tickets.close(ticket);
-        let is_busy = reply == Reply::Error(RequestError::Busy);
-        if is_busy {
-            self.retry_at.get_or_insert(now.after(BUSY_RETRY_US));
-        } else {
+        let again = match reply {
+            Reply::Error(RequestError::Busy) => true,
+            Reply::Error(RequestError::NotServed | RequestError::Fenced) => self.routes.may_change(),
+            _ => false,
+        };
+        if !again {
             let took_us = now.since(open.since);
             self.families.entry(open.family).or_default().count(open.kind, took_us, &reply);
         }
-        match open.origin {
-            Origin::Socket { slot, generation, handle } => {
-                self.answer_socket(slot, generation, handle, reply)
-            }
-            Origin::Elsewhere { answer, request } => {
-                if is_busy {
-                    self.held.push((open.family, request, answer));
-                } else {
-                    answer.give(reply);
-                }
-            }
-        }
-    }
-
-    fn answer_socket(&mut self, slot: u32, generation: u32, handle: Handle, reply: Reply) {
-        let place = &mut self.sockets[slot as usize];
-        if place.generation != generation {
-            // The client left before its answer came.
-            return;
-        }
-        if let Some(socket) = &mut place.socket {
-            if reply == Reply::Error(RequestError::Busy) {
-                self.retry_at.get_or_insert(Time(self.began.elapsed().as_micros() as u64 + BUSY_RETRY_US));
-            }
-            socket.connection.reply(handle, reply);
-            self.touch(slot);
-        }
+        self.deliver(now, open.family, open.origin, reply);
     }
 
     fn touch(&mut self, slot: u32) {
@@ -280,32 +290,24 @@ impl Worker {
 
     /// Takes the requests that a connection has, and sends its replies.
     fn pump(&mut self, now: Time, slot: u32) {
-        let place = &mut self.sockets[slot as usize];
-        let generation = place.generation;
-        let Some(socket) = &mut place.socket else { return };
-        let (id, shards) = (self.id, self.peers.len());
-        let is_here = |family| owner_of(family, shards) == id;
         loop {
+            let place = &mut self.sockets[slot as usize];
+            let generation = place.generation;
+            let Some(socket) = &mut place.socket else { return };
+            let routes = &self.routes;
+            // A vDisk of another node is served from here, by asking there.
+            let is_here = |family| !matches!(routes.way(family), Way::Neighbour(_));
             match socket.next(is_here, &self.payloads, TAG_RECEIVE | u64::from(slot), &mut self.ring) {
                 Next::Event(Event::Request { handle, family, request }) => {
-                    let owner = owner_of(family, self.peers.len());
-                    if owner == self.id {
-                        let kind = Kind::of(&request);
-                        let origin = Origin::Socket { slot, generation, handle };
-                        let ticket = self.tickets.open(family, kind, now, origin);
-                        self.inputs.push_back(Input::Request { ticket, family, request });
-                    } else {
-                        let home = Arc::clone(&self.mailbox);
-                        let answer = Answer::new(move |reply| {
-                            home.send(Mail::Answered { slot, generation, handle, reply });
-                        });
-                        self.peers[owner.0 as usize].send(Mail::Request { family, request, answer });
-                    }
+                    self.ask(now, family, request, Origin::Socket { slot, generation, handle });
                 }
                 Next::Nothing => break,
                 Next::Elsewhere(family) => {
+                    let Way::Neighbour(index) = routes.way(family) else {
+                        unreachable!("a connection goes to the shard that was found to serve its vDisk");
+                    };
                     let socket = place.socket.take().expect("it was just asked");
-                    self.peers[owner_of(family, shards).0 as usize].send(Mail::Adopt(Box::new(socket)));
+                    self.neighbours[index].send(Mail::Adopt(Box::new(socket)));
                     self.free_slot(slot);
                     return;
                 }
@@ -320,6 +322,7 @@ impl Worker {
                 }
             }
         }
+        let place = &mut self.sockets[slot as usize];
         if !place.to_send {
             place.to_send = true;
             self.to_send.push(slot);
@@ -339,7 +342,8 @@ impl Worker {
             }
         }
         self.to_send = to_send;
-        !self.touched.is_empty()
+        // A link that has something to be looked at makes another turn as well as a socket does.
+        self.peers.send(&mut self.ring) || !self.touched.is_empty()
     }
 
     fn on_completed(&mut self, tag: u64, result: i32) {
@@ -359,6 +363,9 @@ impl Worker {
                 self.socket(index).on_sent(result);
                 self.touch(index);
             }
+            TAG_LINK_CONNECT => self.peers.on_connected(index),
+            TAG_LINK_RECEIVE => self.peers.on_received(index, result),
+            TAG_LINK_SEND => self.peers.on_sent(index, result),
             other => panic!("a completion of nothing we asked for: {other:#x}"),
         }
     }
@@ -391,9 +398,19 @@ impl Worker {
                     self.end_sockets(Socket::finish);
                 }
             }
-            Mail::Request { family, request, answer } => self.ask(now, family, request, answer),
+            Mail::Peers(addresses) => self.peers.set_addresses(addresses),
+            Mail::Routes(table) => self.on_routes(now, table),
+            Mail::PeerConnection { socket, hello } => {
+                if !self.stopping {
+                    self.peers.accept(now, socket, hello);
+                }
+            }
+            Mail::Request { family, request, answer } => {
+                let origin = Origin::Elsewhere { answer, request: request.clone(), refused: None };
+                self.ask(now, family, request, origin);
+            }
             Mail::Answered { slot, generation, handle, reply } => {
-                self.answer_socket(slot, generation, handle, reply);
+                self.answer_socket(now, slot, generation, handle, reply);
             }
             Mail::CloseConnections { family, address } => {
                 self.end_sockets(|socket| {
@@ -406,6 +423,8 @@ impl Worker {
             }
             Mail::Drain(done) => {
                 self.draining = Some(done);
+                self.ending = true;
+                self.retry_at = Some(now);
                 self.end_sockets(Socket::finish);
             }
             Mail::Statistics(to) => {
@@ -414,7 +433,9 @@ impl Worker {
             }
             Mail::Stop => {
                 self.stopping = true;
+                self.ending = true;
                 self.end_sockets(Socket::break_off);
+                self.peers.break_all();
             }
         }
     }
@@ -433,6 +454,7 @@ impl Worker {
     fn free_slot(&mut self, slot: u32) {
         let place = &mut self.sockets[slot as usize];
         place.generation = place.generation.wrapping_add(1);
+        place.refused.clear();
         self.free_slots.push(slot);
         self.statistics.connections -= 1;
     }
@@ -447,13 +469,6 @@ impl Worker {
         }
     }
 
-    /// A request that did not come from a connection of this shard.
-    fn ask(&mut self, now: Time, family: FamilyId, request: Request, answer: Answer) {
-        let origin = Origin::Elsewhere { answer, request: request.clone() };
-        let ticket = self.tickets.open(family, Kind::of(&request), now, origin);
-        self.inputs.push_back(Input::Request { ticket, family, request });
-    }
-
     /// What has become due.
     fn on_time(&mut self, now: Time) {
         if self.shard.wake_at().is_some_and(|at| at <= now) {
@@ -461,18 +476,9 @@ impl Worker {
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
-            for (family, request, answer) in std::mem::take(&mut self.held) {
-                self.ask(now, family, request, answer);
-            }
-            for slot in 0..self.sockets.len() as u32 {
-                if let Some(socket) = &mut self.sockets[slot as usize].socket
-                    && socket.connection.is_holding()
-                {
-                    socket.connection.resume();
-                    self.touch(slot);
-                }
-            }
+            self.retry(now);
         }
+        self.peers.on_time(now);
         if self.look_at_negotiations <= now {
             self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
             self.end_sockets(|socket| {
@@ -492,6 +498,7 @@ impl Worker {
     fn statistics(&self) -> ShardStatistics {
         let mut shard = self.statistics.clone();
         shard.enters = self.ring.enters;
+        shard.peers = self.peers.statistics();
         shard.engine = super::engine_counters::named(self.shard.counters());
         let mut drives = self.drives.statistics();
         for (&drive, statistics) in &mut drives {

@@ -1,0 +1,132 @@
+//! Answers and refusals of keepers.
+
+use super::fields::{Reader, Writer};
+use super::records;
+use crate::buffer::BLOCK;
+use crate::message::{Answer, BadUnit, Held, Refusal};
+
+const FENCED: u32 = 1;
+const APPENDED: u32 = 2;
+const TRIMMED: u32 = 3;
+const RECORDS: u32 = 4;
+const EGROUP_WRITTEN: u32 = 5;
+const UNITS: u32 = 6;
+const EGROUP: u32 = 7;
+const DELETED: u32 = 8;
+const LISTED: u32 = 9;
+const DROPPED: u32 = 10;
+const REFUSED_FENCED: u32 = 101;
+const REFUSED_LOG_FULL: u32 = 102;
+const REFUSED_NO_SPACE: u32 = 103;
+const REFUSED_GAP: u32 = 104;
+const REFUSED_NOT_FOUND: u32 = 105;
+const REFUSED_DRIVE_GONE: u32 = 106;
+
+pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
+    match answer {
+        Ok(Answer::Fenced(Held { low, high, checkpoints, room })) => {
+            writer.u32(FENCED);
+            writer.u64(low.0);
+            writer.u64(high.0);
+            writer.u64(*room);
+            writer.count(checkpoints.len());
+            checkpoints.iter().for_each(|seq| writer.u64(seq.0));
+        }
+        Ok(Answer::Appended { up_to, room }) => {
+            writer.u32(APPENDED);
+            writer.u64(up_to.0);
+            writer.u64(*room);
+        }
+        Ok(Answer::Trimmed { room }) => {
+            writer.u32(TRIMMED);
+            writer.u64(*room);
+        }
+        Ok(Answer::Records { records, end }) => {
+            writer.u32(RECORDS);
+            writer.u32(u32::from(*end));
+            records::put(records, writer);
+        }
+        Ok(Answer::EgroupWritten) => writer.u32(EGROUP_WRITTEN),
+        Ok(Answer::Units(runs)) => {
+            writer.u32(UNITS);
+            writer.count(runs.len());
+            for run in runs {
+                writer.u32(u32::from(run.is_ok()));
+                match run {
+                    Ok(units) => {
+                        writer.count(units.len());
+                        writer.payload(units);
+                    }
+                    Err(BadUnit { unit }) => writer.u32(*unit),
+                }
+            }
+        }
+        Ok(Answer::Egroup { blocks }) => {
+            writer.u32(EGROUP);
+            writer.count(blocks.len());
+            blocks.iter().for_each(|block| writer.u64(*block));
+        }
+        Ok(Answer::Deleted) => writer.u32(DELETED),
+        Ok(Answer::Listed { egroups, end }) => {
+            writer.u32(LISTED);
+            writer.u32(u32::from(*end));
+            writer.count(egroups.len());
+            egroups.iter().for_each(|egroup| writer.u64(egroup.0));
+        }
+        Ok(Answer::Dropped) => writer.u32(DROPPED),
+        Err(Refusal::Fenced(epoch)) => {
+            writer.u32(REFUSED_FENCED);
+            writer.u32(epoch.0);
+        }
+        Err(Refusal::LogFull) => writer.u32(REFUSED_LOG_FULL),
+        Err(Refusal::NoSpace) => writer.u32(REFUSED_NO_SPACE),
+        Err(Refusal::Gap { expected }) => {
+            writer.u32(REFUSED_GAP);
+            writer.u64(expected.0);
+        }
+        Err(Refusal::NotFound) => writer.u32(REFUSED_NOT_FOUND),
+        Err(Refusal::DriveGone) => writer.u32(REFUSED_DRIVE_GONE),
+    }
+}
+
+pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
+    Some(match reader.u32()? {
+        FENCED => {
+            let (low, high, room) = (reader.seq()?, reader.seq()?, reader.u64()?);
+            Ok(Answer::Fenced(Held { low, high, room, checkpoints: reader.list(8, Reader::seq)? }))
+        }
+        APPENDED => Ok(Answer::Appended { up_to: reader.seq()?, room: reader.u64()? }),
+        TRIMMED => Ok(Answer::Trimmed { room: reader.u64()? }),
+        RECORDS => {
+            let end = reader.flag()?;
+            Ok(Answer::Records { end, records: records::take(reader)? })
+        }
+        EGROUP_WRITTEN => Ok(Answer::EgroupWritten),
+        UNITS => Ok(Answer::Units(reader.list(8, |reader| {
+            if reader.flag()? {
+                let len = reader.u32()? as usize;
+                len.is_multiple_of(BLOCK).then_some(())?;
+                reader.payload(len).map(Ok)
+            } else {
+                reader.u32().map(|unit| Err(BadUnit { unit }))
+            }
+        })?)),
+        EGROUP => Ok(Answer::Egroup { blocks: reader.list(8, Reader::u64)? }),
+        DELETED => Ok(Answer::Deleted),
+        LISTED => {
+            let end = reader.flag()?;
+            let egroups = reader.list(8, Reader::egroup)?;
+            let in_order = egroups.is_sorted_by(|a, b| a < b) && (end || !egroups.is_empty());
+            in_order.then_some(())?;
+            Ok(Answer::Listed { egroups, end })
+        }
+        DROPPED => Ok(Answer::Dropped),
+        REFUSED_FENCED => Err(Refusal::Fenced(reader.epoch()?)),
+        REFUSED_LOG_FULL => Err(Refusal::LogFull),
+        REFUSED_NO_SPACE => Err(Refusal::NoSpace),
+        REFUSED_GAP => Err(Refusal::Gap { expected: reader.seq()? }),
+        REFUSED_NOT_FOUND => Err(Refusal::NotFound),
+        REFUSED_DRIVE_GONE => Err(Refusal::DriveGone),
+        _ => return None,
+    })
+}

@@ -1,0 +1,136 @@
+//! Questions of owners to keepers. What a keeper asserts about a question is checked here: to it, a question from
+//! elsewhere is as sound as one of its own shard.
+
+use super::fields::{Reader, Writer};
+use super::header::PAYLOAD_BYTES_MAX;
+use super::records;
+use crate::buffer::{BLOCK, Buffer};
+use crate::formats::record::Record;
+use crate::limits::EGROUP_UNITS;
+use crate::message::{Class, Question, UnitRun};
+
+const FENCE: u32 = 1;
+const APPEND: u32 = 2;
+const TRIM: u32 = 3;
+const READ_LOG: u32 = 4;
+const WRITE_EGROUP: u32 = 5;
+const READ_UNITS: u32 = 6;
+const DESCRIBE_EGROUP: u32 = 7;
+const DELETE_EGROUPS: u32 = 8;
+const LIST_EGROUPS: u32 = 9;
+const DROP_FAMILY: u32 = 10;
+
+/// Units that one answer can carry.
+const UNITS_MAX: u64 = (PAYLOAD_BYTES_MAX / BLOCK) as u64;
+
+/// A piece of a log that one answer can carry beside a last record that goes over it.
+const READ_LOG_BYTES_MAX: u32 = 16 << 20;
+
+pub(super) fn put(question: &Question, writer: &mut Writer) {
+    match question {
+        Question::Fence { first, since } => {
+            writer.u32(FENCE);
+            writer.u64(first.0);
+            writer.u32(since.0);
+        }
+        Question::Append { first, trim, records } => {
+            writer.u32(APPEND);
+            writer.u64(first.0);
+            writer.u64(trim.0);
+            records::put(records, writer);
+        }
+        Question::Trim { up_to } => {
+            writer.u32(TRIM);
+            writer.u64(up_to.0);
+        }
+        Question::ReadLog { from, bytes } => {
+            writer.u32(READ_LOG);
+            writer.u64(from.0);
+            writer.u32(*bytes);
+        }
+        Question::WriteEgroup { egroup, class, units, blocks, replace } => {
+            writer.u32(WRITE_EGROUP);
+            writer.u64(egroup.0);
+            writer.u32(match class {
+                Class::Data => 1,
+                Class::Reserve => 2,
+            });
+            writer.u32(u32::from(*replace));
+            writer.count(blocks.len());
+            blocks.iter().for_each(|block| writer.u64(*block));
+            units.iter().for_each(|unit| writer.payload(unit));
+        }
+        Question::ReadUnits { egroup, runs } => {
+            writer.u32(READ_UNITS);
+            writer.u64(egroup.0);
+            writer.count(runs.len());
+            for run in runs {
+                writer.u32(run.first);
+                writer.u32(run.count);
+            }
+        }
+        Question::DescribeEgroup { egroup } => {
+            writer.u32(DESCRIBE_EGROUP);
+            writer.u64(egroup.0);
+        }
+        Question::DeleteEgroups { egroups } => {
+            writer.u32(DELETE_EGROUPS);
+            writer.count(egroups.len());
+            egroups.iter().for_each(|egroup| writer.u64(egroup.0));
+        }
+        Question::ListEgroups { after } => {
+            writer.u32(LIST_EGROUPS);
+            writer.u64(after.0);
+        }
+        Question::DropFamily => writer.u32(DROP_FAMILY),
+    }
+}
+
+pub(super) fn take(reader: &mut Reader) -> Option<Question> {
+    Some(match reader.u32()? {
+        FENCE => Question::Fence { first: reader.seq()?, since: reader.epoch()? },
+        APPEND => Question::Append {
+            first: reader.seq()?,
+            trim: reader.seq()?,
+            records: records::take(reader).filter(|records| follow_each_other(records))?,
+        },
+        TRIM => Question::Trim { up_to: reader.seq()? },
+        READ_LOG => Question::ReadLog { from: reader.seq()?, bytes: reader.u32()?.min(READ_LOG_BYTES_MAX) },
+        WRITE_EGROUP => {
+            let egroup = reader.egroup()?;
+            let class = match reader.u32()? {
+                1 => Class::Data,
+                2 => Class::Reserve,
+                _ => return None,
+            };
+            let replace = reader.flag()?;
+            let blocks = reader.list(8, Reader::u64)?;
+            let units: Buffer = reader.rest_of_payload();
+            if !(1..=EGROUP_UNITS).contains(&blocks.len()) || units.len() != blocks.len() * BLOCK {
+                return None;
+            }
+            Question::WriteEgroup { egroup, class, units: vec![units], blocks, replace }
+        }
+        READ_UNITS => {
+            let egroup = reader.egroup()?;
+            let runs =
+                reader.list(8, |reader| Some(UnitRun { first: reader.u32()?, count: reader.u32()? }))?;
+            let units = EGROUP_UNITS as u32;
+            let inside = |run: &UnitRun| run.first < units && run.count <= units - run.first;
+            let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+            if !runs.iter().all(inside) || total > UNITS_MAX {
+                return None;
+            }
+            Question::ReadUnits { egroup, runs }
+        }
+        DESCRIBE_EGROUP => Question::DescribeEgroup { egroup: reader.egroup()? },
+        DELETE_EGROUPS => Question::DeleteEgroups { egroups: reader.list(8, Reader::egroup)? },
+        LIST_EGROUPS => Question::ListEgroups { after: reader.egroup()? },
+        DROP_FAMILY => Question::DropFamily,
+        _ => return None,
+    })
+}
+
+fn follow_each_other(records: &[Record]) -> bool {
+    records.is_sorted_by(|a, b| a.seq.next() == b.seq)
+}

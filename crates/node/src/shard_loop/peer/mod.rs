@@ -1,0 +1,535 @@
+//! The connections of one shard to shards of other nodes.
+//!
+//! Each pair of shards has a connection for each lane ([`Lane`]) and asker: whoever has something to ask makes the
+//! connection, and what is answered comes back on it. So when a connection ends, the asker knows at once which of its
+//! questions and requests got no answer, and an answer needs no address.
+//!
+//! Promises: nothing here waits; what cannot be sent (nobody there, too much queued) is dropped and counted, as a network
+//! would, except requests of clients, whose asker is told; of two connections for the same thing, the newer one counts,
+//! and nothing of the older one is heard any more.
+//! Leaves to others: bytes and memory of one connection (`link`), who may connect (`listener`), repeating what was
+//! lost (the engine, and `worker/forward`).
+
+mod link;
+#[cfg_attr(not(test), expect(dead_code, reason = "for the control plane of a cluster"))]
+mod listener;
+mod options;
+
+#[cfg(test)]
+mod tests;
+
+pub use listener::PeerListener;
+
+use crate::api::{LaneStatsView, PeerStatsView};
+use crate::shard_loop::arena::Arena;
+use crate::shard_loop::ring::Ring;
+use link::{Link, Next};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use weft_engine::formats::wire::{self, Hello, Lane, Packet, lane_of};
+use weft_engine::interface::{Reply, Request, RequestError};
+use weft_engine::message::Message;
+use weft_engine::{Epoch, FamilyId, ShardId, Time};
+
+/// A connection that does not stand after this time is given up.
+const CONNECT_US_MAX: u64 = 3_000_000;
+
+/// After an attempt that failed, the next is made so much later; twice as much each time, up to the second.
+const BACK_OFF_US_MIN: u64 = 10_000;
+const BACK_OFF_US_MAX: u64 = 1_000_000;
+
+/// Connections that others have made to this shard.
+const ACCEPTED_MAX: usize = 4096;
+
+/// What completions of the ring are called: each tag has the number of the link in its low half.
+pub struct Tags {
+    pub connect: u64,
+    pub receive: u64,
+    pub send: u64,
+}
+
+pub struct Peers {
+    own: ShardId,
+    cluster: u64,
+    /// Of this life of the shard.
+    life: u64,
+    tags: Tags,
+    addresses: BTreeMap<ShardId, SocketAddr>,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Connections that this shard makes.
+    dialled: BTreeMap<(ShardId, Lane), Dialled>,
+    /// Connections that were made to this shard.
+    accepted: BTreeMap<(ShardId, Lane), u32>,
+    /// The last of them that was taken: its life and number.
+    newest: BTreeMap<(ShardId, Lane), (u64, u32)>,
+    /// Connections made so far.
+    dials: u32,
+    connecting: Vec<u32>,
+    touched: Vec<u32>,
+    to_send: Vec<u32>,
+    counted: PeerStatsView,
+    lanes: [LaneStatsView; 3],
+}
+
+/// A place for a link, used again with another generation.
+#[derive(Default)]
+struct Place {
+    generation: u32,
+    link: Option<Link>,
+    touched: bool,
+    to_send: bool,
+}
+
+/// How things stand with a connection that this shard makes.
+#[derive(Default)]
+struct Dialled {
+    link: Option<u32>,
+    /// Attempts before this are not made.
+    not_before: Time,
+    back_off_us: u64,
+    /// It stood before: the next one is a reconnection.
+    stood: bool,
+}
+
+/// Names a link as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkName {
+    place: u32,
+    generation: u32,
+}
+
+/// What came of looking at the connections.
+pub enum Arrived {
+    Message {
+        from: ShardId,
+        message: Message,
+    },
+    Request(RemoteRequest),
+    Reply {
+        from: ShardId,
+        number: u64,
+        reply: Reply,
+    },
+    /// What was asked of this shard for clients and has no answer will get none.
+    Lost(ShardId),
+}
+
+/// A client's request that another shard forwards. It is answered by [`Peers::reply`], once.
+pub struct RemoteRequest {
+    pub asker: RemoteAsker,
+    pub family: FamilyId,
+    pub epoch: Epoch,
+    pub request: Request,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteAsker {
+    link: LinkName,
+    number: u64,
+    /// What the request carries or will bring.
+    bytes: usize,
+}
+
+impl Peers {
+    pub fn new(own: ShardId, cluster: u64, life: u64, tags: Tags) -> Self {
+        Self {
+            own,
+            cluster,
+            life,
+            tags,
+            addresses: BTreeMap::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            dialled: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            dials: 0,
+            connecting: Vec::new(),
+            touched: Vec::new(),
+            to_send: Vec::new(),
+            counted: PeerStatsView::default(),
+            lanes: std::array::from_fn(|_| LaneStatsView::default()),
+        }
+    }
+
+    /// Where the shards of other nodes are from now on. Connections to those that are not there any more, or elsewhere,
+    /// end.
+    pub fn set_addresses(&mut self, addresses: BTreeMap<ShardId, SocketAddr>) {
+        let former = std::mem::replace(&mut self.addresses, addresses);
+        let is_moved = |shard: &ShardId| former.get(shard) != self.addresses.get(shard);
+        let moved: Vec<ShardId> = former.keys().copied().filter(is_moved).collect();
+        for index in 0..self.places.len() as u32 {
+            let Some(link) = &mut self.places[index as usize].link else { continue };
+            let gone = !self.addresses.contains_key(&link.shard);
+            if moved.contains(&link.shard) && (link.dialled || gone) {
+                link.break_off();
+                self.touch(index);
+            }
+        }
+        // At a new address there may be somebody at once.
+        self.dialled.retain(|(shard, _), dialled| {
+            dialled.not_before = Time(0);
+            dialled.link.is_some() || self.addresses.contains_key(shard)
+        });
+    }
+
+    /// Says something to a shard of another node, if that is possible now.
+    pub fn say(&mut self, now: Time, to: ShardId, message: Message, ring: &mut Ring) {
+        let lane = lane_of(&message);
+        let link = match &message {
+            Message::Ask { .. } => self.towards(now, to, lane, ring),
+            Message::Answer { .. } | Message::Press { .. } => self.back_to(to, lane),
+        };
+        let taken = link.is_some_and(|index| self.push(index, &Packet::Message(message)));
+        self.counted.dropped += u64::from(!taken);
+    }
+
+    /// Asks for a client. An error means that it was not asked: nobody is there, or too much is queued.
+    #[expect(clippy::too_many_arguments, reason = "the fields of a request on the wire")]
+    pub fn forward(
+        &mut self,
+        now: Time,
+        to: ShardId,
+        number: u64,
+        family: FamilyId,
+        epoch: Epoch,
+        request: Request,
+        ring: &mut Ring,
+    ) -> Result<(), RequestError> {
+        let index = self.towards(now, to, Lane::Client, ring).ok_or(RequestError::NotServed)?;
+        if self.link(index).is_queue_full() {
+            return Err(RequestError::Busy);
+        }
+        let taken = self.push(index, &Packet::Request { number, family, epoch, request });
+        taken.then_some(()).ok_or(RequestError::NotServed)
+    }
+
+    /// Answers a request that came from elsewhere. Should the connection be gone, its asker knows that already.
+    pub fn reply(&mut self, asker: RemoteAsker, reply: Reply) {
+        let RemoteAsker { link: LinkName { place: index, generation }, number, bytes } = asker;
+        let place = &mut self.places[index as usize];
+        let Some(link) = place.link.as_mut().filter(|_| place.generation == generation) else { return };
+        let resumed = link.close_request(bytes);
+        if !self.push(index, &Packet::Reply { number, reply }) {
+            // The asker must not wait for ever: with the connection gone it asks again.
+            self.break_off(index);
+        } else if resumed {
+            self.touch(index);
+        }
+    }
+
+    /// The connection to this shard said something that makes no sense: it ends.
+    pub fn distrust(&mut self, shard: ShardId) {
+        if let Some(index) = self.dialled.get(&(shard, Lane::Client)).and_then(|dialled| dialled.link) {
+            self.break_off(index);
+        }
+    }
+
+    /// Another shard has made a connection, and said hello.
+    pub fn accept(&mut self, now: Time, socket: OwnedFd, hello: Hello) {
+        let Hello { cluster, life, number, from, to, lane } = hello;
+        assert!(cluster == self.cluster && to == self.own, "the listener knows who is meant");
+        let key = (from, lane);
+        // Two connections of one life may be handed over in the wrong order.
+        let outdated = self.newest.get(&key).is_some_and(|newest| newest.0 == life && newest.1 >= number);
+        if outdated || self.accepted.len() >= ACCEPTED_MAX || from == self.own {
+            tracing::warn!(from = from.0, ?lane, outdated, "a connection of another shard was not taken");
+            return;
+        }
+        if self.newest.len() >= 2 * ACCEPTED_MAX {
+            self.newest.retain(|key, _| self.accepted.contains_key(key));
+        }
+        self.newest.insert(key, (life, number));
+        if let Some(former) = self.accepted.get(&key).copied() {
+            self.break_off(former);
+        }
+        let link = Link::new(socket2::Socket::from(socket), from, lane, false, false, now);
+        let index = self.put(link);
+        self.accepted.insert(key, index);
+        self.counted.accepted += 1;
+    }
+
+    /// Takes what has arrived, and asks for more.
+    pub fn pump(&mut self, now: Time, payloads: &Arc<Arena>, ring: &mut Ring, arrived: &mut Vec<Arrived>) {
+        while let Some(index) = self.touched.pop() {
+            self.places[index as usize].touched = false;
+            self.pump_link(now, index, payloads, ring, arrived);
+        }
+    }
+
+    fn pump_link(
+        &mut self,
+        now: Time,
+        index: u32,
+        payloads: &Arc<Arena>,
+        ring: &mut Ring,
+        arrived: &mut Vec<Arrived>,
+    ) {
+        let place = &mut self.places[index as usize];
+        let name = LinkName { place: index, generation: place.generation };
+        let Some(link) = &mut place.link else { return };
+        let counted = &mut self.lanes[lane_index(link.lane)];
+        let tag = self.tags.receive | u64::from(index);
+        loop {
+            match link.next(payloads, counted, tag, ring) {
+                Next::Packet(packet) => arrived.push(match packet {
+                    Packet::Message(message) => Arrived::Message { from: link.shard, message },
+                    Packet::Request { number, family, epoch, request } => {
+                        let bytes = weight(&request);
+                        link.open_request(bytes);
+                        let asker = RemoteAsker { link: name, number, bytes };
+                        Arrived::Request(RemoteRequest { asker, family, epoch, request })
+                    }
+                    Packet::Reply { number, reply } => Arrived::Reply { from: link.shard, number, reply },
+                    Packet::Hello(_) => unreachable!("no lane carries a hello"),
+                }),
+                Next::Nothing => break,
+                Next::Over if link.is_in_flight() => return link.break_off(),
+                Next::Over => return self.end(now, index, arrived),
+            }
+        }
+        self.wants_to_send(index);
+    }
+
+    /// A link is gone; whoever waits for something on it hears so.
+    fn end(&mut self, now: Time, index: u32, arrived: &mut Vec<Arrived>) {
+        let place = &mut self.places[index as usize];
+        let link = place.link.take().expect("a link ends once");
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(index);
+        self.connecting.retain(|other| *other != index);
+        let key = (link.shard, link.lane);
+        if link.lane != Lane::Client {
+            self.counted.dropped += link.unsent() as u64;
+        }
+        if !link.dialled {
+            if self.accepted.get(&key) == Some(&index) {
+                self.accepted.remove(&key);
+            }
+            return;
+        }
+        if let Some(dialled) = self.dialled.get_mut(&key) {
+            dialled.link = None;
+            dialled.fail(now, link.was_heard());
+        }
+        if link.lane == Lane::Client {
+            arrived.push(Arrived::Lost(link.shard));
+        }
+    }
+
+    /// All that was said in this turn leaves. False if nothing follows from it.
+    pub fn send(&mut self, ring: &mut Ring) -> bool {
+        let mut to_send = std::mem::take(&mut self.to_send);
+        for index in to_send.drain(..) {
+            let place = &mut self.places[index as usize];
+            place.to_send = false;
+            if let Some(link) = &mut place.link
+                && link.send(&mut self.lanes[lane_index(link.lane)], self.tags.send | u64::from(index), ring)
+            {
+                self.touch(index);
+            }
+        }
+        self.to_send = to_send;
+        !self.touched.is_empty()
+    }
+
+    pub fn on_connected(&mut self, index: u32) {
+        self.connecting.retain(|other| *other != index);
+        self.link(index).on_connected();
+        self.touch(index);
+    }
+
+    pub fn on_received(&mut self, index: u32, result: i32) {
+        self.link(index).on_received(result);
+        self.touch(index);
+    }
+
+    pub fn on_sent(&mut self, index: u32, result: i32) {
+        let link = self.places[index as usize].link.as_mut().expect("a link stays while it is in flight");
+        link.on_sent(result, &mut self.lanes[lane_index(link.lane)]);
+        self.touch(index);
+    }
+
+    /// When something is to be done although nothing happens.
+    pub fn wake_at(&self) -> Option<Time> {
+        let since = |index: &u32| self.places[*index as usize].link.as_ref().map(|link| link.since);
+        self.connecting.iter().filter_map(since).min().map(|since| since.after(CONNECT_US_MAX))
+    }
+
+    pub fn on_time(&mut self, now: Time) {
+        for index in self.connecting.clone() {
+            let link = self.places[index as usize].link.as_ref().expect("what is being made is there");
+            if now.since(link.since) >= CONNECT_US_MAX {
+                self.connecting.retain(|other| *other != index);
+                self.break_off(index);
+            }
+        }
+    }
+
+    /// The shard stops.
+    pub fn break_all(&mut self) {
+        self.addresses.clear();
+        for index in 0..self.places.len() as u32 {
+            if self.places[index as usize].link.is_some() {
+                self.break_off(index);
+            }
+        }
+    }
+
+    /// No connection is left.
+    pub fn is_idle(&self) -> bool {
+        self.places.iter().all(|place| place.link.is_none())
+    }
+
+    pub fn statistics(&self) -> PeerStatsView {
+        let mut view = self.counted.clone();
+        view.links = self.places.iter().filter(|place| place.link.is_some()).count() as u64;
+        for lane in Lane::ALL {
+            let name = match lane {
+                Lane::Log => "log",
+                Lane::Bulk => "bulk",
+                Lane::Client => "client",
+            };
+            view.lanes.insert(name.to_string(), self.lanes[lane_index(lane)].clone());
+        }
+        view
+    }
+
+    /// The connection for questions to this shard; it is made if there is none and the time has come.
+    fn towards(&mut self, now: Time, to: ShardId, lane: Lane, ring: &mut Ring) -> Option<u32> {
+        let address = *self.addresses.get(&to)?;
+        let dialled = self.dialled.entry((to, lane)).or_default();
+        if let Some(index) = dialled.link {
+            return Some(index);
+        }
+        if now < dialled.not_before {
+            return None;
+        }
+        self.counted.dials += 1;
+        self.counted.reconnects += u64::from(dialled.stood);
+        let (socket, stands) = match options::dial(address, lane) {
+            Ok(dialling) => dialling,
+            Err(error) => {
+                tracing::debug!(shard = to.0, %address, %error, "a shard cannot be reached");
+                dialled.fail(now, false);
+                return None;
+            }
+        };
+        self.dials += 1;
+        let (cluster, life, number, from) = (self.cluster, self.life, self.dials, self.own);
+        let mut link = Link::new(socket, to, lane, true, !stands, now);
+        assert!(link.push(Hello { cluster, life, number, from, to, lane }.frame()), "the first frame fits");
+        let index = self.put(link);
+        self.dialled.get_mut(&(to, lane)).expect("just looked at").link = Some(index);
+        if !stands {
+            self.connecting.push(index);
+            let tag = self.tags.connect | u64::from(index);
+            self.link(index).wait_for_connection(tag, ring);
+        }
+        Some(index)
+    }
+
+    /// A connection that this shard has made to us, the one of this lane first.
+    fn back_to(&self, to: ShardId, lane: Lane) -> Option<u32> {
+        let other = if lane == Lane::Log { Lane::Bulk } else { Lane::Log };
+        self.accepted.get(&(to, lane)).or_else(|| self.accepted.get(&(to, other))).copied()
+    }
+
+    /// Puts a packet behind those that wait. False: it is not taken.
+    fn push(&mut self, index: u32, packet: &Packet) -> bool {
+        let link = self.link(index);
+        if link.is_broken() || link.is_queue_full() {
+            return false;
+        }
+        match wire::encode(packet) {
+            Ok(frame) => {
+                let taken = link.push(frame);
+                self.wants_to_send(index);
+                taken
+            }
+            Err(error) => {
+                tracing::error!(%error, "something was not sent");
+                false
+            }
+        }
+    }
+
+    fn put(&mut self, link: Link) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            (self.places.len() - 1) as u32
+        });
+        self.places[index as usize].link = Some(link);
+        // A receive is always in flight, also where only the other side hears: so the end of a connection is noticed.
+        self.touch(index);
+        index
+    }
+
+    fn link(&mut self, index: u32) -> &mut Link {
+        self.places[index as usize].link.as_mut().expect("a link stays while it is in flight")
+    }
+
+    fn break_off(&mut self, index: u32) {
+        self.link(index).break_off();
+        self.touch(index);
+    }
+
+    fn touch(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        if !place.touched {
+            place.touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    fn wants_to_send(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        if !place.to_send {
+            place.to_send = true;
+            self.to_send.push(index);
+        }
+    }
+}
+
+impl Dialled {
+    /// The connection ended, or was not made. One that worked is made again at once: what is said meanwhile is not lost.
+    fn fail(&mut self, now: Time, worked: bool) {
+        self.stood |= worked;
+        self.back_off_us =
+            if worked { 0 } else { (2 * self.back_off_us).clamp(BACK_OFF_US_MIN, BACK_OFF_US_MAX) };
+        self.not_before = now.after(self.back_off_us);
+    }
+}
+
+#[cfg(test)]
+#[test]
+fn attempts_become_rare_and_begin_anew_when_one_worked() {
+    let mut dialled = Dialled::default();
+    let mut waits = Vec::new();
+    for _ in 0..9 {
+        dialled.fail(Time(5), false);
+        waits.push(dialled.not_before.since(Time(5)) / 1000);
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    assert!(!dialled.stood);
+    dialled.fail(Time(5), true);
+    assert_eq!((dialled.not_before, dialled.stood), (Time(5), true), "what worked is tried at once");
+    dialled.fail(Time(5), false);
+    assert_eq!(dialled.not_before, Time(10_005));
+}
+
+fn lane_index(lane: Lane) -> usize {
+    lane as usize - 1
+}
+
+/// The memory a request stands for until it is answered.
+fn weight(request: &Request) -> usize {
+    match request {
+        Request::Read { len, .. } => *len as usize,
+        Request::Write { data, .. } => data.len(),
+        Request::Zero { .. } | Request::Flush | Request::Extents { .. } => 0,
+    }
+}

@@ -1,0 +1,7 @@
+//! Nodes in one process that reach each other over TCP, through a wire that can be cut; without a control plane.
+
+mod client;
+mod cluster;
+mod hostile;
+mod proxy;
+mod stories;
