@@ -17,7 +17,7 @@ case "$purpose" in
         needs+=(fio:fio qemu-img:qemu-utils qemu-io:qemu-utils qemu-nbd:qemu-utils
             qemu-storage-daemon:qemu-system-common nbdinfo:libnbd-bin nbdcopy:libnbd-bin
             mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount:mount fstrim:util-linux fuser:psmisc
-            initdb:postgresql pg_amcheck:postgresql runuser:util-linux)
+            initdb:postgresql pg_amcheck:postgresql runuser:util-linux etcd:etcd-server)
         ;;
     *)
         echo "ensure-tools: no such purpose '$purpose'; use build, demo or test" >&2
@@ -64,6 +64,10 @@ if [ "${#missing[@]}" -gt 0 ]; then
     if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" </dev/null; then
         echo "ensure-tools: apt-get could not install ${missing[*]}: see above; install them by hand and run again" >&2
         exit 1
+    fi
+    # Only the program is wanted: tests start their own. One that was there before is somebody's, and left alone.
+    if [[ " ${missing[*]} " == *" etcd-server "* ]] && [ -d /run/systemd/system ]; then
+        as_root systemctl disable --now etcd.service >/dev/null 2>&1 || true
     fi
 fi
 

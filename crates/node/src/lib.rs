@@ -4,7 +4,7 @@
 
 pub mod api;
 mod attach;
-mod config;
+pub mod config;
 mod control;
 mod drives;
 pub mod offline;

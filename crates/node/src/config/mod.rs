@@ -1,15 +1,23 @@
 //! The config store: small records that change seldom and must survive everything.
 //! Promises: each call is one transaction, durable when it returns; segments change only by compare-and-set.
-//! Leaves to others: what the records mean (`control`, the engine). A cluster brings another [`ConfigStore`].
+//! Leaves to others: what the records mean (`control`, the engine).
+//! A single node keeps them in its directory ([`RedbStore`]); a cluster keeps them in etcd
+//! ([`cluster::ClusterStore`]), where several change them at once.
 
+pub mod cluster;
+pub mod etcd;
+mod import;
 mod lock;
+mod membership;
 mod records;
 mod redb_store;
 
+pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
+pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
     DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, NodeRecord, Place,
-    SegmentRecord,
+    SegmentRecord, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};
 
@@ -39,7 +47,7 @@ pub enum ConfigError {
     Store(Box<redb::Error>),
 }
 
-/// Where config records are kept.
+/// Where the config records of a single node are kept.
 pub trait ConfigStore: Send {
     fn load(&self) -> Result<Config, ConfigError>;
     fn put_node(&mut self, node: &NodeRecord) -> Result<(), ConfigError>;

@@ -1,11 +1,14 @@
-//! The records of the config store. Kept as JSON: they are few, and people can read them.
+//! The records of the config store, of a single node and of a cluster. Kept as JSON: they are few, and people
+//! can read them.
+//! Promises: what an older version wrote is read: a field that came later has a default that is right for a
+//! single node.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Seq};
 
-/// What there is one of.
+/// What a single node has one of. Of a cluster there is a `ClusterRecord`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Made up at the first start.
@@ -19,11 +22,26 @@ pub struct NodeRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveRecord {
     pub drive: u32,
+    /// The node it is in, and which of that node's shards keeps it. A single node deals its drives in turn instead.
+    #[serde(default)]
+    pub node: u32,
+    #[serde(default)]
+    pub shard: u32,
     pub place: Place,
     /// Bytes of the two areas.
     pub log: u64,
     pub data: u64,
+    /// How much of the share that its size gives it, it shall get: in percent.
+    #[serde(default = "whole_share")]
+    pub weight: u32,
     pub state: DriveRecordState,
+}
+
+/// The weight of a drive about which nothing was said.
+pub const WEIGHT_WHOLE: u32 = 100;
+
+fn whole_share() -> u32 {
+    WEIGHT_WHOLE
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +58,8 @@ pub enum DriveRecordState {
     /// Not formatted yet: nothing of value is on it.
     Making,
     Formatted,
+    /// In use, and being emptied: nothing new is put there.
+    Draining,
     /// Given up; its number is never used again.
     Lost,
 }
@@ -63,6 +83,9 @@ pub struct FamilyConfig {
     /// Seconds since 1970.
     pub created: u64,
     pub epoch: u32,
+    /// The shard that may serve it in `epoch`; None: nobody, or (on a single node) the one its number gives.
+    #[serde(default)]
+    pub owner: Option<u32>,
     pub segments: Vec<SegmentRecord>,
     pub version: u64,
     pub exports: Vec<ExportRecord>,
@@ -143,5 +166,21 @@ impl SegmentRecord {
             epoch: Epoch(self.epoch),
             members: self.members.iter().copied().map(DriveId).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_the_first_version_are_read() {
+        let drive = r#"{"drive":3,"place":"files","log":1048576,"data":2097152,"state":"formatted"}"#;
+        let drive: DriveRecord = serde_json::from_str(drive).expect("it is understood");
+        assert_eq!((drive.node, drive.shard, drive.weight), (0, 0, WEIGHT_WHOLE));
+        let family = r#"{"family":4,"name":"four","size":4096,"factor":1,"created":0,"epoch":9,"segments":[],"version":2,
+            "exports":[],"state":"live"}"#;
+        let family: FamilyConfig = serde_json::from_str(family).expect("it is understood");
+        assert_eq!((family.epoch, family.owner), (9, None));
     }
 }

@@ -1,5 +1,6 @@
 //! The config store of a single node: one redb file in its directory.
-//! Promises: as [`ConfigStore`]; redb commits are durable when they return, and a cut in between leaves the old state.
+//! Promises: as [`ConfigStore`]; redb commits are durable when they return, and a cut in between leaves the
+//! old state.
 
 use super::{
     Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, SegmentRecord,
@@ -9,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use weft_engine::interface::Segment;
 use weft_engine::{DriveId, Epoch, FamilyId};
 
@@ -22,6 +24,9 @@ const DRIVES: Table = TableDefinition::new("drives");
 const GROUPS: Table = TableDefinition::new("groups");
 const FAMILIES: Table = TableDefinition::new("families");
 
+/// The process has one panic hook: of two who put it aside at once, one would never put it back.
+static PANIC_HOOK: Mutex<()> = Mutex::new(());
+
 pub struct RedbStore {
     database: Database,
 }
@@ -31,6 +36,7 @@ impl RedbStore {
     pub fn open(dir: &Path, create: bool) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
         // A damaged file can make redb panic; that is bad input, not wrong code.
+        let _alone = PANIC_HOOK.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let opened = catch_unwind(AssertUnwindSafe(|| {
@@ -212,6 +218,7 @@ mod tests {
             factor: 2,
             created: 0,
             epoch: 1,
+            owner: None,
             segments: Vec::new(),
             version: 0,
             exports: Vec::new(),

@@ -3,7 +3,7 @@
 //! that is not whole is not used, and one that is missing does not stop the others.
 
 use super::start::{Settings, StartError};
-use crate::config::{Config, ConfigStore, DriveRecord, DriveRecordState, Place, RedbStore};
+use crate::config::{Config, ConfigStore, DriveRecord, DriveRecordState, Place, RedbStore, WEIGHT_WHOLE};
 use crate::drives::{self, Access, DRIVE_BYTES_MIN, DriveError, OpenDrive, divide, file_paths};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -148,9 +148,12 @@ impl DrivePlan {
         })?;
         let record = DriveRecord {
             drive,
+            node: 0,
+            shard: 0,
             place,
             log: geometry.log,
             data: geometry.data,
+            weight: WEIGHT_WHOLE,
             state: DriveRecordState::Making,
         };
         if record.place == Place::Files {

@@ -141,6 +141,7 @@ impl Control {
             factor,
             created,
             epoch: 1,
+            owner: None,
             segments: Vec::new(),
             version: 0,
             exports: Vec::new(),

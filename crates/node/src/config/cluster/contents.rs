@@ -1,0 +1,100 @@
+//! Everything a cluster's config store holds, and how changes make one state of it into the next.
+//! Promises: contents loaded at one revision, with the changes up to another applied in order, are what would
+//! have been loaded at that.
+
+use super::change::{Versioned, parse};
+use super::keys::Key;
+use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRecord};
+use super::{ClusterError, Keys};
+use crate::config::etcd::KeyValue;
+use crate::config::{DriveRecord, FamilyConfig, GroupRecord};
+use std::collections::BTreeMap;
+use weft_engine::{DriveId, FamilyId, GroupId};
+
+/// The store at one revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterConfig {
+    pub revision: u64,
+    pub cluster: Versioned<ClusterRecord>,
+    pub nodes: BTreeMap<u32, Versioned<ClusterNodeRecord>>,
+    pub alive: BTreeMap<u32, Versioned<AliveRecord>>,
+    pub drives: BTreeMap<DriveId, Versioned<DriveRecord>>,
+    pub groups: BTreeMap<GroupId, Versioned<GroupRecord>>,
+    pub families: BTreeMap<FamilyId, Versioned<FamilyConfig>>,
+    pub controller: Option<Versioned<ControllerRecord>>,
+}
+
+/// One record as it is now; None: it is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    Cluster(Versioned<ClusterRecord>),
+    Node(u32, Option<Versioned<ClusterNodeRecord>>),
+    Alive(u32, Option<Versioned<AliveRecord>>),
+    Drive(DriveId, Option<Versioned<DriveRecord>>),
+    Group(GroupId, Option<Versioned<GroupRecord>>),
+    Family(FamilyId, Option<Versioned<FamilyConfig>>),
+    Controller(Option<Versioned<ControllerRecord>>),
+}
+
+impl Change {
+    /// What it means that `key` holds `value` now. None: nothing that anybody here has to know.
+    pub(super) fn read(
+        keys: &Keys,
+        key: &str,
+        value: Option<&KeyValue>,
+    ) -> Result<Option<Self>, ClusterError> {
+        let Some(key) = keys.read(key) else { return Ok(None) };
+        Ok(Some(match key {
+            Key::Cluster => match value {
+                Some(value) => Self::Cluster(parse(value)?),
+                None => return Err(ClusterError::NoCluster { name: keys.cluster_name().to_string() }),
+            },
+            Key::Node(node) => Self::Node(node, value.map(parse).transpose()?),
+            Key::Alive(node) => Self::Alive(node, value.map(parse).transpose()?),
+            Key::Drive(drive) => Self::Drive(drive, value.map(parse).transpose()?),
+            Key::Group(group) => Self::Group(group, value.map(parse).transpose()?),
+            Key::Family(family) => Self::Family(family, value.map(parse).transpose()?),
+            Key::Controller => Self::Controller(value.map(parse).transpose()?),
+            Key::Name => return Ok(None),
+        }))
+    }
+}
+
+impl ClusterConfig {
+    pub(super) fn new(revision: u64, cluster: Versioned<ClusterRecord>) -> Self {
+        Self {
+            revision,
+            cluster,
+            nodes: BTreeMap::new(),
+            alive: BTreeMap::new(),
+            drives: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            families: BTreeMap::new(),
+            controller: None,
+        }
+    }
+
+    /// Takes the changes of the revisions up to `revision` over.
+    pub fn apply(&mut self, revision: u64, changes: impl IntoIterator<Item = Change>) {
+        assert!(revision >= self.revision, "changes come in order");
+        self.revision = revision;
+        for change in changes {
+            match change {
+                Change::Cluster(record) => self.cluster = record,
+                Change::Node(node, record) => set(&mut self.nodes, node, record),
+                Change::Alive(node, record) => set(&mut self.alive, node, record),
+                Change::Drive(drive, record) => set(&mut self.drives, drive, record),
+                Change::Group(group, record) => set(&mut self.groups, group, record),
+                Change::Family(family, record) => set(&mut self.families, family, record),
+                Change::Controller(record) => self.controller = record,
+            }
+        }
+    }
+}
+
+fn set<K: Ord, T>(records: &mut BTreeMap<K, T>, key: K, record: Option<T>) {
+    match record {
+        Some(record) => records.insert(key, record),
+        None => records.remove(&key),
+    };
+}

@@ -1,0 +1,53 @@
+//! Why the config store of a cluster did not do what it was asked.
+
+use crate::config::etcd::EtcdError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
+    #[error(
+        "{name:?} is no name for a cluster; use 1 to 63 letters, digits, dots, dashes and underscores, the first a \
+         letter or digit"
+    )]
+    BadName { name: String },
+    #[error("there is no cluster {name} in this etcd; make it with `weft cluster init`, or check the name")]
+    NoCluster { name: String },
+    #[error("there is something below the name {name} in this etcd already; choose another name")]
+    NotEmpty { name: String },
+    #[error(
+        "the cluster {name} in this etcd is another one (id {found}, not {id}); check the addresses of etcd"
+    )]
+    OtherCluster { name: String, id: u64, found: u64 },
+    #[error(
+        "the cluster {name} is of format {found}, and this version knows {known} at most; use a newer version"
+    )]
+    NewerFormat { name: String, found: u32, known: u32 },
+    #[error(
+        "a node's records are still being moved into the cluster {name}; finish that first (`weft cluster init`)"
+    )]
+    Importing { name: String },
+    #[error(
+        "the config store holds a record that this version does not understand ({key}: {source}); use the version \
+         that wrote it"
+    )]
+    Record { key: String, source: serde_json::Error },
+    #[error("there is no {key} in the config store")]
+    NotThere { key: String },
+    #[error("{key} was changed by somebody else; look at it again")]
+    Changed { key: String },
+    #[error("{key} is changed by others all the time; try again later")]
+    Contended { key: String },
+    #[error("a vDisk {name} exists already; choose another name")]
+    NameTaken { name: String },
+    #[error(
+        "node {node} was removed from the cluster; its directory can join as a new node when it is empty"
+    )]
+    NodeRemoved { node: u32 },
+    #[error(
+        "node {node} lives elsewhere (start {incarnation} of it); stop that one, or wait until its lease is over"
+    )]
+    AliveElsewhere { node: u32, incarnation: u64 },
+    #[error("this node is not the controller any more")]
+    NotController,
+}

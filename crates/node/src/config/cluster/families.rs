@@ -1,0 +1,176 @@
+//! The vDisks of a cluster: their names, their owners, their logs' segments.
+//! Promises: a name belongs to one vDisk; an epoch is given to one owner; segments are changed by the owner
+//! of the newest epoch only, one version after the other.
+
+use super::change::{Patience, Verdict, Versioned, json, parse};
+use super::create::New;
+use super::records::NameRecord;
+use super::{ClusterError, ClusterStore, Leadership};
+use crate::config::etcd::{Compare, Transaction};
+use crate::config::{FamilyConfig, FamilyState, SegmentRecord};
+use weft_engine::interface::Segment;
+use weft_engine::{Epoch, FamilyId, ShardId};
+
+/// What a vDisk begins with.
+#[derive(Debug, Clone)]
+pub struct NewVdisk {
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    pub factor: u32,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
+    pub owner: Option<ShardId>,
+}
+
+impl ClusterStore {
+    pub fn create_vdisk(&self, wanted: &NewVdisk) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        let stamp = rand::random();
+        let mut record = FamilyConfig {
+            family: 0,
+            name: wanted.name.clone(),
+            size: wanted.size,
+            factor: wanted.factor,
+            created: wanted.created,
+            epoch: 1,
+            owner: wanted.owner.map(|shard| shard.0),
+            segments: Vec::new(),
+            version: 0,
+            exports: Vec::new(),
+            state: FamilyState::Live,
+        };
+        let revision = self.create(None, |cluster| {
+            record.family = cluster.next_family;
+            cluster.next_family += 1;
+            let name = NameRecord { family: record.family, stamp };
+            vec![
+                New::named(self.keys.vdisk_name(&wanted.name), &name, &wanted.name),
+                New::numbered(self.keys.family(record.id()), &record),
+            ]
+        })?;
+        Ok(Versioned { record, revision })
+    }
+
+    pub fn family(&self, family: FamilyId) -> Result<Option<Versioned<FamilyConfig>>, ClusterError> {
+        self.etcd.get(&self.keys.family(family))?.as_ref().map(parse).transpose()
+    }
+
+    /// The vDisk of this name.
+    pub fn family_named(&self, name: &str) -> Result<Option<FamilyId>, ClusterError> {
+        let found = self.etcd.get(&self.keys.vdisk_name(name))?;
+        Ok(match found {
+            Some(found) => Some(FamilyId(parse::<NameRecord>(&found)?.record.family)),
+            None => None,
+        })
+    }
+
+    /// Takes the record and the name of a vDisk away: nothing of it is left on any drive. Fine if it is gone already.
+    pub fn remove_vdisk(&self, family: FamilyId) -> Result<(), ClusterError> {
+        let key = self.keys.family(family);
+        let mut patience = Patience::new(&key);
+        loop {
+            let Some(found) = self.family(family)? else { return Ok(()) };
+            let name = self.keys.vdisk_name(&found.record.name);
+            let transaction = Transaction::new()
+                .when(Compare::unchanged(&key, found.revision))
+                .delete(&key)
+                .delete(&name)
+                .otherwise_get(&key);
+            if self.etcd.transact(&transaction)?.succeeded {
+                return Ok(());
+            }
+            patience.wait()?;
+        }
+    }
+
+    /// Changes what its owner does not change: size, exports, state.
+    pub fn change_vdisk(
+        &self,
+        family: FamilyId,
+        mut alter: impl FnMut(&mut FamilyConfig),
+    ) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        self.change(&self.keys.family(family), None, |record: &mut FamilyConfig, _| {
+            let before = record.clone();
+            alter(record);
+            assert_eq!(
+                (&record.name, record.family),
+                (&before.name, before.family),
+                "names and numbers stay"
+            );
+            assert_eq!(
+                (record.epoch, record.version),
+                (before.epoch, before.version),
+                "these are the owner's"
+            );
+            assert_eq!(record.segments, before.segments, "segments are the owner's");
+            Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
+        })
+    }
+
+    /// Gives the vDisk to `owner` in a new epoch, if its record is still as it was at `seen`. With
+    /// `leadership` only as long as that lasts. From the new epoch on every earlier owner is fenced.
+    pub fn take_epoch(
+        &self,
+        family: FamilyId,
+        seen: u64,
+        owner: Option<ShardId>,
+        leadership: Option<&Leadership>,
+    ) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        let key = self.keys.family(family);
+        self.change(&key, leadership, |record: &mut FamilyConfig, revision| {
+            if revision != seen {
+                return Err(ClusterError::Changed { key: key.clone() });
+            }
+            record.epoch =
+                record.epoch.checked_add(1).expect("four thousand million owners are never reached");
+            record.owner = owner.map(|shard| shard.0);
+            Ok(Verdict::Put)
+        })
+    }
+
+    /// The owner of `epoch` has stopped serving: whoever is next need not wait for its lease. False if a newer owner
+    /// exists.
+    pub fn give_up(&self, family: FamilyId, epoch: Epoch) -> Result<bool, ClusterError> {
+        let mut given_up = false;
+        self.change(&self.keys.family(family), None, |record: &mut FamilyConfig, _| {
+            given_up = record.epoch == epoch.0;
+            if !given_up || record.owner.is_none() {
+                return Ok(Verdict::Leave);
+            }
+            record.owner = None;
+            Ok(Verdict::Put)
+        })?;
+        Ok(given_up)
+    }
+
+    /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; None otherwise.
+    pub fn change_segments(
+        &self,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: &[Segment],
+    ) -> Result<Option<Versioned<FamilyConfig>>, ClusterError> {
+        let mut taken = false;
+        let segments: Vec<SegmentRecord> = segments.iter().map(SegmentRecord::of).collect();
+        let wanted = json(&segments);
+        let changed = self.change(&self.keys.family(family), None, |record: &mut FamilyConfig, _| {
+            // Asked a second time after a lost answer, it is there already. Nobody else writes this epoch's versions.
+            let done = record.version == version && json(&record.segments) == wanted;
+            taken = record.epoch == epoch.0 && (done || record.version + 1 == version);
+            if !taken || done {
+                return Ok(Verdict::Leave);
+            }
+            record.version = version;
+            record.segments = segments.clone();
+            Ok(Verdict::Put)
+        });
+        match changed {
+            Ok(changed) => Ok(taken.then_some(changed)),
+            // Deleted meanwhile: whoever asks is no owner of anything any more.
+            Err(ClusterError::NotThere { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Where each record of a cluster is in etcd.
+
+use weft_engine::{DriveId, FamilyId, GroupId};
+
+const NAME_MAX: usize = 63;
+
+#[derive(Debug, Clone)]
+pub struct Keys {
+    name: String,
+}
+
+/// What a key below the cluster's name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    Cluster,
+    Node(u32),
+    Alive(u32),
+    Drive(DriveId),
+    Group(GroupId),
+    Family(FamilyId),
+    Name,
+    Controller,
+}
+
+impl Keys {
+    /// None: no cluster can have this name.
+    pub fn new(name: &str) -> Option<Self> {
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        (plain && begins && name.len() <= NAME_MAX).then(|| Self { name: name.to_string() })
+    }
+
+    pub fn cluster_name(&self) -> &str {
+        &self.name
+    }
+
+    fn below(&self, rest: impl std::fmt::Display) -> String {
+        format!("/weft/{}/{rest}", self.name)
+    }
+
+    /// The range of all keys of the cluster: the first that could be, and the first behind them.
+    pub fn all(&self) -> (String, String) {
+        // '0' is the character behind '/'.
+        (self.below(""), format!("/weft/{}0", self.name))
+    }
+
+    pub fn cluster(&self) -> String {
+        self.below("cluster")
+    }
+
+    pub fn node(&self, node: u32) -> String {
+        self.below(format_args!("nodes/{node}"))
+    }
+
+    pub fn alive(&self, node: u32) -> String {
+        self.below(format_args!("alive/{node}"))
+    }
+
+    pub fn drive(&self, drive: DriveId) -> String {
+        self.below(format_args!("drives/{drive}"))
+    }
+
+    pub fn group(&self, group: GroupId) -> String {
+        self.below(format_args!("groups/{group}"))
+    }
+
+    pub fn family(&self, family: FamilyId) -> String {
+        self.below(format_args!("families/{family}"))
+    }
+
+    pub fn vdisk_name(&self, name: &str) -> String {
+        self.below(format_args!("names/{name}"))
+    }
+
+    pub fn controller(&self) -> String {
+        self.below("controller")
+    }
+
+    /// None: a kind of record that this version does not know, and can do without.
+    pub fn read(&self, key: &str) -> Option<Key> {
+        let rest = key.strip_prefix("/weft/")?.strip_prefix(&self.name)?.strip_prefix('/')?;
+        match rest.split_once('/') {
+            None if rest == "cluster" => Some(Key::Cluster),
+            None if rest == "controller" => Some(Key::Controller),
+            None => None,
+            Some(("nodes", node)) => node.parse().ok().map(Key::Node),
+            Some(("alive", node)) => node.parse().ok().map(Key::Alive),
+            Some(("drives", drive)) => drive.parse().ok().map(|drive| Key::Drive(DriveId(drive))),
+            Some(("groups", group)) => group.parse().ok().map(|group| Key::Group(GroupId(group))),
+            Some(("families", family)) => family.parse().ok().map(|family| Key::Family(FamilyId(family))),
+            Some(("names", _)) => Some(Key::Name),
+            Some(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_read_as_what_it_was_made_for() {
+        let keys = Keys::new("main").expect("it is a name");
+        let (first, end) = keys.all();
+        for (key, meaning) in [
+            (keys.cluster(), Key::Cluster),
+            (keys.node(3), Key::Node(3)),
+            (keys.alive(3), Key::Alive(3)),
+            (keys.drive(DriveId(7)), Key::Drive(DriveId(7))),
+            (keys.group(GroupId(8)), Key::Group(GroupId(8))),
+            (keys.family(FamilyId(9)), Key::Family(FamilyId(9))),
+            (keys.vdisk_name("a.b"), Key::Name),
+            (keys.controller(), Key::Controller),
+        ] {
+            assert_eq!(keys.read(&key), Some(meaning));
+            assert!(first <= key && key < end, "{key} is in the range of all keys");
+        }
+        assert_eq!(keys.read("/weft/main/tiers/1"), None);
+        assert_eq!(keys.read("/weft/main2/cluster"), None);
+    }
+
+    #[test]
+    fn another_cluster_is_never_in_the_range() {
+        let (first, end) = Keys::new("main").expect("it is a name").all();
+        for other in ["main0", "main-", "mai", "main.x", "mainz"] {
+            let key = Keys::new(other).expect("it is a name").cluster();
+            assert!(key < first || key >= end, "{key} is another cluster's");
+        }
+        for bad in ["", "a/b", "-a", "a b", "ä", &"x".repeat(64)] {
+            assert!(Keys::new(bad).is_none(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Loading everything at one revision, in pages.
+
+use super::contents::{Change, ClusterConfig};
+use super::{ClusterError, ClusterStore};
+use crate::config::etcd::{EtcdError, KeyValue};
+
+impl ClusterStore {
+    /// Everything the store holds now.
+    pub fn load(&self) -> Result<ClusterConfig, ClusterError> {
+        loop {
+            match self.load_at_one_revision() {
+                // The revision was compacted away between two pages: the next one is newer.
+                Err(ClusterError::Etcd(EtcdError::Compacted)) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn load_at_one_revision(&self) -> Result<ClusterConfig, ClusterError> {
+        let (mut first, end) = self.keys.all();
+        let mut entries: Vec<KeyValue> = Vec::new();
+        // The first page is of now; the others are of the same revision.
+        let mut revision = 0;
+        loop {
+            let page = self.etcd.range(&first, &end, revision)?;
+            if revision == 0 {
+                revision = page.revision;
+            }
+            entries.extend(page.entries);
+            match entries.last() {
+                // Behind the last key, and before any other: that key and a zero byte.
+                Some(last) if page.more => first = format!("{}\0", last.key),
+                _ => break,
+            }
+        }
+        self.understand(revision, &entries)
+    }
+
+    fn understand(&self, revision: u64, entries: &[KeyValue]) -> Result<ClusterConfig, ClusterError> {
+        let mut changes = Vec::with_capacity(entries.len());
+        let mut cluster = None;
+        for entry in entries {
+            match Change::read(&self.keys, &entry.key, Some(entry))? {
+                Some(Change::Cluster(record)) => cluster = Some(record),
+                Some(change) => changes.push(change),
+                None => {}
+            }
+        }
+        let cluster = cluster.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
+        cluster.record.check(self.name())?;
+        let mut config = ClusterConfig::new(revision, cluster);
+        config.apply(revision, changes);
+        Ok(config)
+    }
+}

@@ -1,0 +1,113 @@
+//! The config store of a cluster: records in etcd below `/weft/<name>/`, for all nodes the same.
+//! Promises: each call that changes something is one transaction that compares first, so that of two who
+//! change the same record one has to look again; what a call gave back as done is durable on most members of
+//! etcd. Numbers are given out once.
+//! Leaves to others: deciding (the controller and the nodes' control planes), talking to etcd (`etcd`).
+
+mod alive;
+mod boot_clock;
+mod change;
+mod contents;
+mod controller;
+mod create;
+mod drives;
+mod error;
+mod families;
+mod follow;
+mod groups;
+mod keys;
+mod lease;
+mod load;
+mod nodes;
+mod records;
+
+pub use boot_clock::Moment;
+pub use change::Versioned;
+pub use contents::{Change, ClusterConfig};
+pub use controller::{Campaign, Leadership};
+pub use error::ClusterError;
+pub use families::NewVdisk;
+pub use follow::News;
+pub use lease::{Deadline, NodeLease};
+pub use records::{
+    AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, NameRecord, NodeState,
+    SHARDS_PER_NODE, shard_id,
+};
+
+pub(super) use change::{json, parse};
+pub(super) use keys::Keys;
+
+use super::etcd::{Compare, Etcd, Transaction};
+
+/// Cheap to clone, and usable from any thread. Calls wait for etcd, some seconds at most: not for threads that serve
+/// I/O.
+#[derive(Clone)]
+pub struct ClusterStore {
+    pub(super) etcd: Etcd,
+    pub(super) keys: Keys,
+}
+
+impl ClusterStore {
+    /// The cluster of this name, whether it exists or not; nothing is asked yet.
+    pub fn new(etcd: Etcd, name: &str) -> Result<Self, ClusterError> {
+        let keys = Keys::new(name).ok_or_else(|| ClusterError::BadName { name: name.to_string() })?;
+        Ok(Self { etcd, keys })
+    }
+
+    pub fn name(&self) -> &str {
+        self.keys.cluster_name()
+    }
+
+    pub fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+
+    /// Makes an empty cluster. `id` is drawn at random by the caller: it tells this cluster from any other of
+    /// its name.
+    pub fn init(&self, id: u64) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        self.begin(ClusterRecord::new(id))
+    }
+
+    /// Puts the first record of a cluster; refuses if there is anything.
+    pub(super) fn begin(&self, record: ClusterRecord) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        let (key, text) = (self.keys.cluster(), json(&record));
+        let (first, end) = self.keys.all();
+        let transaction = Transaction::new()
+            .when(Compare::none_in(&first, &end))
+            .put(&key, &text, None)
+            .otherwise_get(&key);
+        let answer = self.etcd.transact(&transaction)?;
+        if answer.succeeded {
+            return Ok(Versioned { record, revision: answer.revision });
+        }
+        match &answer.found[0] {
+            // An earlier attempt came through: nobody else would draw this id.
+            Some(found) if answer.repeated && found.value == text => {
+                Ok(Versioned { record, revision: found.mod_revision })
+            }
+            _ => Err(ClusterError::NotEmpty { name: self.name().to_string() }),
+        }
+    }
+
+    /// The cluster's own record, if this version understands the cluster and `id` is its id.
+    pub fn check(&self, id: u64) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        let found = self.cluster_record()?;
+        if found.record.id != id {
+            return Err(ClusterError::OtherCluster {
+                name: self.name().to_string(),
+                id,
+                found: found.record.id,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The cluster's own record.
+    pub fn cluster_record(&self) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        let found = self.etcd.get(&self.keys.cluster())?;
+        let found = found.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
+        let record: Versioned<ClusterRecord> = parse(&found)?;
+        record.record.check(self.name())?;
+        Ok(record)
+    }
+}

@@ -1,0 +1,117 @@
+//! Records that only a cluster has. Drives, groups and families are those of a single node.
+
+use super::ClusterError;
+use serde::{Deserialize, Serialize};
+use weft_engine::ShardId;
+
+/// Of the form of all records together. Raised when an older version would misread them.
+pub const CLUSTER_FORMAT: u32 = 1;
+
+/// Shards of one node at most: a shard's number tells its node.
+pub const SHARDS_PER_NODE: u32 = 64;
+
+/// The number of a node's shard in the cluster.
+pub fn shard_id(node: u32, index: u32) -> ShardId {
+    assert!(index < SHARDS_PER_NODE, "a node has at most {SHARDS_PER_NODE} shards");
+    let first = node.checked_mul(SHARDS_PER_NODE).expect("sixty million nodes are never reached");
+    ShardId(first + index)
+}
+
+/// What there is one of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRecord {
+    /// Made up once; tells this cluster from others of its name.
+    pub id: u64,
+    pub format: u32,
+    /// The next numbers to be given out; none is ever used again.
+    pub next_node: u32,
+    pub next_drive: u32,
+    pub next_family: u32,
+    pub next_group: u32,
+    /// The records of a single node are being moved here, and are not all here yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub importing: bool,
+}
+
+impl ClusterRecord {
+    pub fn new(id: u64) -> Self {
+        Self {
+            id,
+            format: CLUSTER_FORMAT,
+            next_node: 0,
+            next_drive: 0,
+            next_family: 1,
+            next_group: 0,
+            importing: false,
+        }
+    }
+
+    /// Refuses a cluster that this version must not touch.
+    pub(super) fn check(&self, name: &str) -> Result<(), ClusterError> {
+        let name = name.to_string();
+        if self.format > CLUSTER_FORMAT {
+            return Err(ClusterError::NewerFormat { name, found: self.format, known: CLUSTER_FORMAT });
+        }
+        if self.importing {
+            return Err(ClusterError::Importing { name });
+        }
+        Ok(())
+    }
+}
+
+/// A node of the cluster, alive or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterNodeRecord {
+    pub node: u32,
+    /// For people.
+    pub name: String,
+    /// Where its API is, such as `10.0.0.1:7070`.
+    pub api: String,
+    /// Where its shards are reached by others, in the order of their indexes.
+    pub transport: Vec<String>,
+    pub shards: u32,
+    /// What fails together beyond a node; empty: not told.
+    #[serde(default)]
+    pub zone: String,
+    #[serde(default)]
+    pub rack: String,
+    /// It holds data and serves no vDisks.
+    #[serde(default)]
+    pub storage_only: bool,
+    pub state: NodeState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeState {
+    In,
+    /// Being emptied: it gets nothing new.
+    Draining,
+    /// Its number is never used again.
+    Removed,
+}
+
+/// Exists as long as a node's lease does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AliveRecord {
+    pub node: u32,
+    /// Counts the node's starts: another one means that its shards know nothing any more.
+    pub incarnation: u64,
+    /// Its drives that can be used, and those that cannot. One in neither is still being opened.
+    pub up: Vec<u32>,
+    pub down: Vec<u32>,
+}
+
+/// Which node decides for the cluster. Exists as long as that node's lease does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerRecord {
+    pub node: u32,
+}
+
+/// Makes the name of a vDisk unique.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameRecord {
+    pub family: u32,
+    /// Made up by who created it: tells its own creation from another's after a lost answer.
+    pub stamp: u64,
+}

@@ -1,0 +1,358 @@
+//! One client for all endpoints of an etcd: asks the one that answered last, and the others in turn if it does not.
+//! Promises: an answer, or an error that says whether anything may have been done, within `PATIENCE` and one
+//! request; no answer is ever taken for another's.
+
+use super::traffic::{Counters, Request, Traffic};
+use super::wire::{Answer, ErrorForm, Kv, Number, RangeAnswer, RangeRequest, Text};
+use super::{EtcdError, LeaseId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A call asks nobody else when this has passed.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// How long a watch listens before it looks up: whether it shall end, or go elsewhere.
+const LISTEN: Duration = Duration::from_secs(1);
+
+/// Longer answers are not etcd's: it sends at most what was stored, in pages.
+pub(super) const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// Keys in one page of a range.
+const PAGE_KEYS: u64 = 1000;
+
+/// Codes of gRPC after which another endpoint may know better.
+const CANCELED: u32 = 1;
+const DEADLINE_EXCEEDED: u32 = 4;
+const NOT_FOUND: u32 = 5;
+const OUT_OF_RANGE: u32 = 11;
+const UNAVAILABLE: u32 = 14;
+
+/// Cheap to clone; all clones count together.
+#[derive(Clone)]
+pub struct Etcd(Arc<Shared>);
+
+struct Shared {
+    endpoints: Vec<String>,
+    /// The endpoint to ask first.
+    current: AtomicUsize,
+    /// Requests that found an endpoint out of order.
+    disturbances: AtomicU64,
+    /// The highest revision that any answer told.
+    revision: AtomicU64,
+    calls: ureq::Agent,
+    streams: ureq::Agent,
+    counters: Counters,
+}
+
+/// A key as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    pub key: String,
+    pub value: String,
+    /// The store's revision when the key was made, and when it was last put.
+    pub create_revision: u64,
+    pub mod_revision: u64,
+    pub lease: Option<LeaseId>,
+}
+
+/// Part of a range.
+#[derive(Debug)]
+pub struct Page {
+    pub entries: Vec<KeyValue>,
+    /// The store's revision.
+    pub revision: u64,
+    /// Whether there are more keys behind the last one.
+    pub more: bool,
+}
+
+/// An answer, and whether an earlier attempt of the same call may have been done as well.
+pub(super) struct Answered<A> {
+    pub answer: A,
+    pub repeated: bool,
+}
+
+/// Why one endpoint gave no answer.
+enum Failure {
+    /// It never had the request.
+    NotSent(String),
+    /// It may have done it.
+    NoAnswer(String),
+    /// It gave an answer that is the same everywhere.
+    Said(EtcdError),
+}
+
+impl Etcd {
+    /// `endpoints` like `http://10.0.0.1:2379`. Nothing is sent yet.
+    pub fn new(endpoints: &[String]) -> Result<Self, EtcdError> {
+        let endpoints: Vec<String> =
+            endpoints.iter().map(|endpoint| check_endpoint(endpoint)).collect::<Result<_, _>>()?;
+        if endpoints.is_empty() {
+            return Err(EtcdError::BadEndpoint { endpoint: String::new() });
+        }
+        let calls = ureq::AgentBuilder::new()
+            .timeout_connect(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
+            .redirects(0)
+            .max_idle_connections_per_host(4)
+            .build();
+        let streams = ureq::AgentBuilder::new()
+            .timeout_connect(CONNECT_TIMEOUT)
+            .timeout_read(LISTEN)
+            .redirects(0)
+            .max_idle_connections(0)
+            .build();
+        Ok(Self(Arc::new(Shared {
+            endpoints,
+            current: AtomicUsize::new(0),
+            disturbances: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
+            calls,
+            streams,
+            counters: Counters::default(),
+        })))
+    }
+
+    pub fn endpoints(&self) -> &[String] {
+        &self.0.endpoints
+    }
+
+    /// What was sent so far.
+    pub fn traffic(&self) -> Traffic {
+        self.0.counters.read()
+    }
+
+    /// The highest revision of the store that any answer told of.
+    pub fn revision_heard(&self) -> u64 {
+        self.0.revision.load(Ordering::Relaxed)
+    }
+
+    /// How often an endpoint was found out of order: what was connected before may be dead without knowing.
+    pub fn disturbances(&self) -> u64 {
+        self.0.disturbances.load(Ordering::Relaxed)
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
+        let request = RangeRequest {
+            key: Text(key.to_string()),
+            range_end: None,
+            limit: Number(1),
+            revision: Number(0),
+        };
+        let answer: RangeAnswer = self.call(Request::Range, &request)?.answer;
+        Ok(answer.kvs.into_iter().next().map(KeyValue::from))
+    }
+
+    /// The keys of [`first`, `end`) in order, as of `revision`, or as of now if that is 0.
+    pub fn range(&self, first: &str, end: &str, revision: u64) -> Result<Page, EtcdError> {
+        let request = RangeRequest {
+            key: Text(first.to_string()),
+            range_end: Some(Text(end.to_string())),
+            limit: Number::of(PAGE_KEYS),
+            revision: Number::of(revision),
+        };
+        let answer: RangeAnswer = self.call(Request::Range, &request)?.answer;
+        Ok(Page {
+            revision: answer.header.revision.unsigned(),
+            more: answer.more,
+            entries: answer.kvs.into_iter().map(KeyValue::from).collect(),
+        })
+    }
+
+    /// Asks one endpoint after the other until one answers.
+    pub(super) fn call<A: Answer + DeserializeOwned>(
+        &self,
+        request: Request,
+        body: &impl Serialize,
+    ) -> Result<Answered<A>, EtcdError> {
+        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let began = Instant::now();
+        let mut tried = Vec::new();
+        let mut repeated = false;
+        // A single endpoint gets a second chance: it may have closed the connection that was kept.
+        for _ in 0..self.0.endpoints.len().max(2) {
+            let at = self.0.current.load(Ordering::Relaxed);
+            let endpoint = &self.0.endpoints[at];
+            let reason = match self.ask::<A>(endpoint, request, &body) {
+                Ok(answer) => {
+                    self.0.revision.fetch_max(answer.header().revision.unsigned(), Ordering::Relaxed);
+                    return Ok(Answered { answer, repeated });
+                }
+                Err(Failure::Said(error)) => return Err(error),
+                Err(Failure::NotSent(reason)) => reason,
+                Err(Failure::NoAnswer(reason)) => {
+                    repeated = true;
+                    reason
+                }
+            };
+            tried.push(format!("{endpoint}: {reason}"));
+            self.leave(at);
+            if began.elapsed() >= PATIENCE {
+                break;
+            }
+        }
+        tried.dedup();
+        let tried = tried.join("; ");
+        Err(if repeated { EtcdError::NoQuorum { tried } } else { EtcdError::Unreachable { tried } })
+    }
+
+    fn ask<A: DeserializeOwned>(&self, endpoint: &str, request: Request, body: &[u8]) -> Result<A, Failure> {
+        self.0.counters.add(request);
+        let response = post(&self.0.calls, endpoint, request, body)?;
+        let mut text = Vec::new();
+        response
+            .into_reader()
+            .take(ANSWER_BYTES_MAX)
+            .read_to_end(&mut text)
+            .map_err(|error| Failure::NoAnswer(error.to_string()))?;
+        serde_json::from_slice(&text).map_err(|error| Failure::Said(nonsense(endpoint, error)))
+    }
+
+    /// Opens a stream at the endpoint that answered last; gives its bytes as they come.
+    pub(super) fn stream(
+        &self,
+        request: Request,
+        body: &impl Serialize,
+    ) -> Result<(Box<dyn Read + Send + Sync>, String), EtcdError> {
+        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let at = self.0.current.load(Ordering::Relaxed);
+        let endpoint = &self.0.endpoints[at];
+        self.0.counters.add(request);
+        match post(&self.0.streams, endpoint, request, &body) {
+            Ok(response) => Ok((response.into_reader(), endpoint.clone())),
+            Err(failure) => {
+                if !matches!(failure, Failure::Said(_)) {
+                    self.leave(at);
+                }
+                Err(match failure {
+                    Failure::Said(error) => error,
+                    Failure::NotSent(reason) => {
+                        EtcdError::Unreachable { tried: format!("{endpoint}: {reason}") }
+                    }
+                    Failure::NoAnswer(reason) => {
+                        EtcdError::NoQuorum { tried: format!("{endpoint}: {reason}") }
+                    }
+                })
+            }
+        }
+    }
+
+    /// An answer that is understood and cannot be true.
+    pub(super) fn nonsense(&self, reason: &str) -> EtcdError {
+        nonsense(&self.0.endpoints.join(", "), reason)
+    }
+
+    pub(super) fn heard_revision(&self, revision: u64) {
+        self.0.revision.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// The endpoint did not answer: the next one is asked from now on, unless somebody else moved on already.
+    fn leave(&self, at: usize) {
+        self.0.disturbances.fetch_add(1, Ordering::Relaxed);
+        let next = (at + 1) % self.0.endpoints.len();
+        let _ = self.0.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn check_endpoint(text: &str) -> Result<String, EtcdError> {
+    let bad = || EtcdError::BadEndpoint { endpoint: text.to_string() };
+    let trimmed = text.trim_end_matches('/');
+    let host = trimmed.strip_prefix("http://").ok_or_else(bad)?;
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/' || c == '@') {
+        return Err(bad());
+    }
+    Ok(trimmed.to_string())
+}
+
+fn nonsense(endpoint: &str, reason: impl ToString) -> EtcdError {
+    EtcdError::Nonsense { endpoint: endpoint.to_string(), reason: reason.to_string() }
+}
+
+fn post(
+    agent: &ureq::Agent,
+    endpoint: &str,
+    request: Request,
+    body: &[u8],
+) -> Result<ureq::Response, Failure> {
+    let url = format!("{endpoint}{}", request.path());
+    match agent.post(&url).set("Content-Type", "application/json").send_bytes(body) {
+        Ok(response) if response.status() == 200 => Ok(response),
+        Ok(response) | Err(ureq::Error::Status(_, response)) => Err(refusal(endpoint, response)),
+        Err(ureq::Error::Transport(error)) => Err(match error.kind() {
+            ureq::ErrorKind::ConnectionFailed | ureq::ErrorKind::Dns => Failure::NotSent(reason_of(&error)),
+            ureq::ErrorKind::InvalidUrl | ureq::ErrorKind::UnknownScheme => {
+                Failure::Said(EtcdError::BadEndpoint { endpoint: endpoint.to_string() })
+            }
+            ureq::ErrorKind::BadStatus | ureq::ErrorKind::BadHeader => {
+                Failure::Said(nonsense(endpoint, reason_of(&error)))
+            }
+            _ => Failure::NoAnswer(reason_of(&error)),
+        }),
+    }
+}
+
+/// Without the address, which is told beside it.
+fn reason_of(error: &ureq::Transport) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.message().unwrap_or("no reason given").to_string(),
+    }
+}
+
+fn refusal(endpoint: &str, response: ureq::Response) -> Failure {
+    let status = response.status();
+    let mut text = Vec::new();
+    // Etcd ends its refusals with trailers, which the library takes for damage: what came before them counts.
+    let read = response.into_reader().take(ANSWER_BYTES_MAX).read_to_end(&mut text);
+    match (serde_json::from_slice::<ErrorForm>(&text), read) {
+        (Ok(form), _) => failure_of(form),
+        (Err(_), Err(error)) => Failure::NoAnswer(error.to_string()),
+        // Something between here and etcd speaks for it; another way may be better.
+        (Err(_), Ok(_)) if status >= 500 => Failure::NoAnswer(format!("HTTP status {status}")),
+        (Err(_), Ok(_)) => Failure::Said(nonsense(endpoint, format!("HTTP status {status}"))),
+    }
+}
+
+fn failure_of(form: ErrorForm) -> Failure {
+    let (code, message) = form.parts();
+    match code {
+        // It stops, or has no leader, or none that answers it; others may be better off.
+        CANCELED | DEADLINE_EXCEEDED | UNAVAILABLE => Failure::NoAnswer(message),
+        NOT_FOUND if message.contains("lease not found") => Failure::Said(EtcdError::LeaseOver),
+        OUT_OF_RANGE if message.contains("has been compacted") => Failure::Said(EtcdError::Compacted),
+        _ => Failure::Said(EtcdError::Refused { code, message }),
+    }
+}
+
+impl From<Kv> for KeyValue {
+    fn from(kv: Kv) -> Self {
+        Self {
+            key: kv.key.0,
+            value: kv.value.0,
+            create_revision: kv.create_revision.unsigned(),
+            mod_revision: kv.mod_revision.unsigned(),
+            lease: (kv.lease != Number(0)).then_some(LeaseId(kv.lease.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_checked() {
+        for good in ["http://127.0.0.1:2379", "http://etcd-1:2379/"] {
+            assert_eq!(check_endpoint(good).as_deref(), Ok(good.trim_end_matches('/')));
+        }
+        for bad in ["", "127.0.0.1:2379", "https://etcd:2379", "http://", "http://a b", "http://user@host"] {
+            assert!(matches!(check_endpoint(bad), Err(EtcdError::BadEndpoint { .. })), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Why etcd did not do what it was asked.
+
+/// Only [`EtcdError::Unreachable`] and [`EtcdError::BadEndpoint`] promise that nothing was changed: after any
+/// other, a transaction may have been done, or may still be done. Transactions that compare first can be
+/// asked again safely.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EtcdError {
+    #[error("{endpoint:?} is no address of etcd; give one like http://10.0.0.1:2379 (TLS is not built yet)")]
+    BadEndpoint { endpoint: String },
+    #[error("etcd cannot be reached ({tried}); check that it runs, and its addresses")]
+    Unreachable { tried: String },
+    #[error("etcd was asked and did not answer in time ({tried}); more than half of its members must be up")]
+    NoQuorum { tried: String },
+    #[error("etcd does not keep the revision that was asked for any more")]
+    Compacted,
+    #[error("the lease is over: etcd does not know it any more")]
+    LeaseOver,
+    #[error("etcd refused: {message} (code {code}); see etcd's own log")]
+    Refused { code: u32, message: String },
+    #[error(
+        "{endpoint} does not answer as etcd does: {reason}; is it etcd 3.4 or newer, with its gRPC gateway on?"
+    )]
+    Nonsense { endpoint: String, reason: String },
+}
+
+impl EtcdError {
+    /// Whether it is certain that nothing was changed.
+    pub fn nothing_was_done(&self) -> bool {
+        matches!(self, Self::BadEndpoint { .. } | Self::Unreachable { .. })
+    }
+}

@@ -1,0 +1,19 @@
+//! A client of etcd: what a config store needs of it, over etcd's own JSON gateway.
+//! Promises: every call ends within seconds; an error says whether something may have been changed; every request
+//! is counted.
+//! Leaves to others: what keys mean and when a lease is renewed (`cluster`); passwords and TLS are not built yet.
+
+mod client;
+mod error;
+mod lease;
+mod traffic;
+mod transaction;
+mod watch;
+mod wire;
+
+pub use client::{Etcd, KeyValue, Page};
+pub use error::EtcdError;
+pub use lease::{Grant, LeaseId};
+pub use traffic::{Request, Traffic};
+pub use transaction::{Compare, OPERATIONS_MAX, Transaction, TransactionAnswer};
+pub use watch::{Event, Watch, WatchNews};

@@ -1,0 +1,91 @@
+//! `cluster.json` in a node's directory: which cluster the node belongs to, and how often it was started there.
+//! Promises: what was written is durable when the call returns; a cut in between leaves the old file whole.
+
+use super::lock::DirectoryLock;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Its name in the node's directory.
+pub const MEMBERSHIP_FILE: &str = "cluster.json";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The cluster's name and id.
+    pub cluster: String,
+    pub id: u64,
+    /// Where etcd is.
+    pub endpoints: Vec<String>,
+    /// The node's number in the cluster.
+    pub node: u32,
+    pub stage: MembershipStage,
+    /// The last start of the node.
+    pub incarnation: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MembershipStage {
+    /// Its own records are on their way into the cluster: it can neither serve alone nor as a member.
+    Importing,
+    Member,
+}
+
+/// One life of a node: from a start to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    pub incarnation: u64,
+    /// The one before, which is over: the lock of the directory tells. None: this is the first.
+    pub former: Option<u64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MembershipError {
+    #[error("{path} cannot be used: {source}; check the directory and its permissions")]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{path} is damaged: {source}; put a good copy back")]
+    Damaged { path: PathBuf, source: serde_json::Error },
+}
+
+impl Membership {
+    /// None: the node belongs to no cluster.
+    pub fn read(dir: &Path) -> Result<Option<Self>, MembershipError> {
+        let path = dir.join(MEMBERSHIP_FILE);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(MembershipError::Io { path, source }),
+        };
+        match serde_json::from_slice(&text) {
+            Ok(membership) => Ok(Some(membership)),
+            Err(source) => Err(MembershipError::Damaged { path, source }),
+        }
+    }
+
+    pub fn write(&self, dir: &Path) -> Result<(), MembershipError> {
+        let path = dir.join(MEMBERSHIP_FILE);
+        let new = dir.join(format!("{MEMBERSHIP_FILE}.new"));
+        let mut text = serde_json::to_vec_pretty(self).expect("a membership is plain data");
+        text.push(b'\n');
+        let written = || {
+            // The bytes before the name, and the name before anybody is told: a cut leaves the old file or
+            // the new one.
+            let mut file = File::create(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(dir)?.sync_all()
+        };
+        written().map_err(|source| MembershipError::Io { path: path.clone(), source })
+    }
+
+    /// Counts a new start of the node, durably, before anybody is told of it. The lock proves that the one
+    /// before is over.
+    pub fn begin_life(&mut self, dir: &Path, _lock: &DirectoryLock) -> Result<Life, MembershipError> {
+        let former = (self.incarnation > 0).then_some(self.incarnation);
+        self.incarnation += 1;
+        self.write(dir)?;
+        Ok(Life { incarnation: self.incarnation, former })
+    }
+}

@@ -1,0 +1,158 @@
+//! Etcd that cannot be reached, does not answer, or loses members: errors of the right kind, in bounded time.
+
+use crate::proxy::{Lost, Proxy};
+use crate::server::{Server, client};
+use crate::stories::{a_group, a_node, a_vdisk, alive};
+use crate::wait_for;
+use std::time::{Duration, Instant};
+use weft_node::config::cluster::{Campaign, ClusterError, ClusterStore, NodeLease};
+use weft_node::config::etcd::EtcdError;
+
+/// One request longer than the client's patience, and something for a busy machine.
+const BOUND: Duration = Duration::from_secs(10);
+
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    format!("http://{}", listener.local_addr().expect("it is bound"))
+}
+
+#[test]
+fn nobody_there_is_an_error_at_once() {
+    let cluster = ClusterStore::new(client(&[nobody(), nobody()]), "test").expect("it is a name");
+    let began = Instant::now();
+    let error = cluster.load().expect_err("nobody is there");
+    assert!(matches!(&error, ClusterError::Etcd(error) if error.nothing_was_done()), "{error}");
+    assert!(matches!(error, ClusterError::Etcd(EtcdError::Unreachable { .. })), "{error}");
+    let lease = NodeLease::take(cluster.etcd(), Duration::from_secs(5), || ());
+    assert!(matches!(lease, Err(EtcdError::Unreachable { .. })));
+    assert!(began.elapsed() < BOUND);
+}
+
+#[test]
+fn no_answer_is_an_error_in_bounded_time() {
+    // Connections are taken by the kernel, and nobody ever reads them.
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let endpoint = format!("http://{}", deaf.local_addr().expect("it is bound"));
+    let cluster = ClusterStore::new(client(&[endpoint.clone(), endpoint.clone(), endpoint]), "test");
+    let cluster = cluster.expect("it is a name");
+    let began = Instant::now();
+    let error = cluster.join(&a_node("first")).expect_err("nobody answers");
+    assert!(matches!(&error, ClusterError::Etcd(EtcdError::NoQuorum { .. })), "{error}");
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+}
+
+#[test]
+fn somebody_else_is_told_from_etcd() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for mut connection in listener.incoming().flatten() {
+            let _ = connection.read(&mut [0; 4096]);
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    });
+    let cluster = ClusterStore::new(client(&[endpoint]), "test").expect("it is a name");
+    assert!(matches!(cluster.load(), Err(ClusterError::Etcd(EtcdError::Nonsense { .. }))));
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_told() {
+    let server = Server::start();
+    let cluster = ClusterStore::new(server.client(), "other").expect("it is a name");
+    assert!(matches!(cluster.load(), Err(ClusterError::NoCluster { .. })));
+    assert!(matches!(cluster.join(&a_node("first")), Err(ClusterError::NoCluster { .. })));
+    assert!(matches!(cluster.create_vdisk(&a_vdisk("one")), Err(ClusterError::NoCluster { .. })));
+}
+
+#[test]
+fn a_lost_answer_is_asked_for_again_and_done_once() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    for lost in [Lost::Request, Lost::Answer] {
+        // Each of the requests that making a vDisk and taking it over need.
+        for answers in 0..5 {
+            let wire = Proxy::to(server.port());
+            let far = ClusterStore::new(client(&[wire.endpoint(), server.endpoint()]), "test");
+            let far = far.expect("it is a name");
+            wire.cut_after(answers, lost);
+            let name = format!("vdisk-{answers}-{lost:?}");
+            let vdisk = far.create_vdisk(&a_vdisk(&name)).expect("it is made, at last by the other way");
+            assert_eq!(cluster.family_named(&name).expect("etcd answers"), Some(vdisk.record.id()));
+            let taken = far.take_epoch(vdisk.record.id(), vdisk.revision, None, None).expect("it is taken");
+            assert_eq!(taken.record.epoch, 2, "once");
+            let stored = cluster.family(vdisk.record.id()).expect("etcd answers").expect("it is there");
+            assert_eq!(stored, taken);
+        }
+    }
+    let loaded = cluster.load().expect("it loads");
+    assert_eq!(loaded.families.len(), 10);
+    assert_eq!(loaded.cluster.record.next_family, 11, "no number was taken twice for one vDisk");
+}
+
+#[test]
+fn a_controller_whose_answers_are_lost_is_still_one_and_done_once() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let node = cluster.join(&a_node("first")).expect("it joins").record.node;
+    let lease = NodeLease::take(cluster.etcd(), Duration::from_secs(60), || ()).expect("a lease is granted");
+    let mut groups_made = 0;
+    for lost in [Lost::Request, Lost::Answer] {
+        for answers in 0..10 {
+            let wire = Proxy::to(server.port());
+            let far = ClusterStore::new(client(&[wire.endpoint(), server.endpoint()]), "test");
+            let far = far.expect("it is a name");
+            wire.cut_after(answers, lost);
+            let Campaign::Won(leadership) = far.campaign(node, lease.lease()).expect("etcd answers") else {
+                panic!("nobody else wants it")
+            };
+            let mut groups =
+                far.add_groups(&[a_group(&[1]), a_group(&[2])], &leadership).expect("they are made");
+            groups.iter_mut().for_each(|group| group.record.former.push(3));
+            let groups = far.put_groups(&groups, &leadership).expect("they are changed");
+            far.announce(&alive(node, 1 + groups_made), lease.lease(), Some(groups_made)).expect("it lives");
+            far.resign(&leadership).expect("it stops");
+            groups_made += 2;
+            let loaded = cluster.load().expect("it loads");
+            assert!(groups.iter().all(|group| loaded.groups[&group.record.id()] == *group));
+            assert!(loaded.controller.is_none());
+            assert_eq!(loaded.groups.len() as u64, groups_made, "none was made twice");
+            cluster
+                .announce(&alive(node, groups_made), lease.lease(), Some(groups_made - 1))
+                .expect("it lives");
+        }
+    }
+}
+
+#[test]
+fn one_member_of_three_may_fail() {
+    let mut servers = Server::cluster(3);
+    for server in &mut servers {
+        server.launch();
+    }
+    for server in &mut servers {
+        server.wait_until_ready();
+    }
+    let endpoints: Vec<String> = servers.iter().map(Server::endpoint).collect();
+    let cluster = ClusterStore::new(client(&endpoints), "test").expect("it is a name");
+    cluster.init(1).expect("it is made");
+    let node = |name: &str| cluster.join(&a_node(name)).expect("it joins").record.node;
+    assert_eq!(node("first"), 0);
+
+    // The one that is asked first.
+    servers[0].kill();
+    let number = wait_for("the others go on", || cluster.join(&a_node("second")).ok()).record.node;
+    assert!(number >= 1);
+    assert!(node("third") > number, "and everything is there");
+
+    // Without most of them nothing is done.
+    servers[1].kill();
+    let began = Instant::now();
+    let error = cluster.join(&a_node("fourth")).expect_err("one of three decides nothing");
+    assert!(matches!(&error, ClusterError::Etcd(EtcdError::NoQuorum { .. })), "{error}");
+    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+
+    servers[0].launch();
+    let number = wait_for("two of three go on", || cluster.join(&a_node("fifth")).ok()).record.node;
+    assert!(cluster.load().expect("it loads").nodes.contains_key(&number));
+}

@@ -1,0 +1,150 @@
+//! Many threads want the same thing at once: numbers are given out once, and of everything there is one winner.
+
+use crate::server::Server;
+use crate::stories::{a_drive, a_node, a_vdisk, five_seconds};
+use std::collections::BTreeSet;
+use std::thread;
+use weft_engine::{Epoch, FamilyId, ShardId};
+use weft_node::config::cluster::{Campaign, ClusterError, NodeLease};
+
+const THREADS: u32 = 12;
+
+/// Runs `work` on all threads at once and gives what each came to.
+fn all_at_once<T: Send>(work: impl Fn(u32) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|at| scope.spawn(move || work(at))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    })
+}
+
+#[test]
+fn numbers_are_given_out_once() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let nodes = all_at_once(|_| cluster.join(&a_node("same")).expect("it joins").record.node);
+    assert_eq!(nodes.iter().collect::<BTreeSet<_>>().len(), THREADS as usize, "{nodes:?}");
+    let drives: Vec<u32> = all_at_once(|at| {
+        let add = |_| cluster.add_drive(&a_drive(at)).expect("it is added").record.drive;
+        (0..4).map(add).collect::<Vec<_>>()
+    })
+    .concat();
+    assert_eq!(drives.iter().collect::<BTreeSet<_>>().len(), 4 * THREADS as usize, "{drives:?}");
+    let loaded = cluster.load().expect("it loads");
+    assert_eq!(loaded.nodes.len(), THREADS as usize);
+    assert_eq!(loaded.drives.len(), 4 * THREADS as usize, "every number has its record");
+    assert_eq!(loaded.cluster.record.next_drive, 4 * THREADS, "none was wasted, as nothing failed");
+}
+
+#[test]
+fn a_name_belongs_to_one_vdisk() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let results = all_at_once(|_| cluster.create_vdisk(&a_vdisk("wanted")));
+    let (made, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    assert_eq!(made.len(), 1, "one of them has it");
+    assert!(refused.into_iter().all(|result| matches!(result, Err(ClusterError::NameTaken { .. }))));
+    let family = cluster.family_named("wanted").expect("it can be asked").expect("it is there");
+    assert_eq!(cluster.load().expect("it loads").families.keys().collect::<Vec<_>>(), [&family]);
+
+    cluster.remove_vdisk(family).expect("it can be removed");
+    cluster.remove_vdisk(family).expect("a second time is fine");
+    let again = cluster.create_vdisk(&a_vdisk("wanted")).expect("the name is free again");
+    assert_ne!(again.record.id(), family, "the number is not used again");
+}
+
+#[test]
+fn an_epoch_is_given_to_one_owner() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made");
+    let family = vdisk.record.id();
+    let results = all_at_once(|at| cluster.take_epoch(family, vdisk.revision, Some(ShardId(at)), None));
+    let won: Vec<_> = results.into_iter().flatten().collect();
+    assert_eq!(won.len(), 1, "one of them takes it");
+    let now = cluster.family(family).expect("it can be asked").expect("it is there");
+    assert_eq!(now, won[0]);
+    assert_eq!(now.record.epoch, 2);
+}
+
+#[test]
+fn segments_are_changed_one_version_after_the_other() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
+    let segments = |members: u32| {
+        vec![weft_engine::interface::Segment {
+            first: weft_engine::Seq(1),
+            epoch: Epoch(1),
+            members: vec![weft_engine::DriveId(members)],
+        }]
+    };
+    let taken: Vec<_> = all_at_once(|at| {
+        cluster.change_segments(family, Epoch(1), 1, &segments(at)).expect("etcd answers").map(|_| at)
+    });
+    let taken: Vec<u32> = taken.into_iter().flatten().collect();
+    assert_eq!(taken.len(), 1, "of many changes to version 1 one is taken: {taken:?}");
+    let again = cluster.change_segments(family, Epoch(1), 1, &segments(taken[0])).expect("etcd answers");
+    assert!(
+        again.is_some(),
+        "who asks for the same again, because an answer was lost, hears that it is done"
+    );
+
+    let seen = cluster.family(family).expect("it can be asked").expect("it is there");
+    cluster.take_epoch(family, seen.revision, Some(ShardId(9)), None).expect("nobody else does");
+    let late = cluster.change_segments(family, Epoch(1), 2, &segments(0)).expect("etcd answers");
+    assert!(late.is_none(), "an old owner is refused");
+    assert!(!cluster.give_up(family, Epoch(1)).expect("etcd answers"), "and has nothing to give up");
+    assert!(cluster.give_up(family, Epoch(2)).expect("etcd answers"));
+    let deleted = cluster.change_segments(FamilyId(99), Epoch(1), 1, &segments(0)).expect("etcd answers");
+    assert!(deleted.is_none(), "of a vDisk that is gone nobody is the owner");
+}
+
+#[test]
+fn there_is_one_controller_and_only_it_decides() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let lease = |_| NodeLease::take(cluster.etcd(), five_seconds(), || ()).expect("a lease is granted");
+    let leases: Vec<_> = (0..THREADS).map(lease).collect();
+    let results = all_at_once(|at| cluster.campaign(at, leases[at as usize].lease()).expect("etcd answers"));
+    let won: Vec<_> = results
+        .iter()
+        .filter_map(|result| match result {
+            Campaign::Won(leadership) => Some(leadership.clone()),
+            Campaign::Lost(_) => None,
+        })
+        .collect();
+    assert_eq!(won.len(), 1, "one of them is elected");
+    let first = &won[0];
+    for result in &results {
+        assert!(
+            matches!(result, Campaign::Won(_))
+                || matches!(result, Campaign::Lost(other) if other.node == first.node)
+        );
+    }
+    let same = cluster.campaign(first.node, leases[first.node as usize].lease()).expect("etcd answers");
+    assert_eq!(same, Campaign::Won(first.clone()), "who is elected stays so");
+
+    let group = crate::stories::a_group(&[1, 2]);
+    let made = cluster.add_groups(std::slice::from_ref(&group), first).expect("the controller makes groups");
+    // It stops, without a word; another is elected.
+    let mut leases = leases;
+    leases.remove(first.node as usize).give_up().expect("etcd answers");
+    let other = (first.node + 1) % THREADS;
+    let Campaign::Won(second) = cluster.campaign(other, leases[0].lease()).expect("etcd answers") else {
+        panic!("the office is free")
+    };
+    assert!(matches!(cluster.put_groups(&made, first), Err(ClusterError::NotController)));
+    let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made");
+    let late = cluster.take_epoch(vdisk.record.id(), vdisk.revision, None, Some(first));
+    assert!(matches!(late, Err(ClusterError::NotController)), "who was replaced changes nothing");
+    assert!(matches!(cluster.add_groups(&[group], first), Err(ClusterError::NotController)));
+    let put = cluster.put_groups(&made, &second).expect("the new one does");
+    assert!(
+        matches!(cluster.put_groups(&made, &second), Err(ClusterError::Changed { .. })),
+        "as they are now"
+    );
+    cluster.put_groups(&put, &second).expect("again, as they are now");
+    cluster.resign(&second).expect("etcd answers");
+    assert!(cluster.load().expect("it loads").controller.is_none());
+}
