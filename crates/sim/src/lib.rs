@@ -22,6 +22,7 @@ pub mod plan;
 pub mod platter;
 pub mod requests;
 pub mod run;
+pub mod scale;
 pub mod stamp;
 pub mod trace;
 pub mod world;

@@ -1,17 +1,20 @@
 //! The simulator's command. Exit code 0: all was well; 1: a seed failed, and how to see it again was printed.
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::time::Instant;
 use weft_sim::coverage::Coverage;
 use weft_sim::kept::kept;
 use weft_sim::plan::Plan;
 use weft_sim::run::{Outcome, run};
+use weft_sim::scale::Scale;
 
 /// Runs the engine of Weft on pretend drives and networks that fail as real ones do.
 #[derive(Parser)]
 #[command(name = "weft-sim", version)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Run new seeds for this many seconds (when neither --seed nor --seeds is given).
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -38,6 +41,11 @@ struct Arguments {
     keep_going: bool,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    Scale(Scale),
+}
+
 /// What all seeds of this call met.
 struct Tally {
     coverage: Coverage,
@@ -59,6 +67,15 @@ impl Tally {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(Command::Scale(scale)) = &arguments.command {
+        return match scale.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("weft-sim: the result cannot be written: {error}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let began = Instant::now();
     let mut tally = Tally { coverage: Coverage::default(), failures: 0, keep_going: arguments.keep_going };
     all(&arguments, &mut tally, began);
