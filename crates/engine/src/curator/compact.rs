@@ -39,6 +39,8 @@ pub(crate) struct Compaction {
     /// Emptied egroups that the next checkpoint will find dead.
     pub(super) emptied: BTreeSet<EgroupId>,
     avoid: BTreeMap<EgroupId, Time>,
+    /// Live units of one job at most: made smaller when a pool in pieces has no room for what was gathered.
+    units_max: Option<usize>,
     /// Nothing begins before this.
     not_before: Time,
     /// There may be more to do then.
@@ -62,6 +64,18 @@ impl Compaction {
     /// These are left alone for a while.
     pub(super) fn leave_alone(&mut self, egroups: impl IntoIterator<Item = EgroupId>, now: Time) {
         self.avoid.extend(egroups.into_iter().map(|egroup| (egroup, now.after(AVOID_US))));
+    }
+
+    /// No group had room for an egroup of so many units: less is tried, and not at once. Writing it again and again would
+    /// only wear the drives that do have room.
+    pub fn found_no_room(&mut self, units: usize, now: Time) {
+        self.units_max = Some((units / 4).max(1));
+        self.not_before = now.after(AVOID_US / 10);
+    }
+
+    /// What fits once may fit larger the next time.
+    pub fn found_room(&mut self) {
+        self.units_max = self.units_max.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
     }
 
     fn is_busy_with(&self, egroup: EgroupId) -> bool {
@@ -144,6 +158,7 @@ impl Volume {
     fn choose_victims(&self, percent: u32) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
+        let units_max = self.compaction.units_max.unwrap_or(EGROUP_UNITS);
         let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
         let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
         for egroup in small.chain(self.map.directory.least_live(percent)) {
@@ -160,7 +175,7 @@ impl Volume {
                 continue;
             }
             live += entry.live as usize;
-            if live > EGROUP_UNITS || victims.len() == VICTIMS_MAX {
+            if live > units_max || victims.len() == VICTIMS_MAX {
                 break;
             }
             victims.push_back(egroup);

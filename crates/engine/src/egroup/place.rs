@@ -292,9 +292,10 @@ impl Volume {
             self.on_place_refused(job.intent, ctx);
             return;
         }
-        if let Intent::Compact { job } = job.intent {
+        if let Intent::Compact { job: number } = job.intent {
             // Nobody needs it now.
-            return self.abandon_compaction(job, ctx);
+            self.compaction.found_no_room(job.units.len(), ctx.now);
+            return self.abandon_compaction(number, ctx);
         }
         // Pages have nowhere else to go: they wait until something is deleted or a drive is up.
         job.tried.clear();
