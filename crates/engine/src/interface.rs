@@ -203,6 +203,14 @@ pub enum Notice {
         version: u64,
         segments: Vec<Segment>,
     },
+    /// Under the view of version `view`, every member of these groups has every egroup that this family keeps there.
+    /// Told of groups with former members: when every owner has said so, those may be forgotten.
+    GroupsWhole {
+        family: FamilyId,
+        epoch: Epoch,
+        view: u64,
+        groups: Vec<GroupId>,
+    },
     /// A damaged or missing copy was met, or repaired.
     Damage {
         drive: DriveId,

@@ -22,6 +22,8 @@ pub enum Bug {
     NewMemberNotCounted,
     /// Copies on former members are deleted before all members have theirs.
     FormerCopiesDropped,
+    /// Groups are told to be whole before anybody has looked.
+    WholeTooEarly,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
 }

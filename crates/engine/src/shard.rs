@@ -123,10 +123,8 @@ impl Shard {
     pub fn take(&mut self, now: Time, input: Input, out: &mut Outputs) {
         match input {
             Input::Request { ticket, family, request } => {
-                if let Some(volume) = self.volumes.get_mut(&family) {
-                    let before = volume.undrained_bytes();
-                    volume.on_request(ticket, request, &mut self.world.context(now, out));
-                    self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
+                if self.volumes.contains_key(&family) {
+                    self.with_volume(now, family, out, |volume, ctx| volume.on_request(ticket, request, ctx));
                     self.touched.insert(family);
                 } else {
                     out.replies.push((ticket, Reply::Error(RequestError::NotServed)));
@@ -195,15 +193,28 @@ impl Shard {
                 }
                 continue;
             };
-            if let Some(volume) = self.volumes.get_mut(&family) {
-                let before = volume.undrained_bytes();
-                volume.advance(&mut self.world.context(now, out));
-                self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
+            self.with_volume(now, family, out, Volume::advance);
+            if let Some(volume) = self.volumes.get(&family) {
                 let wish = volume.wake_at(&self.world.limits);
                 // A wish for the past would be granted again and again without time passing.
                 self.note_wake(family, wish.map(|at| at.max(now.after(100))));
             }
         }
+    }
+
+    /// Lends a volume, if it is here, together with what all volumes share, and counts what that did to the bytes that
+    /// are not drained.
+    fn with_volume(
+        &mut self,
+        now: Time,
+        family: FamilyId,
+        out: &mut Outputs,
+        lend: impl FnOnce(&mut Volume, &mut Context),
+    ) {
+        let Some(volume) = self.volumes.get_mut(&family) else { return };
+        let before = volume.undrained_bytes();
+        lend(volume, &mut self.world.context(now, out));
+        self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
     }
 
     fn note_wake(&mut self, family: FamilyId, wish: Option<Time>) {
@@ -269,12 +280,8 @@ impl Shard {
         if answered.purpose == Purpose::Drop {
             return self.on_dropped(family, answered.drive, answered.answer, out);
         }
-        if let Some(volume) = self.volumes.get_mut(&family)
-            && !volume.is_failed()
-        {
-            let before = volume.undrained_bytes();
-            volume.on_answer(answered, &mut self.world.context(now, out));
-            self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
+        if self.volumes.get(&family).is_some_and(|volume| !volume.is_failed()) {
+            self.with_volume(now, family, out, |volume, ctx| volume.on_answer(answered, ctx));
             self.touched.insert(family);
         }
     }
@@ -324,13 +331,11 @@ impl Shard {
                 }
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {
-                if let Some(volume) = self.volumes.get_mut(&family)
-                    && volume.epoch() == epoch
-                    && !volume.is_failed()
-                {
-                    let before = volume.undrained_bytes();
-                    volume.on_segments_changed(version, taken, &mut self.world.context(now, out));
-                    self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
+                let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();
+                if self.volumes.get(&family).is_some_and(is_asker) {
+                    self.with_volume(now, family, out, |volume, ctx| {
+                        volume.on_segments_changed(version, taken, ctx);
+                    });
                     self.touched.insert(family);
                 }
             }

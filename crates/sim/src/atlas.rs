@@ -13,7 +13,7 @@ use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use weft_engine::interface::Area;
-use weft_engine::{DriveId, FamilyId, Order};
+use weft_engine::{DriveId, FamilyId, GroupId, Order};
 
 impl World {
     /// The next bad thing, and the plan for the one after.
@@ -256,8 +256,25 @@ impl World {
         }
         let groups: Vec<_> = self.control.groups.keys().copied().collect();
         let group = *groups.choose(&mut self.rng).expect("there are groups");
+        let members = &self.control.groups[&group].members;
+        let at = self.rng.random_range(0..members.len());
+        if self.rng.random_bool(0.7) {
+            return self.exchange_member(group, at);
+        }
+        // A drive is being emptied: it leaves every group.
+        let leaving = members[at];
+        let mut changed = false;
+        for group in groups {
+            let place = self.control.groups[&group].members.iter().position(|&member| member == leaving);
+            if let Some(at) = place {
+                changed |= self.exchange_member(group, at);
+            }
+        }
+        changed
+    }
+
+    fn exchange_member(&mut self, group: GroupId, at: usize) -> bool {
         let view = self.control.groups[&group].clone();
-        let at = self.rng.random_range(0..view.members.len());
         let domain = |drive: DriveId| self.control.domain_of(drive);
         let fits = |&drive: &DriveId| {
             let others = view.members.iter().enumerate().filter(|(index, _)| *index != at);

@@ -75,7 +75,9 @@ impl World {
             Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),
             Phase::Trouble => return,
             Phase::Healing => self.all_back().map(|()| Phase::Settling),
-            Phase::Settling => self.all_settled().map(|()| Phase::Checking),
+            Phase::Settling => {
+                self.all_settled().and_then(|()| self.groups_settled()).map(|()| Phase::Checking)
+            }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
             Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
             Phase::ReadBack => {
@@ -109,9 +111,8 @@ impl World {
             Phase::Trouble => self.begin_trouble(),
             Phase::Healing => self.begin_healing(),
             Phase::Settling => self.progress.asked.clear(),
-            Phase::Checking => self.control.forget_former(),
             Phase::ReadBack => self.begin_read_back(),
-            Phase::Starting | Phase::Over => {}
+            Phase::Starting | Phase::Checking | Phase::Over => {}
         }
     }
 
@@ -164,6 +165,14 @@ impl World {
             for shard in stale {
                 self.order(shard, Order::CloseFamily { family: FamilyId(family as u32) });
             }
+        }
+    }
+
+    /// No group remembers former members: each owner has found everything on all members.
+    fn groups_settled(&self) -> Result<(), String> {
+        match self.control.unsettled_groups().next() {
+            None => Ok(()),
+            Some(group) => Err(format!("group {group} still has former members")),
         }
     }
 

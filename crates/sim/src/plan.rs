@@ -67,10 +67,17 @@ impl Plan {
                 PowerCutNode,
                 KillNode,
             ],
-            Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump],
-            Plan::Takeover => {
-                &[OwnerMove, StaleOwner, StoreCut, KillNode, PauseNode, Partition, NetworkWeather]
-            }
+            Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump, GroupChange],
+            Plan::Takeover => &[
+                OwnerMove,
+                StaleOwner,
+                StoreCut,
+                KillNode,
+                PauseNode,
+                Partition,
+                NetworkWeather,
+                GroupChange,
+            ],
             Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
             Plan::Swarm => &Fault::ALL,
         }

@@ -56,6 +56,11 @@ fn dropping_the_copies_of_former_members_is_caught() {
 }
 
 #[test]
+fn calling_a_group_whole_too_early_is_caught() {
+    is_caught(Bug::WholeTooEarly, &[Plan::Network, Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }

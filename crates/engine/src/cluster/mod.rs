@@ -7,6 +7,7 @@
 pub mod detection;
 pub mod ownership;
 pub mod placement;
+pub mod whole;
 
 mod balance;
 mod draft;

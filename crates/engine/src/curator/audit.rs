@@ -53,6 +53,10 @@ pub(crate) struct Audit {
     running: Option<Running>,
     /// Drives that were found to have everything, under the present view, and lost nothing we know of since.
     whole: BTreeSet<DriveId>,
+    /// Named to nobody yet when the view last changed: they may have gone to members of before alone.
+    early: BTreeSet<EgroupId>,
+    /// Groups told to be whole under the present view.
+    told: BTreeSet<GroupId>,
     /// Groups of which a drive that is no member keeps copies, because members may lack them.
     kept: BTreeMap<DriveId, BTreeSet<GroupId>>,
     pub(super) copies: Copies,
@@ -65,7 +69,8 @@ impl Audit {
         began && self.running.is_none() && self.wanted.is_empty() && self.copies.is_empty()
     }
 
-    pub fn on_view(&mut self, view: &View) {
+    /// `unnamed`: egroups that no durable record names yet.
+    pub fn on_view(&mut self, view: &View, unnamed: impl Iterator<Item = EgroupId>) {
         let seen = Seen {
             drives: view.drives.iter().map(|(&drive, view)| (drive, view.state)).collect(),
             groups: view.groups.clone(),
@@ -77,6 +82,8 @@ impl Audit {
         self.due = true;
         self.whole.clear();
         self.kept.clear();
+        self.early.extend(unnamed);
+        self.told.clear();
         self.copies.on_view();
         if let Some(running) = &mut self.running {
             running.outdated = true;
@@ -146,14 +153,13 @@ impl Volume {
             }
         }
         self.start_copies(ctx);
+        self.tell_whole_groups(ctx);
     }
 
     fn begin_audit(&mut self, drive: DriveId, ctx: &mut Context) {
         let task = self.audit.next_task();
         self.audit.kept.remove(&drive);
-        let mut unfinished: BTreeSet<EgroupId> = self.placing.writing().collect();
-        unfinished.extend(self.named_by_pending());
-        unfinished.extend(self.compaction.naming());
+        let unfinished: BTreeSet<EgroupId> = self.unnamed().collect();
         self.audit.running = Some(Running {
             task,
             drive,
@@ -168,6 +174,38 @@ impl Volume {
         ctx.ask(self.family, self.epoch, drive, trim, Purpose::Trim);
         let question = Question::ListEgroups { after: EgroupId(0) };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
+    }
+
+    /// Egroups that are being made, up to the moment when a durable record names them.
+    pub(crate) fn unnamed(&self) -> impl Iterator<Item = EgroupId> + '_ {
+        self.placing.writing().chain(self.named_by_pending()).chain(self.compaction.naming())
+    }
+
+    /// Tells which groups owe nothing to anybody any more as far as this family goes: each member has everything, so the
+    /// former ones can be forgotten when every owner says so.
+    fn tell_whole_groups(&mut self, ctx: &mut Context) {
+        if ctx.view.groups.values().all(|group| group.former.is_empty()) {
+            return;
+        }
+        // What was on its way when the view changed is compared with the members when it is named, and only then is
+        // it known whether a copy is owed.
+        let unnamed: BTreeSet<EgroupId> = self.unnamed().collect();
+        self.audit.early.retain(|egroup| unnamed.contains(egroup));
+        if !self.audit.early.is_empty() && !planted(Bug::WholeTooEarly) {
+            return;
+        }
+        let owed = ctx.view.groups.iter().filter(|(_, group)| !group.former.is_empty());
+        let whole = |group: &GroupView| self.audit.is_whole(group) || planted(Bug::WholeTooEarly);
+        let groups: Vec<GroupId> = owed
+            .filter(|(id, group)| !self.audit.told.contains(id) && whole(group))
+            .map(|(&id, _)| id)
+            .collect();
+        if groups.is_empty() {
+            return;
+        }
+        self.audit.told.extend(groups.iter().copied());
+        let (family, epoch, view) = (self.family, self.epoch, ctx.view.version);
+        ctx.notice(Notice::GroupsWhole { family, epoch, view, groups });
     }
 
     /// Egroups in map records that are not durable yet.

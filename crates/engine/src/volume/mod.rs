@@ -334,7 +334,8 @@ impl Volume {
 
     /// The view has changed.
     fn on_view(&mut self, ctx: &mut Context) {
-        self.audit.on_view(ctx.view);
+        let unnamed: Vec<EgroupId> = self.unnamed().collect();
+        self.audit.on_view(ctx.view, unnamed.into_iter());
         self.placing.on_view();
     }
 

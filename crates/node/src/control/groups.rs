@@ -2,10 +2,10 @@
 //! Promises: every drive leads as many groups as any other, members are spread evenly, an existing group keeps its
 //! number, and members change only when one is lost.
 
-use super::{Control, Standing};
+use super::{Control, Serving, Standing};
 use crate::config::{ConfigError, GroupRecord};
 use std::collections::BTreeMap;
-use weft_engine::DriveId;
+use weft_engine::{DriveId, Epoch};
 
 /// Groups led by each drive, for each factor.
 const GROUPS_PER_DRIVE: u32 = 8;
@@ -42,9 +42,37 @@ impl Control {
         }
         self.store.put_groups(&changed)?;
         for group in changed {
+            if !group.former.is_empty() {
+                self.whole.changed(group.id(), self.view_version + 1);
+            }
             self.groups.insert(group.id(), group);
         }
         Ok(true)
+    }
+
+    /// Former members are forgotten when the owners of all vDisks have found everything on the present ones.
+    pub(super) fn forget_former(&mut self) {
+        let living = self.families.iter().filter(|(_, family)| family.serving != Serving::Dropping);
+        let owners = living.map(|(&id, family)| (id, Epoch(family.config.epoch))).collect();
+        let mut settled = Vec::new();
+        for group in self.whole.take_settled(&owners) {
+            let mut record = self.groups[&group].clone();
+            record.former.clear();
+            settled.push(record);
+        }
+        if settled.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store.put_groups(&settled) {
+            // They are asked for a little longer than they must: at the next start everything is said again.
+            tracing::error!(%error, "former members of groups could not be forgotten");
+            return;
+        }
+        tracing::info!(groups = settled.len(), "all copies are where they belong");
+        for record in settled {
+            self.groups.insert(record.id(), record);
+        }
+        self.send_view();
     }
 
     /// Drives that can be counted on: not given up.

@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
 use weft_engine::{DriveId, FamilyId, GroupId};
 
@@ -44,6 +45,8 @@ pub struct Control {
     shards: Vec<Arc<Mailbox>>,
     drives: BTreeMap<DriveId, Drive>,
     groups: BTreeMap<GroupId, GroupRecord>,
+    /// Of groups with former members: who has found everything on the present ones.
+    whole: WholeGroups,
     families: BTreeMap<FamilyId, Family>,
     view_version: u64,
     /// By address.

@@ -42,6 +42,10 @@ impl Control {
                 let order = Order::SegmentsChanged { family, epoch, version, taken };
                 self.shards[shard.0 as usize].send(Mail::Order(order));
             }
+            Notice::GroupsWhole { family, epoch, view, groups } => {
+                self.whole.told(family, epoch, view, &groups);
+                self.forget_former();
+            }
             Notice::Damage { drive, damage } => self.on_damage(drive, damage),
         }
     }

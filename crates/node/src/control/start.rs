@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::Order;
 
 /// In the node's directory while it runs: where its API is, such as `127.0.0.1:7070`.
@@ -205,7 +206,13 @@ fn assemble(
             (config.id(), Family { config, serving, export_trouble: BTreeMap::new() })
         })
         .collect();
+    let mut whole = WholeGroups::default();
+    for group in config.groups.iter().filter(|group| !group.former.is_empty()) {
+        // The first view of this life tells of them.
+        whole.changed(group.id(), 1);
+    }
     SharedControl(Arc::new(Mutex::new(Control {
+        whole,
         dir: dir.to_path_buf(),
         began: Instant::now(),
         factor: settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 }),

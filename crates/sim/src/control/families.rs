@@ -1,0 +1,173 @@
+//! Who serves a family, and its record in the config store with the compare-and-set.
+//! Promises: segments change only for the owner of the newest epoch that knows the last version.
+//! Leaves to others: whose lease is over (`leases`), carrying the orders (`post`).
+
+use super::{FamilyEntry, FamilyPhase};
+use crate::client::Family;
+use crate::layout::Layout;
+use crate::plan::FamilyPlan;
+use crate::world::World;
+use rand::Rng;
+use rand::seq::IndexedRandom;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::interface::{FamilyRecord, Segment};
+use weft_engine::{Epoch, FamilyId, Order};
+
+impl World {
+    pub fn create_family(&mut self, plan: &FamilyPlan) {
+        let family = self.families.len();
+        let layout = if plan.runs > 1 {
+            let size = 1u64 << self.rng.random_range(18..32);
+            Layout::sparse(plan.blocks, plan.runs, size.max(plan.blocks as u64 * 4), &mut self.rng)
+        } else {
+            Layout::dense(plan.blocks)
+        };
+        self.control.families.push(FamilyEntry {
+            record: FamilyRecord {
+                family: FamilyId(family as u32),
+                epoch: Epoch(0),
+                size: layout.size_blocks * 4096,
+                factor: plan.factor,
+                segments: Vec::new(),
+                version: 0,
+            },
+            owner: None,
+            phase: FamilyPhase::Closed,
+            serving: BTreeMap::new(),
+            retry_at: 0,
+            next: None,
+            stale: false,
+            settled: false,
+        });
+        self.families.push(Family::new(family, layout, plan.factor));
+        for _ in 0..plan.clients {
+            self.add_client(family);
+        }
+    }
+
+    /// The compare-and-set of the config store.
+    pub(super) fn change_segments(
+        &mut self,
+        shard: usize,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: Vec<Segment>,
+    ) {
+        let ordered = segments.windows(2).all(|two| two[0].first < two[1].first);
+        let sound = segments.iter().all(|segment| {
+            !segment.members.is_empty()
+                && segment.members.iter().collect::<BTreeSet<_>>().len() == segment.members.len()
+                && segment.first.0 > 0
+        });
+        if segments.is_empty() || !ordered || !sound {
+            self.fail(format!("family {family} wants segments that cannot be: {segments:?}"));
+            return;
+        }
+        let entry = &mut self.control.families[family.0 as usize];
+        let record = &mut entry.record;
+        let same = record.epoch == epoch && record.version == version && record.segments == segments;
+        let taken = same || (record.epoch == epoch && record.version + 1 == version);
+        if taken && !same {
+            record.segments = segments;
+            record.version = version;
+            self.coverage.count("segment changes taken");
+        } else if !taken {
+            self.coverage.count("segment changes refused");
+        }
+        self.order(shard, Order::SegmentsChanged { family, epoch, version, taken });
+    }
+
+    /// Families whose owner is not there any more need another.
+    pub(super) fn families_leave(&mut self, node: usize) {
+        for family in 0..self.control.families.len() {
+            let pause = self.rng.random_range(0..100_000);
+            let entry = &mut self.control.families[family];
+            let Some(owner) = entry.owner else { continue };
+            if self.nodes[node].shards.contains(&owner) && !entry.serving.contains_key(&owner) {
+                entry.owner = None;
+                entry.retry_at = self.now + pause;
+                if matches!(entry.phase, FamilyPhase::Opening | FamilyPhase::Ready) {
+                    entry.phase = FamilyPhase::Closed;
+                }
+            }
+        }
+    }
+
+    pub(super) fn reconcile_family(&mut self, family: usize) {
+        let entry = &self.control.families[family];
+        if entry.retry_at > self.now || entry.owner.is_some() || entry.phase == FamilyPhase::Dropped {
+            return;
+        }
+        if entry.phase == FamilyPhase::Closed && entry.record.version == 0 && !self.control.all_drives_up() {
+            // The first opening of a vDisk waits until the pool is whole; so does everybody's first hour.
+            return;
+        }
+        let dropping = entry.phase == FamilyPhase::Dropping;
+        if !entry.serving.is_empty() && (dropping || !entry.stale) {
+            // Whoever still serves is asked to stop, and waited for.
+            for shard in entry.serving.keys().copied().collect::<Vec<_>>() {
+                self.order(shard, Order::CloseFamily { family: FamilyId(family as u32) });
+            }
+            self.control.families[family].retry_at = self.now + 50_000;
+            return;
+        }
+        let live = self.live_shards();
+        let wanted = entry.next.filter(|shard| live.contains(shard));
+        let Some(shard) = wanted.or_else(|| live.choose(&mut self.rng).copied()) else { return };
+        let entry = &mut self.control.families[family];
+        entry.next = None;
+        entry.stale = false;
+        entry.record.epoch = Epoch(entry.record.epoch.0 + 1);
+        entry.owner = Some(shard);
+        entry.settled = false;
+        let serves_already = entry.serving.contains_key(&shard);
+        let record = entry.record.clone();
+        if dropping {
+            let order = Order::DropFamily { family: record.family, epoch: record.epoch };
+            self.order(shard, order);
+            return;
+        }
+        entry.phase = FamilyPhase::Opening;
+        if serves_already {
+            self.order(shard, Order::CloseFamily { family: record.family });
+        }
+        self.order(shard, Order::OpenFamily(record));
+    }
+
+    /// The family goes to another shard, or is opened again at the same. `stale`: the old owner is not
+    /// asked to stop, and lives on until it is fenced.
+    pub fn move_family(&mut self, family: usize, to: Option<usize>, stale: bool) {
+        let entry = &mut self.control.families[family];
+        if entry.phase != FamilyPhase::Ready && entry.phase != FamilyPhase::Opening {
+            return;
+        }
+        entry.owner = None;
+        entry.phase = FamilyPhase::Closed;
+        entry.next = to;
+        entry.stale = stale;
+        entry.retry_at = self.now;
+        self.reconcile_family(family);
+    }
+
+    pub fn drop_family(&mut self, family: usize) {
+        let entry = &mut self.control.families[family];
+        if matches!(entry.phase, FamilyPhase::Dropping | FamilyPhase::Dropped) {
+            return;
+        }
+        entry.phase = FamilyPhase::Dropping;
+        entry.owner = None;
+        entry.retry_at = self.now;
+        self.families[family].exists = false;
+    }
+
+    pub fn grow_family(&mut self, family: usize, blocks: usize) {
+        let entry = &mut self.control.families[family];
+        let Some(owner) = entry.owner.filter(|_| entry.phase == FamilyPhase::Ready) else { return };
+        let state = &mut self.families[family];
+        state.grow(blocks);
+        entry.record.size = state.layout.size_blocks * 4096;
+        let size = entry.record.size;
+        self.order(owner, Order::Resize { family: FamilyId(family as u32), size });
+    }
+}

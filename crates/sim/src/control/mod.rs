@@ -1,0 +1,241 @@
+//! The control plane: what decides who serves what, and what of it has been told to whom.
+//! Promises: a family gets a new owner only when no other serves it any more (leases), unless a stale owner is
+//! wanted; every opening has a higher epoch.
+//! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
+
+mod drives;
+mod families;
+mod groups;
+mod leases;
+mod post;
+
+use crate::event::Event;
+use crate::world::World;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::cluster::whole::WholeGroups;
+use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
+use weft_engine::{DriveId, GroupId, Order, ShardId};
+
+const TICK_US: u64 = 20_000;
+
+#[derive(Clone, Debug)]
+pub struct DriveEntry {
+    pub shard: usize,
+    pub domain: u32,
+    pub state: DriveState,
+    /// Whether it was ever ready: until then it may be formatted (again).
+    formatted: bool,
+    /// The engine of this process uses it.
+    pub ready: bool,
+    opening: bool,
+    pub retired: bool,
+    retry_at: u64,
+    /// The drive whose places in groups it takes.
+    replaces: Option<DriveId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FamilyPhase {
+    Closed,
+    Opening,
+    Ready,
+    /// To be destroyed; the shard that does it, once one was asked.
+    Dropping,
+    Dropped,
+}
+
+#[derive(Clone, Debug)]
+pub struct FamilyEntry {
+    pub record: FamilyRecord,
+    pub owner: Option<usize>,
+    pub phase: FamilyPhase,
+    /// Shards that have been told to serve it and not to stop, with the epoch: the truth, which the
+    /// control plane knows only as far as leases tell it.
+    pub serving: BTreeMap<usize, u32>,
+    pub retry_at: u64,
+    /// Where it should go next; any shard if None.
+    pub next: Option<usize>,
+    /// The next opening does not wait for the old owner to stop.
+    pub stale: bool,
+    pub settled: bool,
+}
+
+#[derive(Default)]
+pub struct Control {
+    pub drives: Vec<DriveEntry>,
+    pub families: Vec<FamilyEntry>,
+    pub groups: BTreeMap<GroupId, GroupView>,
+    /// Of groups with former members.
+    whole: WholeGroups,
+    version: u64,
+    last_order: BTreeMap<usize, u64>,
+    last_notice: BTreeMap<usize, u64>,
+    changed: bool,
+    /// When a drive or node last came or went.
+    unrest: u64,
+}
+
+impl Control {
+    pub fn add_drive(&mut self, shard: usize, domain: u32) {
+        self.drives.push(DriveEntry {
+            shard,
+            domain,
+            state: DriveState::Down,
+            formatted: false,
+            ready: false,
+            opening: false,
+            retired: false,
+            retry_at: 0,
+            replaces: None,
+        });
+    }
+
+    pub fn view(&self) -> View {
+        View {
+            version: self.version,
+            drives: self
+                .drives
+                .iter()
+                .enumerate()
+                .map(|(drive, entry)| {
+                    let shard = ShardId(entry.shard as u32);
+                    (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state: entry.state })
+                })
+                .collect(),
+            groups: self.groups.clone(),
+        }
+    }
+
+    /// The shard a client asks: mostly the one that serves, sometimes one that does not (any more).
+    pub fn route(&self, family: usize, rng: &mut SmallRng) -> Option<usize> {
+        let entry = &self.families[family];
+        if entry.serving.len() > 1 && rng.random_range(0..3) == 0 {
+            return entry.serving.keys().nth(rng.random_range(0..entry.serving.len())).copied();
+        }
+        match entry.phase {
+            FamilyPhase::Ready => entry.owner,
+            _ if rng.random_range(0..10) == 0 => entry.owner,
+            _ => None,
+        }
+    }
+
+    /// The epoch in which a shard was told to serve a family, 0 if it was not.
+    pub fn serving_epoch(&self, shard: usize, family: usize) -> u32 {
+        self.families[family].serving.get(&shard).copied().unwrap_or(0)
+    }
+
+    pub fn shard_died(&mut self, shard: usize) {
+        for family in &mut self.families {
+            family.serving.remove(&shard);
+        }
+        for drive in self.drives.iter_mut().filter(|drive| drive.shard == shard) {
+            drive.ready = false;
+            drive.opening = false;
+        }
+    }
+
+    /// All drives have been in use since `time`.
+    pub fn all_well_since(&self, time: u64) -> bool {
+        self.unrest <= time && self.all_drives_up()
+    }
+
+    pub fn all_drives_up(&self) -> bool {
+        self.drives.iter().all(|drive| drive.retired || (drive.ready && drive.state == DriveState::Up))
+    }
+
+    pub fn domains_up(&self) -> BTreeSet<u32> {
+        self.drives.iter().filter(|drive| drive.state == DriveState::Up).map(|drive| drive.domain).collect()
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub fn domain_of(&self, drive: DriveId) -> u32 {
+        self.drives[drive.0 as usize].domain
+    }
+}
+
+impl World {
+    /// Compares what is with what should be, and gives orders.
+    pub fn control_tick(&mut self) {
+        self.queue.push(self.now + TICK_US, Event::ControlTick);
+        self.detect();
+        self.reconcile_drives();
+        for family in 0..self.control.families.len() {
+            self.reconcile_family(family);
+        }
+        let settled = self.control.forget_former() as u64;
+        self.coverage.add("groups without former members again", settled);
+        if self.control.changed {
+            self.tell_view();
+        }
+    }
+
+    /// Nodes that are away for long enough are noticed.
+    fn detect(&mut self) {
+        for node in 0..self.nodes.len() {
+            let state = &self.nodes[node];
+            let patience = if state.up {
+                // It lives, perhaps: wait until its lease is surely over.
+                2 * self.parameters.lease_us
+            } else {
+                self.parameters.detection_us
+            };
+            if state.away_since.is_none_or(|since| self.now < since + patience) {
+                continue;
+            }
+            for drive in 0..self.control.drives.len() {
+                let entry = &mut self.control.drives[drive];
+                if self.nodes[node].shards.contains(&entry.shard) && entry.state == DriveState::Up {
+                    entry.state = DriveState::Down;
+                    self.control.changed = true;
+                    self.control.unrest = self.now;
+                }
+            }
+            self.families_leave(node);
+        }
+    }
+
+    /// A process has started and asks for its orders.
+    pub fn node_registers(&mut self, node: usize) {
+        self.control.unrest = self.now;
+        let noticed = self.rng.random_bool(0.5);
+        for drive in 0..self.control.drives.len() {
+            let entry = &mut self.control.drives[drive];
+            if self.nodes[node].shards.contains(&entry.shard) {
+                entry.retry_at = 0;
+                if noticed && entry.state == DriveState::Up {
+                    entry.state = DriveState::Down;
+                    self.control.changed = true;
+                }
+            }
+        }
+        self.families_leave(node);
+        self.tell_view();
+        self.reconcile_drives();
+    }
+
+    pub(super) fn tell_view(&mut self) {
+        self.control.changed = false;
+        self.control.version += 1;
+        let view = self.control.view();
+        for shard in 0..self.shards.len() {
+            if self.shards[shard].engine.is_some() {
+                self.order(shard, Order::View(view.clone()));
+            }
+        }
+    }
+
+    /// Shards that could serve: alive, and in touch with the store.
+    pub fn live_shards(&self) -> Vec<usize> {
+        (0..self.shards.len())
+            .filter(|&shard| {
+                let node = &self.nodes[self.shards[shard].node];
+                node.up && node.store_cut.is_none() && self.shards[shard].engine.is_some()
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,152 @@
+//! Orders and notices on their way between the control plane and shards.
+//! Promises: orders to one shard arrive in the order they were given, notices of one shard too; a node that is cut off
+//! from the store gets its orders later.
+//! Leaves to others: what follows from them.
+
+use super::FamilyPhase;
+use crate::event::Event;
+use crate::world::World;
+use rand::Rng;
+use weft_engine::interface::{Damage, FamilyTrouble};
+use weft_engine::{Input, Notice, Order};
+
+impl World {
+    /// Gives an order; it arrives behind all orders given to that shard before.
+    pub fn order(&mut self, shard: usize, order: Order) {
+        let last = self.control.last_order.entry(shard).or_default();
+        let time = (self.now + self.rng.random_range(1..=self.parameters.order_us)).max(*last + 1);
+        *last = time;
+        let incarnation = self.shards[shard].incarnation;
+        self.queue.push(time, Event::Order { shard, incarnation, order });
+    }
+
+    pub fn order_arrives(&mut self, shard: usize, incarnation: u32, order: Order) {
+        let state = &self.shards[shard];
+        if state.incarnation != incarnation || state.engine.is_none() {
+            return;
+        }
+        let node = state.node;
+        if let Some(waiting) = &mut self.nodes[node].store_cut {
+            waiting.push((shard, incarnation, order));
+            return;
+        }
+        self.order_received(shard, incarnation, order);
+    }
+
+    /// An order has come over the link to the store, and is done as soon as the process is awake.
+    pub fn order_received(&mut self, shard: usize, incarnation: u32, order: Order) {
+        let state = &self.shards[shard];
+        if state.incarnation != incarnation || state.engine.is_none() {
+            return;
+        }
+        let node = state.node;
+        if let Some(waiting) = &mut self.nodes[node].waiting {
+            waiting.push(Event::Order { shard, incarnation, order });
+            return;
+        }
+        match &order {
+            Order::OpenFamily(record) => {
+                let entry = &mut self.control.families[record.family.0 as usize];
+                if record.epoch < entry.record.epoch {
+                    // It waited while somebody else was chosen: the store would tell the node so.
+                    return;
+                }
+                entry.serving.insert(shard, record.epoch.0);
+            }
+            Order::CloseFamily { family } => {
+                self.control.families[family.0 as usize].serving.remove(&shard);
+            }
+            Order::View(view) => self.shards[shard].view = view.version,
+            _ => {}
+        }
+        self.deliver(shard, incarnation, Input::Order(order));
+    }
+
+    /// A shard has news, which reach the control plane a little later.
+    pub fn noticed(&mut self, shard: usize, notice: Notice) {
+        let at = self.moment();
+        match &notice {
+            Notice::FamilyReady { family, epoch, replayed } => {
+                self.coverage.count("families opened");
+                self.coverage.add("records replayed", *replayed);
+                if epoch.0 > 1 {
+                    self.coverage.count("takeovers");
+                }
+                self.families[family.0 as usize].owner_ready(epoch.0, at);
+            }
+            Notice::FamilyFailed { family, epoch, reason } => {
+                self.coverage.count(match reason {
+                    FamilyTrouble::NoMember => "openings failed: no member",
+                    FamilyTrouble::RecordLost(_) => "openings failed: record lost",
+                    FamilyTrouble::PageLost(_) => "openings failed: page lost",
+                    FamilyTrouble::Fenced => "owners fenced",
+                });
+                let serving = &mut self.control.families[family.0 as usize].serving;
+                if serving.get(&shard) == Some(&epoch.0) {
+                    serving.remove(&shard);
+                }
+            }
+            Notice::Damage { damage, .. } => self.coverage.count(match damage {
+                Damage::Log { .. } => "damage found in logs",
+                Damage::CopyBad { .. } => "bad copies found",
+                Damage::CopyRepaired { .. } => "copies repaired",
+                Damage::BlockLost { .. } => "blocks without any good copy at the time",
+            }),
+            _ => {}
+        }
+        let last = self.control.last_notice.entry(shard).or_default();
+        let time = (self.now + self.rng.random_range(1..=self.parameters.order_us)).max(*last + 1);
+        *last = time;
+        let incarnation = self.shards[shard].incarnation;
+        self.queue.push(time, Event::Notice { shard, incarnation, notice });
+    }
+
+    pub fn notice_arrives(&mut self, shard: usize, incarnation: u32, notice: Notice) {
+        let node = self.shards[shard].node;
+        if self.nodes[node].store_cut.is_some() {
+            // It is told again until the store can be reached.
+            self.queue.push(self.now + 10_000, Event::Notice { shard, incarnation, notice });
+            return;
+        }
+        let alive = self.shards[shard].incarnation == incarnation;
+        match notice {
+            // What a process asked of the store may be done although the process has died since.
+            Notice::ChangeSegments { family, epoch, version, segments } => {
+                self.change_segments(shard, family, epoch, version, segments);
+            }
+            Notice::DriveReady { drive } if alive => self.drive_ready(drive),
+            Notice::DriveFailed { drive, reason } if alive => self.drive_failed(drive, reason),
+            Notice::FamilyReady { family, epoch, .. } if alive => {
+                let entry = &mut self.control.families[family.0 as usize];
+                if entry.record.epoch == epoch && entry.phase == FamilyPhase::Opening {
+                    entry.phase = FamilyPhase::Ready;
+                }
+            }
+            Notice::FamilyFailed { family, epoch, .. } if alive => {
+                let pause = self.rng.random_range(20_000..200_000);
+                let entry = &mut self.control.families[family.0 as usize];
+                let open = matches!(entry.phase, FamilyPhase::Opening | FamilyPhase::Ready);
+                if entry.record.epoch == epoch && open {
+                    entry.phase = FamilyPhase::Closed;
+                    entry.owner = None;
+                    entry.retry_at = self.now + pause;
+                }
+            }
+            Notice::FamilyDropped { family } => {
+                let entry = &mut self.control.families[family.0 as usize];
+                if entry.phase == FamilyPhase::Dropping {
+                    entry.phase = FamilyPhase::Dropped;
+                    self.coverage.count("families dropped");
+                }
+            }
+            Notice::GroupsWhole { family, epoch, view, groups } if alive => {
+                self.control.whole.told(family, epoch, view, &groups);
+            }
+            Notice::FamilySettled { family } if alive => {
+                self.coverage.count("families settled");
+                self.control.families[family.0 as usize].settled = true;
+            }
+            _ => {}
+        }
+    }
+}
