@@ -213,7 +213,9 @@ impl Shard {
     ) {
         let Some(volume) = self.volumes.get_mut(&family) else { return };
         let before = volume.undrained_bytes();
-        lend(volume, &mut self.world.context(now, out));
+        let mut ctx = self.world.context(now, out);
+        volume.see_view(&mut ctx);
+        lend(volume, &mut ctx);
         self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
     }
 

@@ -220,14 +220,19 @@ impl Volume {
         }
     }
 
+    /// Takes note of a view that has changed. Called before anything else is done with the volume: what was found out under
+    /// the old view must not meet the new one. (Inputs that came together are settled together, so `advance` is too late.)
+    pub fn see_view(&mut self, ctx: &mut Context) {
+        if !self.is_failed() && self.view_version != ctx.view.version {
+            self.view_version = ctx.view.version;
+            self.on_view(ctx);
+        }
+    }
+
     /// Does whatever can be done now. Called after every input that concerns this volume.
     pub fn advance(&mut self, ctx: &mut Context) {
         if self.is_failed() {
             return;
-        }
-        if self.view_version != ctx.view.version {
-            self.view_version = ctx.view.version;
-            self.on_view(ctx);
         }
         // Applying a durable record can free room, and room lets new records in; each round makes progress,
         // and stops when nothing became durable.
