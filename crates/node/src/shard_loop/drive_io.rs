@@ -26,6 +26,7 @@ pub struct DriveTable {
     /// Tells entries of drives from others in the ring.
     tag: u64,
     next_file: u32,
+    durable_writes: usize,
 }
 
 struct Attached {
@@ -64,12 +65,24 @@ unsafe impl Send for Work {}
 
 impl DriveTable {
     pub fn new(tag: u64) -> Self {
-        Self { drives: BTreeMap::new(), flights: Vec::new(), free: Vec::new(), tag, next_file: 0 }
+        Self {
+            drives: BTreeMap::new(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            tag,
+            next_file: 0,
+            durable_writes: 0,
+        }
     }
 
     /// Operations that have not ended.
     pub fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
+    }
+
+    /// Whether a write is in flight that ends only when it is on the drive.
+    pub fn has_durable_write(&self) -> bool {
+        self.durable_writes > 0
     }
 
     pub fn statistics(&self) -> BTreeMap<DriveId, DriveStatistics> {
@@ -123,6 +136,7 @@ impl DriveTable {
                 statistics.write_bytes += bytes as u64;
                 let offset = inside(offset, bytes as u64);
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                self.durable_writes += usize::from(durable);
                 Work::Write { pieces, rest, first: 0, offset, flags }
             }
             DriveWork::Flush => {
@@ -158,6 +172,9 @@ impl DriveTable {
             Progress::Ended(result) => {
                 let flight = self.flights[index as usize].take().expect("the flight was just looked at");
                 self.free.push(index);
+                if let Work::Write { flags, .. } = flight.work {
+                    self.durable_writes -= usize::from(flags != 0);
+                }
                 if let Err(fault) = &result {
                     let attached = self.drives.get_mut(&flight.drive).expect("drives are never taken away");
                     attached.statistics.faults += 1;

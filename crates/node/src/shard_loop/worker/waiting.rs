@@ -64,7 +64,9 @@ impl Worker {
             return;
         }
         let is_busy = self.pace.is_busy(now, self.statistics.steps);
-        if self.may_spin && is_busy && self.spin(now, wake_at) {
+        // Durable writes are ended by a thread of the kernel, which gets a sleeping core sooner than one that is busy looking.
+        let may_spin = self.may_spin && !self.drives.has_durable_write();
+        if may_spin && is_busy && self.spin(now, wake_at) {
             return;
         }
         if !self.mailbox.fall_asleep() {
