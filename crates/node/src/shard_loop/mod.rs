@@ -8,6 +8,7 @@ mod engine_counters;
 mod mailbox;
 mod peer;
 mod ring;
+mod sending;
 mod socket;
 mod statistics;
 mod tickets;

@@ -5,6 +5,7 @@
 
 use super::arena::{Arena, Space};
 use super::ring::Ring;
+use super::sending::{Sending, Sent};
 use io_uring::{opcode, types};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -21,9 +22,6 @@ const LARGE_PAYLOAD: usize = 128 << 10;
 /// The length of a request's header on the wire.
 const HEADER_BYTES: usize = 28;
 
-/// Pieces sent by one call at most.
-const SLICES_MAX: usize = 512;
-
 pub struct Socket {
     fd: OwnedFd,
     pub connection: Connection,
@@ -36,17 +34,11 @@ pub struct Socket {
     rest: std::ops::Range<usize>,
     payload: Option<Payload>,
     last_payload: usize,
-    sending: bool,
+    sending: Sending,
     outgoing: Outgoing,
-    message: Box<libc::msghdr>,
-    slices: Vec<libc::iovec>,
     /// The socket is of no more use: nothing is received or sent any more.
     broken: bool,
 }
-
-// SAFETY: the pointers in `message` and `slices` point into memory of this very socket and are only followed by the
-// kernel between a send and its completion.
-unsafe impl Send for Socket {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receive {
@@ -85,18 +77,15 @@ impl Socket {
             rest: 0..0,
             payload: None,
             last_payload: 0,
-            sending: false,
+            sending: Sending::default(),
             outgoing: Outgoing::default(),
-            // SAFETY: all zeros is a valid, empty message header.
-            message: Box::new(unsafe { std::mem::zeroed() }),
-            slices: Vec::new(),
             broken: false,
         }
     }
 
     /// Whether the kernel still works on memory of this socket.
     pub fn is_in_flight(&self) -> bool {
-        self.receive != Receive::Idle || self.sending
+        self.receive != Receive::Idle || self.sending.is_in_flight()
     }
 
     /// Ends everything: what is in flight comes back at once, with an error.
@@ -151,8 +140,9 @@ impl Socket {
                 && self.connection.want() == Want::Bytes
             {
                 // The last word of the handshake goes out first: nothing may be in flight when it moves.
-                let has_sent =
-                    !self.sending && self.outgoing.is_empty() && self.connection.outgoing().is_empty();
+                let has_sent = !self.sending.is_in_flight()
+                    && self.outgoing.is_empty()
+                    && self.connection.outgoing().is_empty();
                 return if has_sent { Next::Elsewhere(family) } else { Next::Nothing };
             }
             // While bytes are being received, `rest` is empty: there is nothing to look at, except what a busy
@@ -248,64 +238,33 @@ impl Socket {
     /// connection should be looked at again because of it.
     pub fn send(&mut self, tag: u64, ring: &mut Ring) -> bool {
         let mut has_sent = false;
-        while !self.sending && !self.broken {
+        while !self.sending.is_in_flight() && !self.broken {
             if self.outgoing.is_empty() {
                 if self.connection.outgoing().is_empty() {
                     break;
                 }
                 self.connection.swap_outgoing(&mut self.outgoing);
             }
-            self.fill_message();
-            // Directly, not by the ring: a completion that comes at once would end the next wait at once.
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the message, its slices and what they point to are alive and unchanged during the call.
-            let count = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const *self.message, flags) };
-            if count >= 0 {
-                has_sent = true;
-                self.outgoing.sent(count as usize);
-                continue;
-            }
-            match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                Some(libc::EAGAIN) => self.send_by_ring(tag, ring),
-                _ => self.break_off(),
+            let (fd, pieces) = (self.fd.as_raw_fd(), self.outgoing.slices());
+            // SAFETY: replies stay in `outgoing` until they are sent, and the socket until the send has come back.
+            match unsafe { self.sending.send(fd, pieces, tag, ring) } {
+                Sent::Bytes(count) => {
+                    has_sent = true;
+                    self.outgoing.sent(count);
+                }
+                Sent::Later => {}
+                Sent::Failed => self.break_off(),
             }
         }
         // With a receive in flight, its completion is what it waits for.
         (has_sent && self.receive == Receive::Idle) || (self.broken && !self.is_in_flight())
     }
 
-    fn fill_message(&mut self) {
-        self.slices.clear();
-        self.slices.extend(
-            self.outgoing.slices().take(SLICES_MAX).map(|slice| libc::iovec {
-                iov_base: slice.as_ptr().cast_mut().cast(),
-                iov_len: slice.len(),
-            }),
-        );
-        self.message.msg_iov = self.slices.as_mut_ptr();
-        self.message.msg_iovlen = self.slices.len();
-    }
-
-    /// The message just filled goes out as the client takes it.
-    fn send_by_ring(&mut self, tag: u64, ring: &mut Ring) {
-        self.sending = true;
-        let entry = opcode::SendMsg::new(types::Fd(self.fd.as_raw_fd()), &raw const *self.message)
-            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
-        // SAFETY: the message, its slices and what they point to are not touched until the send has come back.
-        unsafe { ring.push(entry.build().user_data(tag)) };
-    }
-
     /// A send ended with this many bytes, or minus an error.
     pub fn on_sent(&mut self, result: i32) {
-        self.sending = false;
-        if result == -libc::EINTR || result == -libc::EAGAIN {
-            return;
+        match self.sending.on_sent(result) {
+            Some(count) => self.outgoing.sent(count),
+            None => self.break_off(),
         }
-        if result < 0 {
-            self.break_off();
-            return;
-        }
-        self.outgoing.sent(result as usize);
     }
 }

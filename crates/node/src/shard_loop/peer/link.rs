@@ -8,6 +8,7 @@ use super::options;
 use crate::api::LaneStatsView;
 use crate::shard_loop::arena::{Arena, Space};
 use crate::shard_loop::ring::Ring;
+use crate::shard_loop::sending::{Sending, Sent};
 use io_uring::{opcode, types};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,9 +23,6 @@ const SCRATCH_BYTES: usize = 64 << 10;
 
 /// Behind a payload of this size the next header is received alone, so that the next payload goes straight to its place.
 const LARGE_PAYLOAD: usize = 64 << 10;
-
-/// Pieces sent by one call at most.
-const SLICES_MAX: usize = 512;
 
 /// What may wait to be sent. The frame that crosses the limit still goes.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -50,13 +48,11 @@ pub struct Link {
     stage: Stage,
     body: Vec<u8>,
     last_payload: usize,
-    sending: bool,
+    sending: Sending,
     queue: VecDeque<Frame>,
     queued_bytes: usize,
     /// Bytes of the first frame in the queue that have been sent.
     front_sent: usize,
-    message: Box<libc::msghdr>,
-    slices: Vec<libc::iovec>,
     /// Requests taken from here and not answered, and what they carry or will.
     open_requests: usize,
     open_bytes: usize,
@@ -66,10 +62,6 @@ pub struct Link {
     heard: bool,
     broken: bool,
 }
-
-// SAFETY: the pointers in `message` and `slices` point into memory of this very link and are only followed by the
-// kernel between a send and its completion.
-unsafe impl Send for Link {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Receive {
@@ -116,13 +108,10 @@ impl Link {
             stage: Stage::Header,
             body: Vec::new(),
             last_payload: 0,
-            sending: false,
+            sending: Sending::default(),
             queue: VecDeque::new(),
             queued_bytes: 0,
             front_sent: 0,
-            // SAFETY: all zeros is a valid, empty message header.
-            message: Box::new(unsafe { std::mem::zeroed() }),
-            slices: Vec::new(),
             open_requests: 0,
             open_bytes: 0,
             parked: false,
@@ -133,7 +122,7 @@ impl Link {
 
     /// Whether the kernel still works on memory of this link.
     pub fn is_in_flight(&self) -> bool {
-        self.receive != Receive::Idle || self.sending || self.connecting
+        self.receive != Receive::Idle || self.sending.is_in_flight() || self.connecting
     }
 
     /// Whether anything sound was ever received here.
@@ -361,69 +350,25 @@ impl Link {
     /// Sends all that waits, or hands it to the ring if the other side does not take it as fast. True if the link
     /// should be looked at again because of it.
     pub fn send(&mut self, counted: &mut LaneStatsView, tag: u64, ring: &mut Ring) -> bool {
-        while !self.sending && !self.broken && !self.connecting && !self.queue.is_empty() {
-            self.fill_message();
-            // Directly, not by the ring: a completion that comes at once would end the next wait at once.
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the message, its slices and what they point to are alive and unchanged during the call.
-            let count = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const *self.message, flags) };
-            if count >= 0 {
-                self.sent(count as usize, counted);
-                continue;
-            }
-            match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                Some(libc::EAGAIN) => self.send_by_ring(tag, ring),
-                _ => self.break_off(),
+        while !self.sending.is_in_flight() && !self.broken && !self.connecting && !self.queue.is_empty() {
+            let (fd, pieces) = (self.socket.as_raw_fd(), unsent(&self.queue, self.front_sent));
+            // SAFETY: frames leave the queue only when they are sent, and a longer queue does not move what its frames
+            // point to; the socket stays open until the send has come back (`is_in_flight`).
+            match unsafe { self.sending.send(fd, pieces, tag, ring) } {
+                Sent::Bytes(count) => self.sent(count, counted),
+                Sent::Later => {}
+                Sent::Failed => self.break_off(),
             }
         }
         self.broken || self.unpark()
     }
 
-    fn fill_message(&mut self) {
-        self.slices.clear();
-        let mut skip = self.front_sent;
-        'frames: for frame in &self.queue {
-            let pieces =
-                std::iter::once(frame.head.as_slice()).chain(frame.payload.iter().map(Buffer::bytes));
-            for piece in pieces {
-                let skipped = skip.min(piece.len());
-                skip -= skipped;
-                let left = &piece[skipped..];
-                if left.is_empty() {
-                    continue;
-                }
-                self.slices
-                    .push(libc::iovec { iov_base: left.as_ptr().cast_mut().cast(), iov_len: left.len() });
-                if self.slices.len() == SLICES_MAX {
-                    break 'frames;
-                }
-            }
-        }
-        self.message.msg_iov = self.slices.as_mut_ptr();
-        self.message.msg_iovlen = self.slices.len();
-    }
-
-    /// The message just filled goes out as the other side takes it.
-    fn send_by_ring(&mut self, tag: u64, ring: &mut Ring) {
-        self.sending = true;
-        let entry = opcode::SendMsg::new(types::Fd(self.socket.as_raw_fd()), &raw const *self.message)
-            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
-        // SAFETY: the message, its slices and what they point to are not touched until the send has come back: frames
-        // leave the queue only when they are sent, and a longer queue does not move what its frames point to.
-        unsafe { ring.push(entry.build().user_data(tag)) };
-    }
-
     /// A send ended with this many bytes, or minus an error.
     pub fn on_sent(&mut self, result: i32, counted: &mut LaneStatsView) {
-        self.sending = false;
-        if result == -libc::EINTR || result == -libc::EAGAIN {
-            return;
+        match self.sending.on_sent(result) {
+            Some(count) => self.sent(count, counted),
+            None => self.break_off(),
         }
-        if result < 0 {
-            return self.break_off();
-        }
-        self.sent(result as usize, counted);
     }
 
     fn sent(&mut self, count: usize, counted: &mut LaneStatsView) {
@@ -450,4 +395,17 @@ enum Progress {
     Further,
     /// A receive is in flight, or too much is open.
     Waiting,
+}
+
+/// The pieces of these frames behind the first `sent` bytes.
+fn unsent(queue: &VecDeque<Frame>, sent: usize) -> impl Iterator<Item = &[u8]> {
+    let pieces = queue.iter().flat_map(|frame| {
+        std::iter::once(frame.head.as_slice()).chain(frame.payload.iter().map(Buffer::bytes))
+    });
+    let left = pieces.scan(sent, |skip, piece| {
+        let skipped = piece.len().min(*skip);
+        *skip -= skipped;
+        Some(&piece[skipped..])
+    });
+    left.filter(|left| !left.is_empty())
 }
