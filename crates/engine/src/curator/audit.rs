@@ -55,8 +55,8 @@ pub(crate) struct Audit {
     whole: BTreeSet<DriveId>,
     /// Named to nobody yet when the view last changed: they may have gone to members of before alone.
     early: BTreeSet<EgroupId>,
-    /// Groups told to be whole under the present view.
-    told: BTreeSet<GroupId>,
+    /// Groups with former members that were not told to be whole under the present view.
+    untold: BTreeSet<GroupId>,
     /// Groups of which a drive that is no member keeps copies, because members may lack them.
     kept: BTreeMap<DriveId, BTreeSet<GroupId>>,
     pub(super) copies: Copies,
@@ -83,7 +83,8 @@ impl Audit {
         self.whole.clear();
         self.kept.clear();
         self.early.extend(unnamed);
-        self.told.clear();
+        let owing = view.groups.iter().filter(|(_, group)| !group.former.is_empty());
+        self.untold = owing.map(|(&group, _)| group).collect();
         self.copies.on_view();
         if let Some(running) = &mut self.running {
             running.outdated = true;
@@ -184,7 +185,10 @@ impl Volume {
     /// Tells which groups owe nothing to anybody any more as far as this family goes: each member has everything, so the
     /// former ones can be forgotten when every owner says so.
     fn tell_whole_groups(&mut self, ctx: &mut Context) {
-        if ctx.view.groups.values().all(|group| group.former.is_empty()) {
+        let whole = |group: &GroupView| self.audit.is_whole(group) || planted(Bug::WholeTooEarly);
+        let is_whole = |group: &GroupId| ctx.view.groups.get(group).is_some_and(whole);
+        let groups: Vec<GroupId> = self.audit.untold.iter().copied().filter(is_whole).collect();
+        if groups.is_empty() {
             return;
         }
         // What was on its way when the view changed is compared with the members when it is named, and only then is
@@ -194,16 +198,7 @@ impl Volume {
         if !self.audit.early.is_empty() && !planted(Bug::WholeTooEarly) {
             return;
         }
-        let owed = ctx.view.groups.iter().filter(|(_, group)| !group.former.is_empty());
-        let whole = |group: &GroupView| self.audit.is_whole(group) || planted(Bug::WholeTooEarly);
-        let groups: Vec<GroupId> = owed
-            .filter(|(id, group)| !self.audit.told.contains(id) && whole(group))
-            .map(|(&id, _)| id)
-            .collect();
-        if groups.is_empty() {
-            return;
-        }
-        self.audit.told.extend(groups.iter().copied());
+        self.audit.untold.retain(|group| !groups.contains(group));
         let (family, epoch, view) = (self.family, self.epoch, ctx.view.version);
         ctx.notice(Notice::GroupsWhole { family, epoch, view, groups });
     }

@@ -1,11 +1,13 @@
 //! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
-//! Promises: nothing is moved in families that waste little, or while clients ask and there is space enough; victims wait for the checkpoint that deletes them
-//! before many more are emptied; a full pool is worth more work than one with space.
+//! Promises: nothing is moved in families that waste little, or while clients ask and there is space enough; victims
+//! wait for the checkpoint that deletes them before many more are emptied; a full pool is worth more work than one
+//! with space.
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
 use super::moves::Job;
 use crate::buffer::BLOCK;
 use crate::context::Context;
+use crate::egroup::place::UnitsMax;
 use crate::identity::{EgroupId, Time};
 use crate::limits::EGROUP_UNITS;
 use crate::volume::Volume;
@@ -39,8 +41,8 @@ pub(crate) struct Compaction {
     /// Emptied egroups that the next checkpoint will find dead.
     pub(super) emptied: BTreeSet<EgroupId>,
     avoid: BTreeMap<EgroupId, Time>,
-    /// Live units of one job at most: made smaller when a pool in pieces has no room for what was gathered.
-    units_max: Option<usize>,
+    /// Live units of one job.
+    pub(super) units_max: UnitsMax,
     /// Nothing begins before this.
     not_before: Time,
     /// There may be more to do then.
@@ -69,13 +71,8 @@ impl Compaction {
     /// No group had room for an egroup of so many units: less is tried, and not at once. Writing it again and again would
     /// only wear the drives that do have room.
     pub fn found_no_room(&mut self, units: usize, now: Time) {
-        self.units_max = Some((units / 4).max(1));
+        self.units_max.refused(units, 1);
         self.not_before = now.after(AVOID_US / 10);
-    }
-
-    /// What fits once may fit larger the next time.
-    pub fn found_room(&mut self) {
-        self.units_max = self.units_max.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
     }
 
     fn is_busy_with(&self, egroup: EgroupId) -> bool {
@@ -158,7 +155,6 @@ impl Volume {
     fn choose_victims(&self, percent: u32) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
-        let units_max = self.compaction.units_max.unwrap_or(EGROUP_UNITS);
         let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
         let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
         for egroup in small.chain(self.map.directory.least_live(percent)) {
@@ -175,7 +171,7 @@ impl Volume {
                 continue;
             }
             live += entry.live as usize;
-            if live > units_max || victims.len() == VICTIMS_MAX {
+            if live > self.compaction.units_max.get() || victims.len() == VICTIMS_MAX {
                 break;
             }
             victims.push_back(egroup);

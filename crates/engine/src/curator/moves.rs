@@ -270,7 +270,7 @@ impl Volume {
         let mut job = self.compaction.jobs.remove(&number).expect("a placed egroup has its compaction");
         assert_eq!(job.step, Step::Placing, "an egroup is placed once");
         assert_eq!(named.units as usize, job.moves.len(), "each unit has a block that moved");
-        self.compaction.found_room();
+        self.compaction.units_max.fitted();
         job.named = Some(named);
         job.step = Step::Checking;
         self.name_moves(number, job, ctx);

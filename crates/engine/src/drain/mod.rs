@@ -1,10 +1,11 @@
 //! The drain: moves acknowledged data from the log to egroups.
 //! Promises: in sweeps over the address space, each up to the newest record of its beginning, so that neighbours end
-//! up as neighbours and nothing old is left behind; one egroup is begun in a step; data leaves the overlay only under a durable map record; data written meanwhile stays.
+//! up as neighbours and nothing old is left behind; one egroup is begun in a step; data leaves the overlay only
+//! under a durable map record; data written meanwhile stays.
 //! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
 
 use crate::context::Context;
-use crate::egroup::place::{Intent, Units};
+use crate::egroup::place::{Intent, Units, UnitsMax};
 use crate::formats::record::Edit;
 use crate::identity::{Block, Seq, Time};
 use crate::limits::{EGROUP_UNITS, Limits};
@@ -12,14 +13,17 @@ use crate::log::overlay::{Content, Dirty, Overlay};
 use crate::message::Class;
 use crate::volume::{Volume, bypass::add_block};
 
+/// Smaller egroups than this would use up the tables of drives.
+const UNITS_LEAST: usize = 8;
+
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     /// Egroups being placed.
     placing: usize,
     /// Since when the oldest dirty record is known.
     oldest: Option<(Seq, Time)>,
-    /// Units of the next egroups at most: made smaller when a pool in pieces has no room for whole ones.
-    units_max: Option<usize>,
+    /// Of the next egroups.
+    units_max: UnitsMax,
     /// After a refusal, client data is left alone until then.
     blocked_until: Time,
     sweep: Option<Sweep>,
@@ -39,8 +43,7 @@ struct Sweep {
 impl Drain {
     pub fn on_placed(&mut self) {
         self.placing -= 1;
-        // What fits once may fit larger the next time.
-        self.units_max = self.units_max.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
+        self.units_max.fitted();
     }
 
     pub fn wake_at(&self, overlay: &Overlay, limits: &Limits) -> Option<Time> {
@@ -83,9 +86,8 @@ impl Volume {
         if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
-        let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);
         let dirty = if self.placing.may_try_data(ctx.now) {
-            let dirty = self.sweep(most as u64);
+            let dirty = self.sweep(self.drain.units_max.get() as u64);
             self.drain.more = !dirty.is_empty();
             dirty
         } else {
@@ -178,8 +180,7 @@ impl Volume {
     pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, ctx: &Context) {
         self.drain.placing -= 1;
         self.drain.blocked_until = ctx.now.after(200_000);
-        let most = self.drain.units_max.unwrap_or(EGROUP_UNITS);
-        self.drain.units_max = Some((most / 4).max(8));
+        self.drain.units_max.refused(self.drain.units_max.get(), UNITS_LEAST);
         for edit in edits {
             self.overlay.unmark(edit.block, edit.count, edit.covers);
         }

@@ -40,6 +40,26 @@ impl Units {
     }
 }
 
+/// Units that an egroup may have: fewer than most when a pool in pieces had no room for more.
+#[derive(Debug, Default)]
+pub(crate) struct UnitsMax(Option<usize>);
+
+impl UnitsMax {
+    pub fn get(&self) -> usize {
+        self.0.unwrap_or(EGROUP_UNITS)
+    }
+
+    /// No group had room for so many; `least` are always tried.
+    pub fn refused(&mut self, units: usize, least: usize) {
+        self.0 = Some((units / 4).max(least));
+    }
+
+    /// What fits once may fit larger the next time.
+    pub fn fitted(&mut self) {
+        self.0 = self.0.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
+    }
+}
+
 /// What an egroup is for, and what is done when it is placed.
 #[derive(Debug)]
 pub(crate) enum Intent {

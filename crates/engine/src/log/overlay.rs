@@ -229,8 +229,8 @@ impl Overlay {
         self.records.last_key_value().map(|(seq, _)| *seq)
     }
 
-    /// The drain has this in hand now: neither `take_oldest` nor `take_from` gives it again. Parts that have been overwritten
-    /// or let go since are not touched.
+    /// The drain has this in hand now: neither `take_oldest` nor `take_from` gives it again. Parts that have been
+    /// overwritten or let go since are not touched.
     pub fn mark_draining(&mut self, block: Block, count: u64, seq: Seq) {
         self.set_mark(block, count, seq, true);
     }

@@ -106,6 +106,7 @@ impl Volume {
             pressed: Seq(0),
             view_version: ctx.view.version,
         };
+        volume.on_view(ctx);
         volume.begin_opening(ctx);
         volume
     }
