@@ -2,7 +2,7 @@
 
 use super::{Control, Serving, SharedControl, Standing};
 use crate::config::{DriveRecordState, SegmentRecord};
-use crate::shard_loop::Mail;
+use crate::shard_loop::{Mail, News};
 use tokio::sync::mpsc::UnboundedReceiver;
 use weft_engine::interface::{Damage, Notice, Order, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
@@ -11,15 +11,31 @@ use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 const DAMAGE_LINES_MAX: usize = 100;
 
 /// Handles notices as they come, until the shards are gone.
-pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(ShardId, Notice)>) {
-    while let Some((shard, notice)) = notices.recv().await {
+pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(ShardId, News)>) {
+    while let Some((shard, news)) = notices.recv().await {
         let mut control = control.lock();
-        control.on_notice(shard, notice);
+        control.on_news(shard, news);
         control.changed.notify_waiters();
     }
 }
 
 impl Control {
+    fn on_news(&mut self, shard: ShardId, news: News) {
+        match news {
+            News::Engine(notice) => self.on_notice(shard, notice),
+            News::PeerLost { shard: other, why } => {
+                tracing::warn!(%shard, %other, ?why, "a shard of another node does not answer");
+            }
+            News::PeerBack { shard: other } => {
+                tracing::info!(%shard, %other, "a shard of another node answers again");
+            }
+            News::DriveHangs { drive } => {
+                tracing::warn!(%drive, "a drive hangs: what was asked of it is not done in time");
+            }
+            News::DriveAnswers { drive } => tracing::info!(%drive, "a drive answers again"),
+        }
+    }
+
     fn on_notice(&mut self, shard: ShardId, notice: Notice) {
         match notice {
             Notice::DriveReady { drive } => self.on_drive_ready(drive),

@@ -142,7 +142,8 @@ async fn serve(
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io_error("serve the API"))?;
     let address = listener.local_addr().map_err(io_error("serve the API"))?;
     let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
-    let shards = Shards::start(settings.shards, 0, 0, &to_control).map_err(io_error("start a shard"))?;
+    let shards =
+        Shards::start(settings.shards, 0, 0, None, &to_control).map_err(io_error("start a shard"))?;
     let control = assemble(&settings, &dir, store, config, &plan, &shards);
     tokio::spawn(notices::listen(control.clone(), news));
     let api = tokio::spawn(axum::serve(listener, server::router(control.clone())).into_future());

@@ -6,6 +6,7 @@ mod arena;
 mod drive_io;
 mod engine_counters;
 mod mailbox;
+mod news;
 mod peer;
 mod ring;
 mod sending;
@@ -15,6 +16,7 @@ mod tickets;
 mod worker;
 
 pub use mailbox::{Answer, Mail, Mailbox};
+pub use news::{News, PeerTrouble};
 #[cfg_attr(not(test), expect(unused_imports, reason = "for the control plane of a cluster"))]
 pub use peer::PeerListener;
 pub use statistics::ShardStatistics;
@@ -22,12 +24,12 @@ pub use statistics::ShardStatistics;
 pub use worker::Route;
 pub use worker::owner_of;
 
+use crate::config::cluster::Deadline;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use weft_engine::ShardId;
-use weft_engine::interface::Notice;
 use worker::{Setup, Worker};
 
 /// The exit code of a process whose engine failed one of its own assertions.
@@ -40,13 +42,15 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone); what
-    /// they notice goes to `notices`.
+    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone). They
+    /// answer requests until `deadline` has passed, and again when it moves on (None: always). What they notice goes to
+    /// `notices`.
     pub fn start(
         count: u32,
         base: u32,
         cluster: u64,
-        notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+        deadline: Option<Deadline>,
+        notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     ) -> io::Result<Self> {
         assert!(count > 0, "a node has at least one shard");
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -59,6 +63,7 @@ impl Shards {
                 shard: mailbox.shard(),
                 seed: rand::random(),
                 cluster,
+                deadline: deadline.clone(),
                 base,
                 mailbox: Arc::clone(mailbox),
                 neighbours: mailboxes.clone(),

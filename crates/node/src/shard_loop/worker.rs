@@ -13,17 +13,19 @@ pub use routes::Route;
 use super::arena::Arena;
 use super::drive_io::DriveTable;
 use super::mailbox::{Mail, Mailbox};
+use super::news::News;
 use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, ShardStatistics};
 use super::tickets::{Origin, Tickets};
+use crate::config::cluster::Deadline;
 use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use weft_engine::interface::{Input, Notice, Outputs, Reply, RequestError};
+use weft_engine::interface::{Input, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
 use weft_frontends::nbd::{Event, Handle};
@@ -56,12 +58,14 @@ pub struct Setup {
     pub shard: ShardId,
     pub seed: u64,
     pub cluster: u64,
+    /// Of the node's lease, if it has one.
+    pub deadline: Option<Deadline>,
     /// The number of the first shard of this node.
     pub base: u32,
     pub mailbox: Arc<Mailbox>,
     /// The mailboxes of all shards of this node, in the order of their numbers.
     pub neighbours: Vec<Arc<Mailbox>>,
-    pub notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+    pub notices: tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     /// Whether a second core exists, so that looking for completions takes nothing from others.
     pub may_spin: bool,
 }
@@ -69,6 +73,9 @@ pub struct Setup {
 pub struct Worker {
     id: ShardId,
     began: Instant,
+    deadline: Option<Deadline>,
+    /// The deadline has passed, as seen in this turn.
+    lease_is_over: bool,
     shard: Shard,
     ring: Ring,
     reads: Arc<Arena>,
@@ -82,7 +89,7 @@ pub struct Worker {
     peers: Peers,
     routes: Routes,
     forwards: Forwards,
-    notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+    notices: tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     families: BTreeMap<FamilyId, FamilyStatistics>,
     /// For the engine, in the order in which it came.
     inputs: VecDeque<Input>,
@@ -134,6 +141,8 @@ impl Worker {
         Ok(Self {
             id: setup.shard,
             began: Instant::now(),
+            deadline: setup.deadline,
+            lease_is_over: false,
             shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: Limits::default() }),
             ring,
             reads: Arc::new(reads),
@@ -180,6 +189,7 @@ impl Worker {
         loop {
             self.statistics.turns += 1;
             let now = self.now();
+            self.look_at_lease();
             self.ring.completions(&mut completions);
             for (tag, result) in completions.drain(..) {
                 self.on_completed(tag, result);
@@ -246,7 +256,12 @@ impl Worker {
         }
         self.outputs.operations = operations;
         let mut replies = std::mem::take(&mut self.outputs.replies);
+        if !replies.is_empty() {
+            // Not before now: the thread may have stood still since the turn began.
+            self.look_at_lease();
+        }
         for (ticket, reply) in replies.drain(..) {
+            let reply = if self.lease_is_over { Reply::Error(RequestError::NotServed) } else { reply };
             self.on_reply(now, ticket, reply);
         }
         self.outputs.replies = replies;
@@ -262,7 +277,31 @@ impl Worker {
         self.outputs.messages = messages;
         for notice in self.outputs.notices.drain(..) {
             // The control plane is gone only when the node ends.
-            let _ = self.notices.send((self.id, notice));
+            let _ = self.notices.send((self.id, News::Engine(notice)));
+        }
+    }
+
+    fn tell(&self, news: News) {
+        let _ = self.notices.send((self.id, news));
+    }
+
+    /// Behind the deadline somebody else may serve what this shard does. Writes are fenced by their members, reads by
+    /// nothing else (I2), so no answer of the engine is given any more. To look once for all answers that are handed on
+    /// together is enough: what was read before the deadline was true while its request was open, whenever the answer
+    /// arrives. Whoever asked asks again, and gets an answer from here if the lease was only late.
+    fn look_at_lease(&mut self) {
+        let Some(deadline) = &self.deadline else { return };
+        let is_over = deadline.has_passed();
+        if is_over != self.lease_is_over {
+            self.lease_is_over = is_over;
+            if is_over {
+                tracing::warn!(
+                    shard = self.id.0,
+                    "the node's lease was not renewed in time: nothing is served"
+                );
+            } else {
+                tracing::info!(shard = self.id.0, "the node's lease is renewed: requests are answered again");
+            }
         }
     }
 
@@ -398,7 +437,7 @@ impl Worker {
                     self.end_sockets(Socket::finish);
                 }
             }
-            Mail::Peers(addresses) => self.peers.set_addresses(addresses),
+            Mail::Peers(addresses) => self.peers.set_addresses(now, addresses),
             Mail::Routes(table) => self.on_routes(now, table),
             Mail::PeerConnection { socket, hello } => {
                 if !self.stopping {
