@@ -5,6 +5,7 @@
 mod arena;
 mod drive_io;
 mod engine_counters;
+mod hangs;
 mod mailbox;
 mod news;
 mod peer;
@@ -14,6 +15,9 @@ mod socket;
 mod statistics;
 mod tickets;
 mod worker;
+
+#[cfg(test)]
+mod tests;
 
 pub use mailbox::{Answer, Mail, Mailbox};
 pub use news::{News, PeerTrouble};

@@ -192,7 +192,7 @@ impl Worker {
             self.look_at_lease();
             self.ring.completions(&mut completions);
             for (tag, result) in completions.drain(..) {
-                self.on_completed(tag, result);
+                self.on_completed(now, tag, result);
             }
             self.mailbox.take(&mut mail);
             for mail in mail.drain(..) {
@@ -250,7 +250,7 @@ impl Worker {
             operations.clear();
         }
         for operation in operations.drain(..) {
-            if let Some(input) = self.drives.start(operation, &self.reads, &mut self.ring) {
+            if let Some(input) = self.drives.start(now, operation, &self.reads, &mut self.ring) {
                 self.inputs.push_back(input);
             }
         }
@@ -385,12 +385,12 @@ impl Worker {
         self.peers.send(&mut self.ring) || !self.touched.is_empty()
     }
 
-    fn on_completed(&mut self, tag: u64, result: i32) {
+    fn on_completed(&mut self, now: Time, tag: u64, result: i32) {
         let index = tag as u32;
         match tag & TAG_MASK {
             TAG_BELL => self.bell_armed = false,
             TAG_DRIVE => {
-                if let Some(input) = self.drives.on_completed(index, result, &mut self.ring) {
+                if let Some(input) = self.drives.on_completed(now, index, result, &mut self.ring) {
                     self.inputs.push_back(input);
                 }
             }
@@ -518,6 +518,10 @@ impl Worker {
             self.retry(now);
         }
         self.peers.on_time(now);
+        let (notices, id) = (&self.notices, self.id);
+        self.drives.on_time(now, |news| {
+            let _ = notices.send((id, news));
+        });
         if self.look_at_negotiations <= now {
             self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
             self.end_sockets(|socket| {

@@ -7,7 +7,7 @@
 //!
 //! Promises: nothing here waits; what cannot be sent (nobody there, too much queued) is dropped and counted, as a network
 //! would, except requests of clients, whose asker is told; of two connections for the same thing, the newer one counts,
-//! and nothing of the older one is heard any more; a shard that does not answer is told of within [`detection`]'s times.
+//! and nothing of the older one is heard any more; a shard that does not answer is told of within the times of `weft_engine::cluster::detection`.
 //! Leaves to others: bytes and memory of one connection (`link`), who may connect (`listener`), repeating what was
 //! lost (the engine, and `worker/forward`).
 
@@ -32,8 +32,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use watch::{Standing, Verdict, Watches};
-#[cfg(doc)]
-use weft_engine::cluster::detection;
 use weft_engine::formats::wire::{self, Hello, Lane, Packet, lane_of};
 use weft_engine::interface::{Reply, Request, RequestError};
 use weft_engine::message::Message;

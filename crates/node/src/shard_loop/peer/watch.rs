@@ -172,3 +172,106 @@ impl Watch {
         is_due && (self.pinged == Time(0) || now.since(self.pinged) >= spacing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: ShardId = ShardId(64);
+
+    /// Looks every few milliseconds, and answers nothing. Gives when it was lost and why, and how often it was asked.
+    fn look_until_lost(watches: &mut Watches, from: Time, standing: Standing) -> (Time, PeerTrouble, usize) {
+        let (mut now, mut pings) = (from, 0);
+        loop {
+            for (shard, verdict) in look(watches, now, standing) {
+                assert_eq!(shard, OTHER);
+                match verdict {
+                    Verdict::Lost(why) => return (now, why, pings),
+                    Verdict::Ping => pings += 1,
+                    Verdict::Dial => assert_eq!(standing, Standing::None),
+                }
+            }
+            now = now.after(5_000);
+            assert!(now.since(from) < 10_000_000, "it is lost in the end");
+        }
+    }
+
+    fn look(watches: &mut Watches, now: Time, standing: Standing) -> Vec<(ShardId, Verdict)> {
+        let mut verdicts = Vec::new();
+        watches.look(now, |_| standing, &mut verdicts);
+        verdicts
+    }
+
+    fn reached(now: Time) -> Watches {
+        let mut watches = Watches::default();
+        watches.begin(now, OTHER);
+        assert_eq!(look(&mut watches, now, Standing::Stands), [(OTHER, Verdict::Ping)], "asked at once");
+        assert!(!watches.hear(now, OTHER), "it was not lost");
+        watches
+    }
+
+    #[test]
+    fn silence_and_closed_connections_are_told_apart_and_each_has_its_time() {
+        let began = Time(77_000_000);
+        let mut silent = reached(began);
+        let (at, why, pings) = look_until_lost(&mut silent, began, Standing::Stands);
+        assert_eq!((why, pings), (PeerTrouble::Silent, 3), "it was asked before it was judged");
+        assert!((SILENT_US..SILENT_US + LOOK_US + 5_000).contains(&at.since(began)), "{at:?}");
+        let mut gone = reached(began);
+        gone.fail(began, OTHER);
+        let (at, why, _) = look_until_lost(&mut gone, began, Standing::None);
+        assert_eq!(why, PeerTrouble::Gone);
+        assert!((CRASHED_US..CRASHED_US + 50_000).contains(&at.since(began)), "{at:?}");
+        let mut refused = Watches::default();
+        refused.begin(began, OTHER);
+        refused.fail(began, OTHER);
+        let (at, why, _) = look_until_lost(&mut refused, began, Standing::None);
+        assert_eq!(why, PeerTrouble::NeverReached);
+        assert!(at.since(began) < CRASHED_US + 50_000, "{at:?}");
+        let mut nothing = Watches::default();
+        nothing.begin(began, OTHER);
+        let (at, why, _) = look_until_lost(&mut nothing, began, Standing::Making);
+        assert_eq!(why, PeerTrouble::NeverReached);
+        assert!(at.since(began) >= SILENT_US, "{at:?}");
+    }
+
+    #[test]
+    fn a_connection_that_stands_again_in_time_is_not_lost_and_nothing_is_told_twice() {
+        let began = Time(5_000_000);
+        let mut watches = reached(began);
+        watches.fail(began, OTHER);
+        assert!(look(&mut watches, began, Standing::None).contains(&(OTHER, Verdict::Dial)));
+        // Made again, and slow to answer.
+        let later = began.after(CRASHED_US + 10_000);
+        assert_eq!(look(&mut watches, later, Standing::Stands), [(OTHER, Verdict::Ping)]);
+        watches.hear(later, OTHER);
+        let (lost, _, _) = look_until_lost(&mut watches, later, Standing::Stands);
+        let mut now = lost;
+        for _ in 0..100 {
+            now = now.after(LOOK_US);
+            watches.fail(now, OTHER);
+            let verdicts = look(&mut watches, now, Standing::None);
+            assert_eq!(verdicts, [(OTHER, Verdict::Dial)], "tried again and again, and told once");
+        }
+        assert_eq!(watches.counts(), (0, 1));
+        assert!(watches.hear(now, OTHER), "it is back");
+        assert!(!watches.hear(now, OTHER), "that is told once");
+        assert_eq!(watches.counts(), (1, 0));
+        watches.forget(OTHER);
+        assert_eq!(watches.look_at(), None, "nobody is left to look at");
+    }
+
+    #[test]
+    fn whoever_slept_takes_nobody_for_lost_because_of_it() {
+        let began = Time(5_000_000);
+        let mut watches = reached(began);
+        // Everything stood still for a minute, in the middle of a silence and of a failure.
+        look(&mut watches, began.after(LOOK_US), Standing::Stands);
+        watches.fail(began.after(LOOK_US), OTHER);
+        let awake = began.after(60_000_000);
+        let verdicts = look(&mut watches, awake, Standing::None);
+        assert_eq!(verdicts, [(OTHER, Verdict::Dial)]);
+        let (at, _, _) = look_until_lost(&mut watches, awake, Standing::Stands);
+        assert!(at.since(awake) >= SILENT_US, "the silence counts from here: {at:?}");
+    }
+}
