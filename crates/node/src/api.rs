@@ -239,6 +239,9 @@ pub struct PeerStatsView {
     pub dials: u64,
     pub reconnects: u64,
     pub accepted: u64,
+    /// Shards of other nodes that answer now, and those that are taken for lost.
+    pub answering: u64,
+    pub lost: u64,
     /// Messages that could not be sent. They are asked again.
     pub dropped: u64,
     /// By lane: `log`, `bulk` and `client`.

@@ -56,14 +56,15 @@ pub struct Member {
     announcing: life::Announcing,
     /// What the store holds, as far as is known here.
     mirror: Arc<ClusterConfig>,
-    /// Shards of other nodes that cannot be reached from here, and why.
-    unreachable: BTreeMap<ShardId, String>,
+    /// Shards of other nodes that cannot be reached from here: by which shards, and why.
+    unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
     /// Drives of this node that have not answered for long.
     hanging: BTreeSet<DriveId>,
     /// What the shards were told last.
     view: View,
     peers: BTreeMap<ShardId, SocketAddr>,
-    routes: BTreeMap<FamilyId, Route>,
+    /// None: nothing yet. Being told that there are none makes them wait for some.
+    routes: Option<BTreeMap<FamilyId, Route>>,
     served: BTreeMap<FamilyId, Served>,
     /// What owners here have found about groups with former members.
     whole: BTreeMap<FamilyId, audits::Told>,

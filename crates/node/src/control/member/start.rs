@@ -100,7 +100,7 @@ pub fn run(
             hanging: BTreeSet::new(),
             view: View::default(),
             peers: BTreeMap::new(),
-            routes: BTreeMap::new(),
+            routes: None,
             served: BTreeMap::new(),
             whole: BTreeMap::new(),
             repair: None,

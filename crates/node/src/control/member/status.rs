@@ -126,7 +126,8 @@ impl Member {
                 lines.push(format!("node {number} ({name}) is being emptied"));
             }
         }
-        for (shard, why) in &self.unreachable {
+        for (shard, lost) in &self.unreachable {
+            let why = lost.values().next().map_or("", String::as_str);
             lines.push(format!("node {} cannot be reached from here: {why}", node_of(*shard)));
         }
         for drive in drives.iter().filter(|drive| !up.contains(&drive.drive)) {
