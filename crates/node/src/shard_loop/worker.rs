@@ -141,8 +141,9 @@ impl Worker {
         Ok(Self {
             id: setup.shard,
             began: Instant::now(),
+            // A member begins without a lease; that it has none yet is no news.
+            lease_is_over: setup.deadline.as_ref().is_some_and(Deadline::has_passed),
             deadline: setup.deadline,
-            lease_is_over: false,
             shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: Limits::default() }),
             ring,
             reads: Arc::new(reads),
