@@ -169,6 +169,11 @@ pub fn earlier(wish: Option<Time>, at: Time) -> Option<Time> {
 }
 
 pub fn is_up(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_some_and(|drive| drive.state.is_up())
+}
+
+/// Whether new things may go there: it is up, and not about to be emptied.
+pub fn is_open(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_some_and(|drive| drive.state == DriveState::Up)
 }
 
@@ -254,6 +259,10 @@ impl Context<'_> {
 
     pub fn is_up(&self, drive: DriveId) -> bool {
         is_up(self.view, drive)
+    }
+
+    pub fn is_open(&self, drive: DriveId) -> bool {
+        is_open(self.view, drive)
     }
 
     /// Whether this shard keeps the drive itself.

@@ -285,10 +285,24 @@ pub struct DriveView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriveState {
     Up,
+    /// Works like one that is up, but is to be emptied: nothing new goes there.
+    Draining,
     /// Not answering now; its data is expected back.
     Down,
     /// Its data is gone for good.
     Lost,
+}
+
+impl DriveState {
+    /// It can be asked.
+    pub fn is_up(self) -> bool {
+        matches!(self, DriveState::Up | DriveState::Draining)
+    }
+
+    /// It belongs to the pool for the time to come, though it may be away at the moment.
+    pub fn stays(self) -> bool {
+        matches!(self, DriveState::Up | DriveState::Down)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

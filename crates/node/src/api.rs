@@ -15,8 +15,24 @@
 //! | `DELETE /v1/vdisks/NAME/attach` | | [`DoneView`] |
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
+//! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
+//! | `GET /v1/nodes` | | list of [`NodeView`] |
+//! | `POST /v1/nodes/NODE/drain` | [`Drain`] | [`NodeView`] |
+//! | `DELETE /v1/nodes/NODE?force=true` | | [`DoneView`] |
+//! | `GET /v1/drives` | | list of [`ClusterDriveView`] |
+//! | `POST /v1/drives` | [`AddDrives`] | 201 list of [`ClusterDriveView`] |
+//! | `POST /v1/drives/DRIVE/drain` | [`Drain`] | [`ClusterDriveView`] |
+//! | `DELETE /v1/drives/DRIVE?lost=true` | | [`DoneView`] |
+//! | `GET /v1/groups` | | list of [`GroupPlaceView`] |
+//! | `POST /v1/vdisks/NAME/move` | [`MoveVdisk`] | [`VdiskView`] |
 //! | `GET /healthz`, `GET /readyz` | | 200 `ok`, or 503 and why |
 //! | `GET /metrics` | | Prometheus text |
+
+mod cluster;
+
+pub use cluster::{
+    AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
+};
 
 use serde::{Deserialize, Serialize};
 

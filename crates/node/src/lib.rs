@@ -7,6 +7,7 @@ mod attach;
 pub mod config;
 mod control;
 mod drives;
+pub mod join;
 pub mod offline;
 mod shard_loop;
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Once, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use support::{Node, PATIENCE, Scratch, step, tool, try_tool, wait_until};
 
@@ -19,6 +19,29 @@ fn can_attach() -> bool {
 
 /// The tools of btrfs look at every loop device of the machine, and stumble over one whose node was killed.
 static DEAD_DEVICES: RwLock<()> = RwLock::new(());
+
+/// A test run that was killed leaves mounts of nodes that are gone. The tools of btrfs stumble over them, whoever they
+/// belong to, so those of runs that certainly ended go first.
+fn sweep_after_killed_runs() {
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(|| {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        // The newest first: a file system lies above the file of its device.
+        for at in places.filter(|at| is_of_a_dead_run(at)).collect::<Vec<_>>().into_iter().rev() {
+            println!("a killed run left {at}");
+            support::detach_loop_devices(at);
+            let _ = try_tool(&["umount", "--lazy", at]);
+        }
+    });
+}
+
+/// Whether a path is in the scratch directory (`attach-KIND-PROCESS-NUMBER`) of a process that does not exist.
+fn is_of_a_dead_run(path: &str) -> bool {
+    let mut parts = path.split('/').filter(|part| part.starts_with("attach-"));
+    let process = parts.next().and_then(|scratch| scratch.split('-').nth(2)?.parse::<u32>().ok());
+    process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+}
 
 /// A mount that goes away with the test.
 struct Mounted {
@@ -91,6 +114,7 @@ fn a_file_system_lives_on_a_vdisk(kind: &str) {
     if !can_attach() {
         return;
     }
+    sweep_after_killed_runs();
     let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new(&format!("attach-{kind}"));
     let dir = scratch.file("node");
@@ -158,6 +182,7 @@ fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
     if !can_attach() {
         return;
     }
+    sweep_after_killed_runs();
     let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-kill");
     let dir = scratch.file("node");

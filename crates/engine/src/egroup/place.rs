@@ -278,8 +278,8 @@ impl Volume {
         self.placing.jobs.insert(number, job);
     }
 
-    /// A group of the family's factor that was not tried yet: members all up before some, the first member own
-    /// before others', then by a draw weighted with free space.
+    /// A group of the family's factor that was not tried yet: members all up before some, without a drive that is to
+    /// be emptied before with, the first member own before others', then by a draw weighted with free space.
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
@@ -296,7 +296,9 @@ impl Volume {
             // Two draws weighted by free space and the better one taken would herd; one draw spreads.
             let weight = free.unwrap_or(1 << 30) / BLOCK as u64 + 1;
             let drawn = ctx.draw.below(weight);
-            let rank = up as u32 * 2 + u32::from(own);
+            let stays =
+                members.members.iter().filter(|&&drive| ctx.is_up(drive)).all(|&drive| ctx.is_open(drive));
+            let rank = up as u32 * 4 + u32::from(stays) * 2 + u32::from(own);
             if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
                 best = Some((rank, drawn, group));
             }

@@ -3,10 +3,10 @@
 //! become durable in the order of their numbers (I3).
 //! Leaves to others: what a durable record means (`volume`), reading the log after a takeover (`log/recover.rs`).
 
-use crate::context::{Context, Purpose};
+use crate::context::{Context, Purpose, is_open};
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
-use crate::interface::{DriveState, Notice, Segment, View};
+use crate::interface::{Notice, Segment, View};
 use crate::message::{Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,13 +53,21 @@ pub struct Appender {
     /// Records up to here are not needed any more.
     pub trim: Seq,
     /// A new list of segments that the config store has not confirmed yet.
-    changing: Option<Vec<Segment>>,
+    changing: Option<Change>,
     /// Bytes appended since the last checkpoint.
     pub bytes_since_checkpoint: u64,
     /// A member has forgotten records up to here that it had confirmed: they have fewer copies than they should.
     forgotten: Seq,
     /// When a member that has no room was last asked whether it has some again.
     room_asked: Time,
+}
+
+/// A wish for other segments.
+#[derive(Debug)]
+struct Change {
+    segments: Vec<Segment>,
+    /// The last of them is new; otherwise only old ones are left out.
+    begins: bool,
 }
 
 /// What became of an attempt to change the segments.
@@ -285,7 +293,7 @@ impl Appender {
         }
     }
 
-    /// Whether all members are up and as many as they could be.
+    /// Whether members should be others: some are not up, they could be more, or one that is to be emptied could go.
     pub fn wants_other_members(&self, ctx: &Context) -> bool {
         if self.changing.is_some() {
             return false;
@@ -294,17 +302,38 @@ impl Appender {
             return true;
         }
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
-        if !now.is_empty() && now.iter().all(|&drive| ctx.is_up(drive)) && now.len() >= self.factor as usize {
+        if now.len() >= self.factor.max(1) as usize && now.iter().all(|&drive| ctx.is_open(drive)) {
             return false;
         }
         let wanted = self.choose_members(ctx);
+        let leaving = |members: &[DriveId]| members.iter().filter(|&&drive| !ctx.is_open(drive)).count();
         !wanted.is_empty()
-            && (now.is_empty() || wanted.len() > now.len() || now.iter().any(|&drive| !ctx.is_up(drive)))
+            && (now.is_empty()
+                || wanted.len() > now.len()
+                || now.iter().any(|&drive| !ctx.is_up(drive))
+                || leaving(&wanted) < leaving(&now))
     }
 
     /// Members that are up stay; then own drives, then others, never two of one fault domain while others exist.
+    /// Drives that are to be emptied are left out where that costs neither a copy nor a fault domain: a domain that
+    /// is away at the moment is waited for.
     pub fn choose_members(&self, ctx: &Context) -> Vec<DriveId> {
-        let mut chosen: Vec<DriveId> = Vec::new();
+        let candidates = self.candidates(ctx);
+        let best = self.choose(&candidates, ctx);
+        if best.iter().all(|&drive| ctx.is_open(drive)) {
+            return best;
+        }
+        let open: Vec<DriveId> = candidates.into_iter().filter(|&drive| ctx.is_open(drive)).collect();
+        let without = self.choose(&open, ctx);
+        let staying = ctx.view.drives.iter().filter(|(_, view)| view.state.stays()).map(|(&drive, _)| drive);
+        let wide_enough = domains(ctx.view, best.iter().copied()).min(domains(ctx.view, staying));
+        let costs_nothing =
+            without.len() == best.len() && domains(ctx.view, without.iter().copied()) >= wide_enough;
+        if costs_nothing { without } else { best }
+    }
+
+    /// Drives that are up, those to be taken first in front; some twice.
+    fn candidates(&self, ctx: &Context) -> Vec<DriveId> {
         let mut candidates: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         if candidates.is_empty() {
             candidates
@@ -316,10 +345,17 @@ impl Appender {
         let turned = || up.iter().cycle().skip(turn).take(up.len()).copied();
         candidates.extend(turned().filter(|&drive| ctx.is_own(drive)));
         candidates.extend(turned());
+        candidates.retain(|&drive| ctx.is_up(drive));
+        candidates
+    }
+
+    /// As many of them as there should be copies; apart if possible, and rather those that stay.
+    fn choose(&self, candidates: &[DriveId], ctx: &Context) -> Vec<DriveId> {
+        let mut chosen: Vec<DriveId> = Vec::new();
         let domain = |drive: &DriveId| ctx.view.drives.get(drive).map(|view| view.domain);
-        for distinct in [true, false] {
-            for drive in &candidates {
-                let fits = ctx.is_up(*drive) && !chosen.contains(drive);
+        for (distinct, staying) in [(true, true), (true, false), (false, true), (false, false)] {
+            for drive in candidates {
+                let fits = !chosen.contains(drive) && (ctx.is_open(*drive) || !staying);
                 let apart = !chosen.iter().any(|other| domain(other) == domain(drive));
                 if fits && (apart || !distinct) && chosen.len() < self.factor as usize {
                     chosen.push(*drive);
@@ -349,18 +385,34 @@ impl Appender {
             segments.pop();
         }
         segments.push(Segment { first, epoch: self.epoch, members });
-        while segments.len() > 1 && segments[1].first <= self.trim.next() {
-            segments.remove(0);
-        }
+        segments.drain(..trimmed(&segments, self.trim));
+        self.ask_for_change(Change { segments, begins: true }, ctx);
+    }
+
+    /// Whether the config record still names drives that are gone or shall go, in segments that nobody needs any more.
+    pub fn names_leaving_drives(&self, view: &View) -> bool {
+        let stays = |drive: &DriveId| view.drives.get(drive).is_some_and(|view| view.state.stays());
+        let unneeded = &self.segments[..trimmed(&self.segments, self.trim)];
+        self.changing.is_none() && unneeded.iter().any(|segment| !segment.members.iter().all(stays))
+    }
+
+    /// Leaves segments out whose records are all trimmed.
+    pub fn forget_trimmed(&mut self, ctx: &mut Context) {
+        assert!(self.changing.is_none(), "one change at a time");
+        let segments = self.segments[trimmed(&self.segments, self.trim)..].to_vec();
+        self.ask_for_change(Change { segments, begins: false }, ctx);
+    }
+
+    fn ask_for_change(&mut self, change: Change, ctx: &mut Context) {
         self.version += 1;
         ctx.counters.segments_changed += 1;
         ctx.notice(Notice::ChangeSegments {
             family: self.family,
             epoch: self.epoch,
             version: self.version,
-            segments: segments.clone(),
+            segments: change.segments.clone(),
         });
-        self.changing = Some(segments);
+        self.changing = Some(change);
     }
 
     pub fn on_changed(&mut self, version: u64, taken: bool, rooms: &BTreeMap<DriveId, u64>) -> Changed {
@@ -370,7 +422,11 @@ impl Appender {
         if !taken {
             return Changed::Refused;
         }
-        self.segments = self.changing.take().expect("a change is under way");
+        let change = self.changing.take().expect("a change is under way");
+        self.segments = change.segments;
+        if !change.begins {
+            return Changed::Taken;
+        }
         let first = self.segments.last().expect("a log has a segment").first;
         let before = std::mem::take(&mut self.members);
         for &drive in &self.segments.last().expect("a log has a segment").members {
@@ -394,9 +450,10 @@ impl Appender {
         Changed::Taken
     }
 
-    /// Whether some records that are still needed have fewer copies than they should and could have.
+    /// Whether some records that are still needed have fewer copies than they should and could have, or lie on a drive
+    /// that is to be emptied.
     pub fn is_thin(&self, view: &View) -> bool {
-        let lost = |drive: &DriveId| view.drives.get(drive).is_none_or(|view| view.state != DriveState::Up);
+        let leaves = |drive: &DriveId| !is_open(view, *drive);
         if self.forgotten > self.trim {
             return true;
         }
@@ -404,7 +461,7 @@ impl Appender {
         old.iter().enumerate().any(|(number, segment)| {
             let end = self.segments[number + 1].first;
             end > self.trim.next()
-                && (segment.members.len() < self.factor as usize || segment.members.iter().any(lost))
+                && (segment.members.len() < self.factor as usize || segment.members.iter().any(leaves))
         })
     }
 
@@ -412,4 +469,14 @@ impl Appender {
         let paused = self.members.iter().filter(|member| member.sent.next() < self.next);
         paused.map(|member| member.pause_until).filter(|&at| at != Time(0)).min()
     }
+}
+
+/// How many segments at the beginning hold nothing that is still needed.
+fn trimmed(segments: &[Segment], trim: Seq) -> usize {
+    segments.windows(2).take_while(|two| two[1].first <= trim.next()).count()
+}
+
+/// Fault domains of these drives.
+fn domains(view: &View, drives: impl Iterator<Item = DriveId>) -> usize {
+    drives.filter_map(|drive| view.drives.get(&drive)).map(|view| view.domain).collect::<BTreeSet<_>>().len()
 }

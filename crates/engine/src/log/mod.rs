@@ -3,3 +3,5 @@
 pub mod append;
 pub mod overlay;
 pub mod recover;
+#[cfg(test)]
+mod tests;

@@ -252,7 +252,7 @@ impl Volume {
         let recovery = self.recovery();
         let away = members.iter().any(|drive| {
             let state = ctx.view.drives.get(drive).map(|view| view.state);
-            let silent = !recovery.fenced.contains_key(drive) || state != Some(DriveState::Up);
+            let silent = !recovery.fenced.contains_key(drive) || !state.is_some_and(DriveState::is_up);
             silent && state.is_some_and(|state| state != DriveState::Lost) && !recovery.tried.contains(drive)
         });
         if away {

@@ -270,6 +270,8 @@ impl Volume {
                 let members = self.log.choose_members(ctx);
                 let old = self.log.segments.clone();
                 self.log.change(old, members, ctx);
+            } else if self.is_serving() && self.log.names_leaving_drives(ctx.view) {
+                self.log.forget_trimmed(ctx);
             }
             self.log.pump(ctx);
             if !applied {

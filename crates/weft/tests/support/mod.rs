@@ -58,17 +58,20 @@ impl Scratch {
         for mount in
             mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|at| at.starts_with(here))
         {
-            let loops = Command::new("losetup")
-                .args(["--noheadings", "--list", "--output", "NAME,BACK-FILE"])
-                .output();
-            let loops =
-                loops.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-            for line in loops.lines().filter(|line| line.contains(mount)) {
-                let device = line.split_whitespace().next().unwrap_or_default();
-                let _ = Command::new("losetup").args(["--detach", device]).status();
-            }
+            detach_loop_devices(mount);
             let _ = Command::new("umount").args(["--lazy", mount]).status();
         }
+    }
+}
+
+/// Takes away the loop devices whose files lie below `directory`; harmless where there are none.
+pub fn detach_loop_devices(directory: &str) {
+    let loops =
+        Command::new("losetup").args(["--noheadings", "--list", "--output", "NAME,BACK-FILE"]).output();
+    let loops = loops.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    for line in loops.lines().filter(|line| line.contains(directory)) {
+        let device = line.split_whitespace().next().unwrap_or_default();
+        let _ = Command::new("losetup").args(["--detach", device]).status();
     }
 }
 

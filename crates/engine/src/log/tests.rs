@@ -1,0 +1,157 @@
+//! Which drives a log lies on, when drives are to be emptied.
+
+use super::append::{Appender, Changed};
+use crate::context::{Calls, Context, Draw};
+use crate::counters::Counters;
+use crate::formats::record::Body;
+use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
+use crate::interface::{DriveState, DriveView, Notice, Outputs, View};
+use crate::limits::Limits;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The log of an owner with two copies, in a pool of drives that a story changes.
+struct Story {
+    log: Appender,
+    view: View,
+}
+
+impl Story {
+    /// Drive 0 in domain `domains[0]`, and so on; all up.
+    fn new(domains: &[u32]) -> Self {
+        let drive = |(number, &domain): (usize, &u32)| {
+            let view = DriveView { shard: ShardId(number as u32), domain, state: DriveState::Up };
+            (DriveId(number as u32), view)
+        };
+        let drives = domains.iter().enumerate().map(drive).collect();
+        let log = Appender::new(FamilyId(0), Epoch(1), 2, 0, Vec::new(), Seq(1));
+        let mut story = Self { log, view: View { version: 1, drives, groups: BTreeMap::new() } };
+        story.change();
+        story
+    }
+
+    fn set(&mut self, drive: u32, state: DriveState) {
+        self.view.drives.get_mut(&DriveId(drive)).expect("the story has this drive").state = state;
+    }
+
+    fn with<T>(&mut self, what: impl FnOnce(&mut Appender, &mut Context) -> T) -> (T, Outputs) {
+        let mut out = Outputs::default();
+        let mut ctx = Context {
+            now: Time(1),
+            shard: ShardId(0),
+            limits: &Limits::small(),
+            view: &self.view,
+            calls: &mut Calls::default(),
+            free: &BTreeMap::new(),
+            free_changes: 0,
+            dirty_bytes: 0,
+            draw: &mut Draw::new(1),
+            counters: &mut Counters::default(),
+            out: &mut out,
+            local: &mut VecDeque::new(),
+        };
+        let result = what(&mut self.log, &mut ctx);
+        (result, out)
+    }
+
+    fn wants_others(&mut self) -> bool {
+        self.with(|log, ctx| log.wants_other_members(ctx)).0
+    }
+
+    /// New members, which the config store takes.
+    fn change(&mut self) {
+        self.with(|log, ctx| {
+            assert!(log.wants_other_members(ctx), "nobody changes members for nothing");
+            let members = log.choose_members(ctx);
+            log.change(log.segments.clone(), members, ctx);
+        });
+        assert_eq!(self.log.on_changed(self.log.version(), true, &BTreeMap::new()), Changed::Taken);
+    }
+
+    /// A record that all members hold.
+    fn append(&mut self) {
+        let seq = self.log.push(Body::Zero { block: Block(0), count: 1 });
+        for drive in self.members() {
+            self.log.on_appended(DriveId(drive), seq, 1 << 20);
+        }
+        assert_eq!(self.log.take_durable().map(|record| record.seq), Some(seq));
+    }
+
+    fn members(&self) -> Vec<u32> {
+        self.log.members().map(|drive| drive.0).collect()
+    }
+
+    /// Drives that the config record names.
+    fn named(&self) -> Vec<u32> {
+        let mut named: Vec<u32> = self
+            .log
+            .segments
+            .iter()
+            .flat_map(|segment| segment.members.iter().map(|drive| drive.0))
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        named
+    }
+}
+
+#[test]
+fn a_log_leaves_a_drive_that_is_to_be_emptied() {
+    let mut story = Story::new(&[0, 1, 2]);
+    assert_eq!(story.members(), [0, 1]);
+    story.append();
+    story.set(1, DriveState::Draining);
+    story.change();
+    assert_eq!(story.members(), [0, 2]);
+    assert!(!story.wants_others(), "once is enough");
+    assert!(story.log.is_thin(&story.view), "what lies there is drained first");
+    assert!(!story.log.names_leaving_drives(&story.view), "its records are still needed");
+    story.log.trim = Seq(1);
+    assert!(!story.log.is_thin(&story.view));
+    assert!(story.log.names_leaving_drives(&story.view));
+    let ((), out) = story.with(|log, ctx| log.forget_trimmed(ctx));
+    let told = out.notices.iter().any(|notice| matches!(notice, Notice::ChangeSegments { .. }));
+    assert!(told && story.log.is_changing());
+    assert_eq!(story.log.on_changed(story.log.version(), true, &BTreeMap::new()), Changed::Taken);
+    assert_eq!(story.named(), [0, 2]);
+    story.append();
+    assert_eq!(story.log.durable(), Seq(2), "it goes on where it was");
+}
+
+#[test]
+fn a_log_stays_on_a_drive_that_is_to_be_emptied_while_there_are_not_enough_others() {
+    let mut story = Story::new(&[0, 1]);
+    story.set(1, DriveState::Draining);
+    assert!(!story.wants_others(), "two copies are better than one");
+    // Another drive of the domain that stays: not apart any more, but nothing else is left to be apart from.
+    let mut story = Story::new(&[0, 1, 0]);
+    assert_eq!(story.members(), [0, 1]);
+    story.set(1, DriveState::Draining);
+    story.change();
+    assert_eq!(story.members(), [0, 2]);
+}
+
+#[test]
+fn copies_stay_in_distinct_domains_while_one_of_them_is_away_only_for_now() {
+    let mut story = Story::new(&[0, 1, 0, 2]);
+    assert_eq!(story.members(), [0, 1]);
+    story.set(3, DriveState::Down);
+    story.set(1, DriveState::Draining);
+    assert!(!story.wants_others(), "domain 2 is expected back");
+    story.set(3, DriveState::Up);
+    story.change();
+    assert_eq!(story.members(), [0, 3]);
+}
+
+#[test]
+fn a_drive_that_is_to_be_emptied_is_better_than_none() {
+    let mut story = Story::new(&[0, 1, 2]);
+    story.set(0, DriveState::Draining);
+    story.set(2, DriveState::Draining);
+    assert!(!story.wants_others());
+    story.set(1, DriveState::Down);
+    story.change();
+    assert_eq!(story.members(), [0, 2]);
+    story.set(1, DriveState::Up);
+    story.change();
+    assert_eq!(story.members(), [1, 0], "as few of them as possible");
+}

@@ -1,0 +1,83 @@
+//! `joining.json` in a directory that is on its way into a cluster, and the same stamp on the node's record.
+//! Promises: it is durable before the record is put, and gone only when nothing is left to do.
+
+use super::JoinError;
+use crate::config::cluster::ClusterNodeRecord;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+const MARK_FILE: &str = "joining.json";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The cluster's name and id.
+    pub cluster: String,
+    pub id: u64,
+    /// Made up once: nobody else's record has it.
+    pub stamp: u64,
+}
+
+impl Mark {
+    pub fn read(dir: &Path) -> Result<Option<Self>, JoinError> {
+        let path = dir.join(MARK_FILE);
+        match std::fs::read(&path) {
+            Ok(text) => match serde_json::from_slice(&text) {
+                Ok(mark) => Ok(Some(mark)),
+                Err(_) => Err(JoinError::DamagedMark { path }),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(JoinError::Io { path, source }),
+        }
+    }
+
+    /// A new one, durable.
+    pub fn make(dir: &Path, cluster: &str, id: u64) -> Result<Self, JoinError> {
+        let mark = Self { cluster: cluster.to_string(), id, stamp: rand::random() };
+        mark.write(dir)?;
+        Ok(mark)
+    }
+
+    fn write(&self, dir: &Path) -> Result<(), JoinError> {
+        let (path, new) = (dir.join(MARK_FILE), dir.join(format!("{MARK_FILE}.new")));
+        let text = serde_json::to_vec_pretty(self).expect("a mark is plain data");
+        let written = || {
+            // The bytes before the name: a cut leaves no half of a mark.
+            let mut file = File::create(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(dir)?.sync_all()
+        };
+        written().map_err(|source| JoinError::Io { path: path.clone(), source })
+    }
+
+    pub fn remove(dir: &Path) -> Result<(), JoinError> {
+        let path = dir.join(MARK_FILE);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(JoinError::Io { path, source }),
+            _ => Ok(()),
+        }
+    }
+
+    fn tail(&self) -> String {
+        format!(" (joining, {:016x})", self.stamp)
+    }
+
+    pub fn is_on(&self, name: &str) -> bool {
+        name.ends_with(&self.tail())
+    }
+
+    /// Makes `record` as it is wanted, under a name with the stamp.
+    pub fn put_on(&self, record: &mut ClusterNodeRecord, wanted: &ClusterNodeRecord) {
+        let name = format!("{}{}", wanted.name, self.tail());
+        *record = ClusterNodeRecord { node: record.node, state: record.state, name, ..wanted.clone() };
+    }
+
+    pub fn take_off(&self, record: &mut ClusterNodeRecord) {
+        if let Some(name) = record.name.strip_suffix(&self.tail()) {
+            record.name = name.to_string();
+        }
+    }
+}
