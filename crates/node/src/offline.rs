@@ -1,9 +1,12 @@
-//! A node's directory while no node runs: what the offline tools need to read drives.
-//! Promises: nothing on a drive is changed; the directory is locked as long as the result lives.
+//! Directories of nodes that do not run: what the offline tools need to read drives.
+//! Promises: nothing on a drive is changed; the directories are locked as long as the result lives.
 //! Leaves to others: understanding what is read (`weft check`, `weft inspect`).
 
+use crate::config::cluster::{ClusterConfig, ClusterError, ClusterStore};
+use crate::config::etcd::Etcd;
 use crate::config::{
-    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, RedbStore,
+    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, Membership,
+    MembershipError, MembershipStage, RedbStore,
 };
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
 use std::fs::File;
@@ -26,16 +29,28 @@ pub enum OfflineError {
     Locked(#[from] LockError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    #[error(
+        "{dir} is being moved into the cluster {cluster}; finish that with `weft cluster init --name {cluster}`"
+    )]
+    Importing { dir: PathBuf, cluster: String },
+    #[error("the records of the cluster {cluster} are in its etcd, which is needed here: {source}")]
+    Etcd { cluster: String, source: ClusterError },
+    #[error("{dir} and {other} are not of one cluster; give directories of one, or one directory")]
+    NotTogether { dir: PathBuf, other: PathBuf },
 }
 
-/// Everything of a node at rest.
+/// Everything of nodes at rest.
 pub struct Offline {
-    pub dir: PathBuf,
+    pub dirs: Vec<PathBuf>,
     /// Formatted drives, also those that cannot be read.
     pub drives: Vec<OfflineDrive>,
+    /// Drives that the groups and vDisks may need as well and that other nodes of the cluster have.
+    pub drives_elsewhere: usize,
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
-    _lock: DirectoryLock,
+    _locks: Vec<DirectoryLock>,
 }
 
 /// A drive at rest.
@@ -101,20 +116,98 @@ impl DriveReader {
 
 /// Opens the directory of a node that does not run.
 pub fn open(dir: &Path) -> Result<Offline, OfflineError> {
-    let no_node = || OfflineError::NoNode { dir: dir.to_path_buf() };
-    let dir = dir.canonicalize().map_err(|_| no_node())?;
-    if !dir.join(CONFIG_FILE).is_file() {
-        return Err(no_node());
+    open_all(&[dir.to_path_buf()])
+}
+
+/// Opens directories together: of several nodes of one cluster, or one.
+pub fn open_all(dirs: &[PathBuf]) -> Result<Offline, OfflineError> {
+    assert!(!dirs.is_empty(), "there is something to open");
+    let mut found = Vec::new();
+    for dir in dirs {
+        let no_node = || OfflineError::NoNode { dir: dir.clone() };
+        let dir = dir.canonicalize().map_err(|_| no_node())?;
+        let membership = Membership::read(&dir)?;
+        if membership.is_none() && !dir.join(CONFIG_FILE).is_file() {
+            return Err(no_node());
+        }
+        let lock = DirectoryLock::take(&dir)?;
+        found.push((dir, membership, lock));
     }
-    let lock = DirectoryLock::take(&dir)?;
-    let config = RedbStore::open(&dir, false)?.load()?;
-    let drives = config
-        .drives
-        .iter()
-        .filter(|record| record.state == DriveRecordState::Formatted)
-        .map(|record| offline_drive(&dir, record))
-        .collect();
-    Ok(Offline { dir, drives, groups: config.groups, families: config.families, _lock: lock })
+    let (first_dir, first, _) = &found[0];
+    for (dir, membership, _) in &found[1..] {
+        let id = |membership: &Option<Membership>| membership.as_ref().map(|membership| membership.id);
+        if id(membership).is_none() || id(membership) != id(first) {
+            return Err(OfflineError::NotTogether { dir: dir.clone(), other: first_dir.clone() });
+        }
+    }
+    match first {
+        Some(membership) => {
+            let config = load_cluster(first_dir, membership)?;
+            Ok(of_cluster(config, found))
+        }
+        None => of_single(found),
+    }
+}
+
+type Found = (PathBuf, Option<Membership>, DirectoryLock);
+
+fn of_single(found: Vec<Found>) -> Result<Offline, OfflineError> {
+    let dir = &found[0].0;
+    let config = RedbStore::open(dir, false)?.load()?;
+    let kept = config.drives.iter().filter(|record| is_kept(record));
+    let drives = kept.map(|record| offline_drive(dir, record)).collect();
+    Ok(Offline {
+        drives,
+        drives_elsewhere: 0,
+        groups: config.groups,
+        families: config.families,
+        dirs: found.iter().map(|(dir, ..)| dir.clone()).collect(),
+        _locks: found.into_iter().map(|(.., lock)| lock).collect(),
+    })
+}
+
+fn load_cluster(dir: &Path, membership: &Membership) -> Result<ClusterConfig, OfflineError> {
+    let cluster = membership.cluster.clone();
+    if membership.stage != MembershipStage::Member {
+        return Err(OfflineError::Importing { dir: dir.to_path_buf(), cluster });
+    }
+    let load = || -> Result<ClusterConfig, ClusterError> {
+        let etcd = Etcd::new(&membership.endpoints)?;
+        let store = ClusterStore::new(etcd, &membership.cluster)?;
+        store.check(membership.id)?;
+        store.load()
+    };
+    load().map_err(|source| OfflineError::Etcd { cluster, source })
+}
+
+fn of_cluster(config: ClusterConfig, found: Vec<Found>) -> Offline {
+    let mut drives = Vec::new();
+    let mut drives_elsewhere = 0;
+    for record in config.drives.values().map(|drive| &drive.record).filter(|record| is_kept(record)) {
+        let is_here = |(_, membership, _): &&Found| {
+            membership.as_ref().is_some_and(|membership| membership.node == record.node)
+        };
+        match found.iter().find(is_here) {
+            Some((dir, ..)) => drives.push(offline_drive(dir, record)),
+            None => drives_elsewhere += 1,
+        }
+    }
+    Offline {
+        drives,
+        drives_elsewhere,
+        groups: config.groups.into_values().map(|group| group.record).collect(),
+        families: config.families.into_values().map(|family| family.record).collect(),
+        dirs: found.iter().map(|(dir, ..)| dir.clone()).collect(),
+        _locks: found.into_iter().map(|(.., lock)| lock).collect(),
+    }
+}
+
+/// It may hold something of value.
+fn is_kept(record: &DriveRecord) -> bool {
+    match record.state {
+        DriveRecordState::Formatted | DriveRecordState::Draining => true,
+        DriveRecordState::Making | DriveRecordState::Lost => false,
+    }
 }
 
 fn offline_drive(dir: &Path, record: &DriveRecord) -> OfflineDrive {

@@ -1,9 +1,10 @@
-//! `weft check`: verifies everything on the drives of a node that does not run.
+//! `weft check`: verifies everything on the drives of nodes that do not run.
 //! Promises: changes nothing; exit code 0 if all is sound, 1 if something is not, 2 if it could not begin.
 //!
 //! It reads like the keeper and the owner of each vDisk do when they open: superblocks, the whole log ring, the egroup
 //! table (`contents`, `held`), every unit (`units`), then for each vDisk the newest checkpoint, the pages and
-//! the records behind it (`family`), and holds what the map names against what is there (`copies`).
+//! the records behind it (`family`), and holds what the map names against what is there (`copies`). Of a cluster, vDisks are
+//! looked at only when all its drives are there: with some of them, nobody can say what is lost.
 
 pub mod contents;
 mod copies;
@@ -29,24 +30,25 @@ use weft_node::offline::{self, FamilyState, Offline, OfflineDrive};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft check ./weft-data
+  weft check ./node0 ./node1 ./node2          # all nodes of a cluster, on this machine: their vDisks too
   weft --json check ./weft-data | jq .problems_by_kind
 
 Exit code 0: all is sound. 1: problems were found. 2: it could not begin, for example because the node runs.")]
 pub struct CheckArgs {
-    /// Directory of the node, which must not run
+    /// Directory of the node, which must not run; of several nodes of one cluster
     #[arg(env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
-    pub dir: PathBuf,
+    pub dirs: Vec<PathBuf>,
     #[arg(skip)]
     pub json: bool,
 }
 
 pub fn run(arguments: CheckArgs) -> anyhow::Result<ExitCode> {
-    let offline = offline::open(&arguments.dir)?;
+    let offline = offline::open_all(&arguments.dirs)?;
     let nothing = offline.drives.is_empty() && offline.families.is_empty();
     anyhow::ensure!(
         !nothing,
         "the config store of {} holds no drives, so there is nothing to check; put the right config.redb back",
-        arguments.dir.display()
+        arguments.dirs[0].display()
     );
     let report = check(&offline);
     if arguments.json {
@@ -80,7 +82,15 @@ fn check(offline: &Offline) -> Report {
         }
     }
     let mut vdisks = Vec::new();
-    for config in &offline.families {
+    let families = if offline.drives_elsewhere == 0 { offline.families.as_slice() } else { &[] };
+    if offline.drives_elsewhere > 0 {
+        let text = format!(
+            "the cluster has {} more drives, in other nodes; give the directories of all its nodes to check vDisks too",
+            offline.drives_elsewhere
+        );
+        findings.note("vdisks_not_checked", None, None, text);
+    }
+    for config in families {
         if config.state == FamilyState::Dropping {
             let text = "it is being deleted; the node goes on with that when it starts".to_string();
             findings.note("dropping", None, Some(&config.name), text);

@@ -102,7 +102,7 @@ fn read_drives(
         }
     }
     if drives.is_empty() {
-        bail!("no drive of {} can be read; weft check {0} tells why", offline.dir.display());
+        bail!("no drive of {} can be read; weft check {0} tells why", offline.dirs[0].display());
     }
     Ok(drives)
 }
