@@ -32,6 +32,7 @@ mod cluster;
 
 pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
+    WholeView,
 };
 
 use serde::{Deserialize, Serialize};
@@ -96,6 +97,14 @@ pub struct VdiskView {
     pub trouble: String,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
+    /// In a cluster: the node and the shard that it was given to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_node: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_shard: Option<u32>,
+    /// Somebody serves it.
+    #[serde(default)]
+    pub served: bool,
     /// A remark about the request that gave this answer; empty otherwise.
     #[serde(default)]
     pub note: String,
@@ -108,6 +117,9 @@ pub struct ExportView {
     pub read_only: bool,
     /// What NBD clients are given.
     pub uri: String,
+    /// In a cluster: the node that listens there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     /// Why nobody listens there now; empty otherwise.
     #[serde(default)]
     pub trouble: String,

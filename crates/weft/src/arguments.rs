@@ -1,6 +1,13 @@
 //! The command line: what may be said, with the help that teaches it.
 
+mod cluster;
+
+pub use cluster::{
+    ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
+};
+
 use crate::size;
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,12 +25,13 @@ use std::path::PathBuf;
   weft vdisk attach vol1                             make it a block device of this machine
   weft lab run four-corners --target weft:vol1 --target file:./raw.img --out ./report
   weft check ./weft-data                             verify everything while the node is stopped
+  weft cluster init --etcd http://10.0.0.1:2379      make a cluster; nodes come with `weft node join`
 
 Exit codes: 0 done, 1 failed, 2 bad input. Errors are one line on stderr."
 )]
 pub struct Arguments {
     /// Print JSON instead of text for people
-    #[arg(long, global = true)]
+    #[arg(long, global = true, env = "WEFT_JSON", value_parser = FalseyValueParser::new())]
     pub json: bool,
     #[command(subcommand)]
     pub command: Command,
@@ -40,6 +48,18 @@ pub enum Command {
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
     Vdisk(VdiskCommand),
+    /// Make a cluster, and see how it is
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Join, list, empty and remove the nodes of a cluster
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// List, add and remove the drives of a cluster
+    #[command(subcommand)]
+    Drive(DriveCommand),
+    /// Look at the placement groups of a cluster
+    #[command(subcommand)]
+    Pg(PgCommand),
     /// Counters of drives, shards and vDisks
     Stats(StatsArguments),
     /// Look at what lies on the drives of a stopped node
@@ -61,7 +81,7 @@ pub struct Place {
     #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
     pub dir: PathBuf,
     /// Address of the node's API, instead of looking it up in the directory
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, env = "WEFT_API", value_name = "ADDR")]
     pub api: Option<String>,
 }
 
@@ -73,35 +93,49 @@ pub struct Place {
   weft up --dir ./weft-data --replace-lost             a drive is gone for good: rebuild its copies on the others
 
 With one drive the replication factor is 1: data survives a crash or power cut, but not the loss of the drive.
-WEFT_LOG sets what is logged to stderr (error, warn, info, debug).")]
+What is not said here is taken from the environment, then from the configuration file, then from the defaults. Keys of the
+file are the names of the options: drive-size = \"16G\". Options that destroy something are taken from here only.")]
 pub struct UpArguments {
-    /// Directory for the config, the API address and file-backed drives; made if it is not there
-    #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
-    pub dir: PathBuf,
-    /// How many file-backed drives to have; more than before adds drives [default: 1 without --drive]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub drives: Option<u32>,
-    /// Size of each file-backed drive that is made now
-    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size::parse)]
-    pub drive_size: u64,
-    /// Use this block device as a drive (may be repeated)
-    #[arg(long, value_name = "PATH")]
-    pub drive: Vec<PathBuf>,
-    /// Copies of everything on new vDisks [default: 2, or 1 with one drive]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
-    pub rf: Option<u32>,
-    /// Engine threads
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub shards: u32,
-    /// Address of the HTTP API; port 0 takes any free one [default: 127.0.0.1:7070, or a free port]
-    #[arg(long, value_name = "ADDR")]
-    pub api: Option<SocketAddr>,
+    /// Configuration file [default: /etc/weft/weft.toml, if it is there]
+    #[arg(long, env = "WEFT_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    pub options: UpOptions,
     /// Take devices that hold something else; what they hold is destroyed
     #[arg(long)]
     pub force: bool,
     /// Treat drives that are missing as gone for good, and rebuild their copies on the others
     #[arg(long)]
     pub replace_lost: bool,
+}
+
+/// What may also come from the configuration file. Defaults are not filled in here, so that the file can.
+#[derive(Args, Debug, Default, Clone, PartialEq, Eq)]
+pub struct UpOptions {
+    /// Directory for the config, the API address and file-backed drives; made if it is not there [default: ./weft-data]
+    #[arg(long, env = "WEFT_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// How many file-backed drives to have; more than before adds drives [default: 1 without --drive]
+    #[arg(long, env = "WEFT_DRIVES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub drives: Option<u32>,
+    /// Size of each file-backed drive that is made now [default: 16G]
+    #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", value_parser = size::parse)]
+    pub drive_size: Option<u64>,
+    /// Use this block device as a drive (may be repeated)
+    #[arg(long, env = "WEFT_DRIVE", value_name = "PATH", value_delimiter = ',')]
+    pub drive: Vec<PathBuf>,
+    /// Copies of everything on new vDisks [default: 2, or 1 with one drive]
+    #[arg(long, env = "WEFT_RF", value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
+    pub rf: Option<u32>,
+    /// Engine threads [default: 1]
+    #[arg(long, env = "WEFT_SHARDS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub shards: Option<u32>,
+    /// Address of the HTTP API; port 0 takes any free one [default: 127.0.0.1:7070]
+    #[arg(long, env = "WEFT_API", value_name = "ADDR")]
+    pub api: Option<SocketAddr>,
+    /// What is logged to stderr: error, warn, info, debug [default: info]
+    #[arg(long, env = "WEFT_LOG", value_name = "LEVEL")]
+    pub log: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -183,6 +217,16 @@ Several vDisks may share one TCP address: clients choose by export name.")]
         #[command(flatten)]
         place: Place,
     },
+    /// Let another node of the cluster serve a vDisk; its data stays where it is, clients go on
+    #[command(after_help = "Example:\n  weft vdisk move vol1 --to db-2")]
+    Move {
+        name: String,
+        /// Number or name of the node
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Take the block device away; unmount it before
     Detach {
         name: String,
@@ -233,37 +277,37 @@ pub struct LabRunArguments {
     #[arg(long, required = true, value_name = "TARGET")]
     pub target: Vec<String>,
     /// Directory for raw samples, results and the report
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, env = "WEFT_LAB_OUT", value_name = "DIR")]
     pub out: PathBuf,
     /// How much of each target is used [default: chosen by the scenario]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, env = "WEFT_LAB_SIZE", value_name = "SIZE", value_parser = size::parse)]
     pub size: Option<u64>,
     /// Seconds of each measurement
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    #[arg(long, env = "WEFT_LAB_RUNTIME", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub runtime: Option<u32>,
     /// Requests outstanding
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, env = "WEFT_LAB_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
     /// How often everything is measured
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, env = "WEFT_LAB_REPEATS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
     /// The target that ratios refer to
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, env = "WEFT_LAB_BASELINE", value_name = "TARGET")]
     pub baseline: Option<String>,
     /// Which rows: the four corners, or the longer table of docs/benchmarks.md
-    #[arg(long, value_enum, default_value_t = Rows::Corners)]
+    #[arg(long, env = "WEFT_LAB_ROWS", value_enum, default_value_t = Rows::Corners)]
     pub rows: Rows,
     /// Whether the touched range is written before anything is measured
-    #[arg(long, value_enum, default_value_t = Fill::Always)]
+    #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
     pub prefill: Fill,
     /// Seconds of random reads before the first measurement
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
+    #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub warm_up: Option<u32>,
     /// Seconds of rest after each measurement
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
+    #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub idle: Option<u32>,
     /// Seed of fio's random offsets
-    #[arg(long)]
+    #[arg(long, env = "WEFT_LAB_SEED")]
     pub seed: Option<u64>,
     /// Measure also where something else lies: it is overwritten
     #[arg(long)]

@@ -5,9 +5,15 @@
 mod arguments;
 mod check;
 mod client;
+mod cluster;
+mod config_file;
+mod drive;
+mod emptying;
 mod inspect;
 mod lab;
+mod node;
 mod output;
+mod pg;
 mod size;
 mod stats;
 mod status;
@@ -41,6 +47,10 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Down(place) => status::down(&place, json)?,
         Command::Status(place) => status::status(&place, json)?,
         Command::Vdisk(command) => vdisk::run(command, json)?,
+        Command::Cluster(command) => cluster::run(command, json)?,
+        Command::Node(command) => node::run(command, json)?,
+        Command::Drive(command) => drive::run(command, json)?,
+        Command::Pg(command) => pg::run(command, json)?,
         Command::Stats(stats) => stats::run(&stats, json)?,
         Command::Lab(command) => return lab::run(command, json),
         Command::Check(mut arguments) => {

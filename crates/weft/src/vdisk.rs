@@ -2,6 +2,7 @@
 
 use crate::arguments::VdiskCommand;
 use crate::client::{Client, path_part};
+use crate::node;
 use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
@@ -79,6 +80,13 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             // Only the device, so that `mkfs.ext4 $(weft vdisk attach vol1)` works.
             tell(json, &answer, || text(&answer["device"]));
         }
+        VdiskCommand::Move { name, to, place } => {
+            let client = Client::find(&place)?;
+            let to = node::resolve(&client, &to)?;
+            let vdisk =
+                client.post(&format!("/v1/vdisks/{}/move", path_part(&name)), &json!({ "to": to }))?;
+            tell(json, &vdisk, || format!("{name} is served by node {to} now{}", note(&vdisk)));
+        }
         VdiskCommand::Detach { name, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));
             let answer = Client::find(&place)?.delete(&path)?;
@@ -126,20 +134,33 @@ fn list_table(vdisks: &Value) {
         output::line("no vDisks; make one with `weft vdisk create NAME --size 8G`");
         return;
     }
-    let mut table = Table::new(&["NAME", "SIZE", "COPIES", "STATE", "EXPORTS", "DEVICE"]);
-    for vdisk in list(vdisks) {
+    table(list(vdisks)).print();
+}
+
+fn table(vdisks: &[Value]) -> Table {
+    // Who serves it is of interest in a cluster only.
+    let in_cluster = vdisks.iter().any(|vdisk| vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean());
+    let mut heading = vec!["NAME", "SIZE", "COPIES", "STATE"];
+    heading.extend(in_cluster.then_some("NODE"));
+    heading.extend(["EXPORTS", "DEVICE"]);
+    let mut table = Table::new(&heading);
+    for vdisk in vdisks {
         let exports: Vec<String> =
             list(&vdisk["exports"]).iter().map(|export| text(&export["address"])).collect();
-        table.row(vec![
-            text(&vdisk["name"]),
-            bytes(&vdisk["size"]),
-            text(&vdisk["factor"]),
-            text(&vdisk["state"]),
-            if exports.is_empty() { "-".to_string() } else { exports.join(",") },
-            text(&vdisk["attached"]["device"]),
-        ]);
+        let mut row =
+            vec![text(&vdisk["name"]), bytes(&vdisk["size"]), text(&vdisk["factor"]), text(&vdisk["state"])];
+        row.extend(in_cluster.then(|| owner(vdisk)));
+        row.push(if exports.is_empty() { "-".to_string() } else { exports.join(",") });
+        row.push(text(&vdisk["attached"]["device"]));
+        table.row(row);
     }
-    table.print();
+    table
+}
+
+/// The node that serves it, or shall.
+fn owner(vdisk: &Value) -> String {
+    let not_now = if vdisk["served"] == false { " (not served now)" } else { "" };
+    format!("{}{not_now}", text(&vdisk["owner_node"]))
 }
 
 fn show(vdisk: &Value) {
@@ -149,6 +170,10 @@ fn show(vdisk: &Value) {
     for (key, label) in [("factor", "copies"), ("state", "state"), ("epoch", "epoch"), ("trouble", "trouble")]
     {
         table.row(vec![label.into(), text(&vdisk[key])]);
+    }
+    if vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean() {
+        table.row(vec!["node".into(), owner(vdisk)]);
+        table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);
     }
     table.row(vec!["device".into(), text(&vdisk["attached"]["device"])]);
     for export in list(&vdisk["exports"]) {
@@ -164,6 +189,19 @@ fn show(vdisk: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_serves_a_vdisk_is_shown_in_a_cluster() {
+        let mut vdisk = json!({ "name": "v", "size": 1 << 30, "factor": 2, "state": "ready", "exports": [] });
+        assert!(
+            !table(&[vdisk.clone()]).render().contains("NODE"),
+            "a node that stands alone says nothing of it"
+        );
+        vdisk["owner_node"] = json!(3);
+        assert!(table(&[vdisk.clone()]).render().contains("ready  3     -"));
+        vdisk["served"] = json!(false);
+        assert!(table(&[vdisk]).render().contains("3 (not served now)"));
+    }
 
     #[test]
     fn an_address_of_no_known_kind_is_bad_input() {

@@ -69,6 +69,28 @@ fn commands_that_make_no_sense_end_with_2() {
         &["lab", "report", "/etc/passwd"],
         &["completions", "klingon"],
         &["stats", "--dir"],
+        &["up", "--dir", dir, "--config", "/nonexistent/weft.toml"],
+        &["cluster"],
+        &["cluster", "init"],
+        &["cluster", "init", "--etcd", "https://127.0.0.1:1"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--name", "a/b"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--node-name", "12"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--transport", "0.0.0.0:7071"],
+        &["node", "join", "--dir", dir],
+        &["node", "join", "--etcd", "http://127.0.0.1:1"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--shards", "65"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--api", "somewhere"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--name", "a b"],
+        &["node", "drain"],
+        &["node", "drain", "2", "--undo", "--no-wait"],
+        &["node", "remove"],
+        &["drive", "add"],
+        &["drive", "add", "--files", "0"],
+        &["drive", "add", "--files", "1", "--size", "huge"],
+        &["drive", "remove", "first"],
+        &["drive", "remove", "3", "--lost", "--undo"],
+        &["pg"],
+        &["vdisk", "move", "v"],
     ];
     for case in cases {
         assert_told(&weft_output(case), 2, &format!("weft {case:?}"));
@@ -76,8 +98,77 @@ fn commands_that_make_no_sense_end_with_2() {
 }
 
 #[test]
+fn a_configuration_file_that_makes_no_sense_is_named() {
+    let scratch = Scratch::new("config");
+    let (dir, file) = (scratch.file("made"), scratch.file("weft.toml"));
+    let (dir, path) = (dir.to_str().expect("plain"), file.to_str().expect("plain"));
+    for text in
+        ["colour = \"red\"", "shards = 0", "api = 7", "no toml", "force = true", "drive-size = \"1K\""]
+    {
+        std::fs::write(&file, text).expect("it can be written");
+        let output = weft_output(&["up", "--dir", dir, "--config", path]);
+        assert_told(&output, 2, text);
+    }
+    std::fs::write(&file, "shards = 99").expect("it can be written");
+    let stderr = weft_output(&["up", "--dir", dir, "--config", path]).stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(stderr.contains(path) && stderr.contains("`shards`"), "the file and the key: {stderr}");
+}
+
+#[test]
+fn the_command_line_counts_before_the_environment_and_that_before_the_file() {
+    let scratch = Scratch::new("precedence");
+    let file = scratch.file("weft.toml");
+    let path = file.to_str().expect("plain");
+    // None of these can be made, so the complaint tells which one was chosen.
+    std::fs::write(&file, "dir = \"/proc/of-the-file\"").expect("it can be written");
+    let chosen = |line: &[&str], environment: &[(&str, &str)]| {
+        let mut command = std::process::Command::new(support::WEFT);
+        command.arg("up").args(line).env_remove("WEFT_DIR").envs(environment.iter().copied());
+        let output = command.output().expect("it can be started");
+        assert_told(&output, 2, "a directory that cannot be made");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let environment = [("WEFT_DIR", "/proc/of-the-environment"), ("WEFT_CONFIG", path)];
+    let line = ["--dir", "/proc/of-the-line"];
+    assert!(chosen(&line, &environment).contains("of-the-line"));
+    assert!(chosen(&[], &environment).contains("of-the-environment"));
+    assert!(
+        chosen(&[], &environment[1..]).contains("of-the-file"),
+        "also when the file is named by the environment"
+    );
+}
+
+#[test]
+fn without_etcd_nobody_joins_and_nothing_is_left() {
+    let scratch = Scratch::new("no-etcd");
+    let dir = scratch.file("node");
+    let text = dir.to_str().expect("plain");
+    for case in [&["node", "join"][..], &["cluster", "init"]] {
+        let mut line = case.to_vec();
+        line.extend(["--etcd", "127.0.0.1:1", "--dir", text]);
+        assert_told(&weft_output(&line), 1, &format!("{case:?} without etcd"));
+    }
+    assert!(!dir.join("cluster.json").exists(), "it is no member");
+}
+
+#[test]
 fn help_teaches_and_completions_are_scripts() {
-    for command in ["up", "down", "status", "stats", "inspect", "check", "lab", "completions", "vdisk"] {
+    for command in [
+        "up",
+        "down",
+        "status",
+        "stats",
+        "inspect",
+        "check",
+        "lab",
+        "completions",
+        "vdisk",
+        "cluster",
+        "node",
+        "drive",
+        "pg",
+    ] {
         let help = support::run_weft(&[command, "--help"]);
         assert!(help.contains("Usage:"), "{command} --help: {help}");
     }
@@ -97,6 +188,15 @@ fn a_command_without_a_node_fails_in_one_line() {
         &["vdisk", "ls"],
         &["vdisk", "create", "v", "--size", "1G"],
         &["vdisk", "attach", "v"],
+        &["vdisk", "move", "v", "--to", "1"],
+        &["cluster", "status"],
+        &["node", "ls"],
+        &["node", "drain", "1"],
+        &["node", "remove", "1"],
+        &["drive", "ls"],
+        &["drive", "add", "--files", "1"],
+        &["drive", "remove", "1"],
+        &["pg", "ls"],
     ] {
         let mut line = case.to_vec();
         line.extend(["--dir", dir]);

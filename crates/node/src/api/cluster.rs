@@ -161,3 +161,12 @@ pub struct GroupPlaceView {
 pub struct MoveVdisk {
     pub to: u32,
 }
+
+/// What the owner of a vDisk on the asked node has found; nodes ask each other (`GET /v1/internal/whole`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WholeView {
+    pub family: u32,
+    pub epoch: u32,
+    /// Groups whose members have everything of it, with the revision of the config store as of which that was found.
+    pub groups: std::collections::BTreeMap<u32, u64>,
+}

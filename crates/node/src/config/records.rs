@@ -86,6 +86,12 @@ pub struct FamilyConfig {
     /// The shard that may serve it in `epoch`; None: nobody, or (on a single node) the one its number gives.
     #[serde(default)]
     pub owner: Option<u32>,
+    /// The life of the owner's node in which it was given to it: in another life that node does not serve it.
+    #[serde(default)]
+    pub life: u64,
+    /// The node that its owner shall hand it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving_to: Option<u32>,
     pub segments: Vec<SegmentRecord>,
     pub version: u64,
     pub exports: Vec<ExportRecord>,
@@ -112,6 +118,9 @@ pub struct SegmentRecord {
 pub struct ExportRecord {
     pub address: String,
     pub read_only: bool,
+    /// The node that listens there. A node that is alone listens everywhere, also in a cluster that it was moved into.
+    #[serde(default)]
+    pub node: u32,
 }
 
 impl DriveRecord {

@@ -219,6 +219,8 @@ mod tests {
             created: 0,
             epoch: 1,
             owner: None,
+            life: 0,
+            moving_to: None,
             segments: Vec::new(),
             version: 0,
             exports: Vec::new(),

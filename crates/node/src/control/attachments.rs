@@ -42,7 +42,7 @@ impl Control {
         self.check_ready()?;
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         let entry = &self.families[&family];
-        if entry.serving != Serving::Ready {
+        if !matches!(entry.serving, Serving::Ready | Serving::Elsewhere) {
             return Err(Refusal::conflict(format!(
                 "vDisk {name} is not served now; see `weft vdisk show {name}`"
             )));

@@ -3,7 +3,8 @@
 //! that is not whole is not used, and one that is missing does not stop the others.
 
 use super::start::{Settings, StartError};
-use crate::config::{Config, ConfigStore, DriveRecord, DriveRecordState, Place, RedbStore, WEIGHT_WHOLE};
+use super::{Drive, Standing};
+use crate::config::{ConfigStore, DriveRecord, DriveRecordState, NodeRecord, Place, RedbStore, WEIGHT_WHOLE};
 use crate::drives::{self, Access, DRIVE_BYTES_MIN, DriveError, OpenDrive, divide, file_paths};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,38 @@ use weft_engine::DriveId;
 
 /// Drives of one node.
 const DRIVES_MAX: u32 = 48;
+
+/// Where the records of drives are kept.
+pub trait DriveBook {
+    /// Stores the record of a new drive, under a number that it gives it.
+    fn add(&mut self, record: DriveRecord) -> Result<DriveRecord, StartError>;
+    fn put(&mut self, record: &DriveRecord) -> Result<(), StartError>;
+    fn remove(&mut self, drive: DriveId) -> Result<(), StartError>;
+}
+
+/// The book of a node that is alone.
+pub struct OwnBook<'a> {
+    pub store: &'a mut RedbStore,
+    pub node: &'a mut NodeRecord,
+}
+
+impl DriveBook for OwnBook<'_> {
+    fn add(&mut self, mut record: DriveRecord) -> Result<DriveRecord, StartError> {
+        record.drive = self.node.next_drive;
+        self.node.next_drive += 1;
+        self.store.put_node(self.node)?;
+        self.store.put_drive(&record)?;
+        Ok(record)
+    }
+
+    fn put(&mut self, record: &DriveRecord) -> Result<(), StartError> {
+        Ok(self.store.put_drive(record)?)
+    }
+
+    fn remove(&mut self, drive: DriveId) -> Result<(), StartError> {
+        Ok(self.store.remove_drive(drive)?)
+    }
+}
 
 /// What was found of each drive in the config store.
 pub struct DrivePlan {
@@ -32,17 +65,17 @@ impl DrivePlan {
     pub fn make(
         dir: &Path,
         settings: &Settings,
-        config: &mut Config,
-        store: &mut RedbStore,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
         let mut plan = Self { found: BTreeMap::new() };
-        forget_half_made(dir, config, store)?;
-        for record in &mut config.drives {
-            plan.open_known(dir, settings, record, store)?;
+        forget_half_made(dir, records, book)?;
+        for record in records.iter_mut() {
+            plan.open_known(dir, settings, record, book)?;
         }
-        check_copies(settings, config)?;
-        plan.add_devices(dir, settings, config, store)?;
-        plan.add_files(dir, settings, config, store)?;
+        check_copies(settings, records)?;
+        plan.add_devices(dir, settings, records, book)?;
+        plan.add_files(dir, settings, records, book)?;
         if plan.usable() > 0 {
             return Ok(plan);
         }
@@ -56,6 +89,55 @@ impl DrivePlan {
                 Err(StartError::BadInput("there is no drive; give --drives N or --drive PATH".to_string()))
             }
         }
+    }
+
+    /// The same for a member of a cluster: what it cannot use others can do without, and copies are the cluster's matter.
+    pub fn make_for_member(
+        dir: &Path,
+        settings: &Settings,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
+    ) -> Result<Self, StartError> {
+        let mut plan = Self { found: BTreeMap::new() };
+        forget_half_made(dir, records, book)?;
+        for record in records.iter_mut() {
+            plan.open_known(dir, settings, record, book)?;
+        }
+        plan.add_devices(dir, settings, records, book)?;
+        plan.add_files(dir, settings, records, book)?;
+        Ok(plan)
+    }
+
+    /// Makes drives beside those that are there; `settings.drives` of them are files.
+    pub fn add_more(
+        dir: &Path,
+        settings: &Settings,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
+    ) -> Result<Self, StartError> {
+        let mut plan = Self { found: BTreeMap::new() };
+        plan.add_devices(dir, settings, records, book)?;
+        for _ in 0..settings.drives.unwrap_or(0) {
+            plan.add(dir, Place::Files, settings.drive_size, records, book)?;
+        }
+        Ok(plan)
+    }
+
+    /// The drives of these records as they stand before any is opened.
+    pub fn drives(
+        &self,
+        records: &[DriveRecord],
+        keeper: impl Fn(&DriveRecord) -> usize,
+    ) -> BTreeMap<DriveId, Drive> {
+        let drive = |record: &DriveRecord| {
+            let standing = match &self.found[&record.id()] {
+                Found::Open { .. } => Standing::Opening,
+                Found::Unusable(error) => Standing::Down(error.to_string()),
+                Found::Lost => Standing::Lost,
+            };
+            (record.id(), Drive { record: record.clone(), keeper: keeper(record), standing })
+        };
+        records.iter().map(drive).collect()
     }
 
     /// Drives that could be opened.
@@ -73,7 +155,7 @@ impl DrivePlan {
         dir: &Path,
         settings: &Settings,
         record: &mut DriveRecord,
-        store: &mut RedbStore,
+        book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
         let id = record.id();
         if record.state == DriveRecordState::Lost {
@@ -85,7 +167,7 @@ impl DrivePlan {
             Err(error @ DriveError::Missing { .. }) if settings.replace_lost => {
                 eprintln!("weft: drive {id} is given up: {error}");
                 record.state = DriveRecordState::Lost;
-                store.put_drive(record)?;
+                book.put(record)?;
                 Found::Lost
             }
             Err(error) => Found::Unusable(error),
@@ -98,19 +180,19 @@ impl DrivePlan {
         &mut self,
         dir: &Path,
         settings: &Settings,
-        config: &mut Config,
-        store: &mut RedbStore,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
         for path in &settings.drive_paths {
             let path = path.canonicalize().map_err(|_| DriveError::Missing { path: path.clone() })?;
-            let known = config.drives.iter().any(|record| {
+            let known = records.iter().any(|record| {
                 record.place == Place::Device(path.clone()) && record.state != DriveRecordState::Lost
             });
             if known {
                 continue;
             }
             let bytes = drives::examine_device(&path, settings.force)?;
-            self.add(dir, Place::Device(path), bytes, config, store)?;
+            self.add(dir, Place::Device(path), bytes, records, book)?;
         }
         Ok(())
     }
@@ -119,12 +201,12 @@ impl DrivePlan {
         &mut self,
         dir: &Path,
         settings: &Settings,
-        config: &mut Config,
-        store: &mut RedbStore,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
-        let (there, wanted) = file_drives(settings, config)?;
+        let (there, wanted) = file_drives(settings, records)?;
         for _ in there..wanted {
-            self.add(dir, Place::Files, settings.drive_size, config, store)?;
+            self.add(dir, Place::Files, settings.drive_size, records, book)?;
         }
         Ok(())
     }
@@ -134,20 +216,19 @@ impl DrivePlan {
         dir: &Path,
         place: Place,
         bytes: u64,
-        config: &mut Config,
-        store: &mut RedbStore,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
-        if config.drives.len() as u32 >= DRIVES_MAX {
+        if records.len() as u32 >= DRIVES_MAX {
             return Err(StartError::BadInput(format!("a node has at most {DRIVES_MAX} drives")));
         }
-        let drive = config.node.next_drive;
         let geometry = divide(bytes).ok_or_else(|| DriveError::TooSmall {
-            place: format!("drive {drive}"),
+            place: "a new drive".to_string(),
             has: bytes,
             least: DRIVE_BYTES_MIN,
         })?;
         let record = DriveRecord {
-            drive,
+            drive: 0,
             node: 0,
             shard: 0,
             place,
@@ -156,35 +237,35 @@ impl DrivePlan {
             weight: WEIGHT_WHOLE,
             state: DriveRecordState::Making,
         };
-        if record.place == Place::Files {
-            refuse_existing(&file_paths(dir, record.id()))?;
-        }
-        config.node.next_drive = drive + 1;
-        store.put_node(&config.node)?;
         // The record first: should this be cut short, the files are known to be ours and of no value.
-        store.put_drive(&record)?;
+        let record = book.add(record)?;
+        if record.place == Place::Files
+            && let Err(error) = refuse_existing(&file_paths(dir, record.id()))
+        {
+            book.remove(record.id())?;
+            return Err(error.into());
+        }
         let made = make_files(dir, &record).and_then(|()| drives::open(dir, &record, Access::Node));
         let open = match made {
             Ok(open) => open,
             Err(error) => {
-                forget(dir, &record, store)?;
+                forget(dir, &record, book)?;
                 return Err(error.into());
             }
         };
         self.found.insert(record.id(), Found::Open { open, format: true });
-        config.drives.push(record);
+        records.push(record);
         Ok(())
     }
 }
 
 /// File-backed drives there are, and there shall be.
-fn file_drives(settings: &Settings, config: &Config) -> Result<(u32, u32), StartError> {
-    let there = config
-        .drives
+fn file_drives(settings: &Settings, records: &[DriveRecord]) -> Result<(u32, u32), StartError> {
+    let there = records
         .iter()
         .filter(|record| record.place == Place::Files && record.state != DriveRecordState::Lost)
         .count() as u32;
-    let is_new = config.drives.is_empty() && settings.drive_paths.is_empty();
+    let is_new = records.is_empty() && settings.drive_paths.is_empty();
     let wanted = settings.drives.unwrap_or(u32::from(is_new));
     if wanted > DRIVES_MAX {
         return Err(StartError::BadInput(format!(
@@ -200,11 +281,10 @@ fn file_drives(settings: &Settings, config: &Config) -> Result<(u32, u32), Start
 }
 
 /// Refuses a number of copies that the drives there will be cannot hold, before anything is made.
-fn check_copies(settings: &Settings, config: &Config) -> Result<(), StartError> {
+fn check_copies(settings: &Settings, records: &[DriveRecord]) -> Result<(), StartError> {
     let Some(factor) = settings.factor else { return Ok(()) };
-    let (_, files) = file_drives(settings, config)?;
-    let devices: BTreeSet<&PathBuf> = config
-        .drives
+    let (_, files) = file_drives(settings, records)?;
+    let devices: BTreeSet<&PathBuf> = records
         .iter()
         .filter(|record| record.state != DriveRecordState::Lost)
         .filter_map(|record| match &record.place {
@@ -224,15 +304,19 @@ fn check_copies(settings: &Settings, config: &Config) -> Result<(), StartError> 
 }
 
 /// Drives that were being made when a start was cut short: nothing of value is on them.
-fn forget_half_made(dir: &Path, config: &mut Config, store: &mut RedbStore) -> Result<(), StartError> {
-    for record in config.drives.iter().filter(|record| record.state == DriveRecordState::Making) {
-        forget(dir, record, store)?;
+fn forget_half_made(
+    dir: &Path,
+    records: &mut Vec<DriveRecord>,
+    book: &mut dyn DriveBook,
+) -> Result<(), StartError> {
+    for record in records.iter().filter(|record| record.state == DriveRecordState::Making) {
+        forget(dir, record, book)?;
     }
-    config.drives.retain(|record| record.state != DriveRecordState::Making);
+    records.retain(|record| record.state != DriveRecordState::Making);
     Ok(())
 }
 
-fn forget(dir: &Path, record: &DriveRecord, store: &mut RedbStore) -> Result<(), StartError> {
+fn forget(dir: &Path, record: &DriveRecord, book: &mut dyn DriveBook) -> Result<(), StartError> {
     if record.place == Place::Files {
         for path in file_paths(dir, record.id()) {
             // It may never have been made.
@@ -240,7 +324,7 @@ fn forget(dir: &Path, record: &DriveRecord, store: &mut RedbStore) -> Result<(),
         }
     }
     // The files first: files without a record would be taken for somebody else's.
-    store.remove_drive(record.id())?;
+    book.remove(record.id())?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use weft_engine::FamilyId;
 use weft_frontends::nbd::ExportInfo;
 
 /// Exports of one vDisk.
-const EXPORTS_MAX: usize = 16;
+pub(super) const EXPORTS_MAX: usize = 16;
 
 impl Control {
     /// Exports a vDisk; the record is durable and clients are let in when this returns.
@@ -19,7 +19,7 @@ impl Control {
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         let entry = &self.families[&family];
         match &entry.serving {
-            Serving::Ready => {}
+            Serving::Ready | Serving::Elsewhere => {}
             Serving::Opening => {
                 return Err(Refusal::unavailable(format!("vDisk {name} is still being opened")));
             }
@@ -40,11 +40,11 @@ impl Control {
                 "vDisk {name} has {EXPORTS_MAX} exports; end one first (weft vdisk unexport)"
             )));
         }
-        let record = ExportRecord { address: text.clone(), read_only: wanted.read_only };
+        let record = ExportRecord { address: text.clone(), read_only: wanted.read_only, node: 0 };
         self.open_export(family, &record)?;
         let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.config.exports.push(record.clone());
-        if let Err(error) = self.store.put_family(&entry.config) {
+        if let Err(error) = self.part.alone().store.put_family(&entry.config) {
             entry.config.exports.pop();
             self.close_exports(family, Some(&text));
             return Err(error.into());
@@ -72,7 +72,7 @@ impl Control {
             )));
         }
         entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
-        self.store.put_family(&entry.config)?;
+        self.part.alone().store.put_family(&entry.config)?;
         self.close_exports(family, address.as_deref());
         Ok(format!("{ended} export(s) ended"))
     }
@@ -94,7 +94,7 @@ impl Control {
         }
     }
 
-    fn open_export(&mut self, family: FamilyId, export: &ExportRecord) -> Result<(), Refusal> {
+    pub(super) fn open_export(&mut self, family: FamilyId, export: &ExportRecord) -> Result<(), Refusal> {
         let address = Address::parse(&export.address)?;
         let entry = &self.families[&family];
         let info = ExportInfo {
@@ -130,6 +130,7 @@ impl Control {
         ExportView {
             address: export.address.clone(),
             read_only: export.read_only,
+            node: self.part.member().map(|_| export.node),
             uri,
             trouble: entry.export_trouble.get(&export.address).cloned().unwrap_or_default(),
         }

@@ -26,26 +26,27 @@ impl Control {
             .filter(|(_, drive)| drive.standing == Standing::Lost)
             .map(|(id, _)| id.0)
             .collect();
+        let alone = self.part.alone();
         let mut groups: Vec<GroupRecord> =
-            self.groups.values().filter(|group| group.factor == factor).cloned().collect();
+            alone.groups.values().filter(|group| group.factor == factor).cloned().collect();
         let mut changed = replace_lost(&mut groups, &lost, &up);
-        let first_new = self.node.next_group;
+        let first_new = alone.node.next_group;
         let made = missing_groups(&groups, &up, factor, first_new);
         if !made.is_empty() {
             // The numbers are taken before they are used: a cut in between wastes some.
-            self.node.next_group = first_new + made.len() as u32;
-            self.store.put_node(&self.node)?;
+            alone.node.next_group = first_new + made.len() as u32;
+            alone.store.put_node(&alone.node)?;
         }
         changed.extend(made);
         if changed.is_empty() {
             return Ok(false);
         }
-        self.store.put_groups(&changed)?;
+        alone.store.put_groups(&changed)?;
         for group in changed {
             if !group.former.is_empty() {
-                self.whole.changed(group.id(), self.view_version + 1);
+                alone.whole.changed(group.id(), alone.view_version + 1);
             }
-            self.groups.insert(group.id(), group);
+            alone.groups.insert(group.id(), group);
         }
         Ok(true)
     }
@@ -55,22 +56,23 @@ impl Control {
         let living = self.families.iter().filter(|(_, family)| family.serving != Serving::Dropping);
         let owners = living.map(|(&id, family)| (id, Epoch(family.config.epoch))).collect();
         let mut settled = Vec::new();
-        for group in self.whole.take_settled(&owners) {
-            let mut record = self.groups[&group].clone();
+        let alone = self.part.alone();
+        for group in alone.whole.take_settled(&owners) {
+            let mut record = alone.groups[&group].clone();
             record.former.clear();
             settled.push(record);
         }
         if settled.is_empty() {
             return;
         }
-        if let Err(error) = self.store.put_groups(&settled) {
+        if let Err(error) = alone.store.put_groups(&settled) {
             // They are asked for a little longer than they must: at the next start everything is said again.
             tracing::error!(%error, "former members of groups could not be forgotten");
             return;
         }
         tracing::info!(groups = settled.len(), "all copies are where they belong");
         for record in settled {
-            self.groups.insert(record.id(), record);
+            alone.groups.insert(record.id(), record);
         }
         self.send_view();
     }

@@ -91,6 +91,16 @@ impl ExportTable {
         }
     }
 
+    /// The size that clients are told; None: the vDisk is not exported here.
+    pub fn size(&self, family: FamilyId) -> Option<u64> {
+        let by_name = self.by_name.read().expect("no holder of this lock panics");
+        by_name.values().find(|info| info.family == family).map(|info| info.size)
+    }
+
+    pub fn families(&self) -> Vec<FamilyId> {
+        self.by_name.read().expect("no holder of this lock panics").values().map(|info| info.family).collect()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.by_name.read().expect("no holder of this lock panics").is_empty()
     }

@@ -8,6 +8,7 @@ mod drives;
 mod exports;
 mod groups;
 mod listener;
+mod member;
 mod metrics;
 mod notices;
 mod refusal;
@@ -21,11 +22,12 @@ pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
 use crate::config::{ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord};
-use crate::shard_loop::{Mail, Mailbox, owner_of};
+use crate::shard_loop::{Mail, Mailbox, Shards, owner_of};
 use attachments::AttachmentState;
 use listener::Listener;
+use member::Member;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -40,15 +42,12 @@ pub struct Control {
     /// Copies for vDisks that do not ask for a number.
     factor: u32,
     stage: Stage,
-    store: Box<dyn ConfigStore>,
-    node: NodeRecord,
+    part: Part,
     shards: Vec<Arc<Mailbox>>,
+    /// The drives in this node.
     drives: BTreeMap<DriveId, Drive>,
-    groups: BTreeMap<GroupId, GroupRecord>,
-    /// Of groups with former members: who has found everything on the present ones.
-    whole: WholeGroups,
+    /// All vDisks, also those that other nodes of the cluster serve.
     families: BTreeMap<FamilyId, Family>,
-    view_version: u64,
     /// By address.
     listeners: BTreeMap<String, Listener>,
     attachments: BTreeMap<FamilyId, AttachmentState>,
@@ -61,6 +60,46 @@ pub struct Control {
     stop: Arc<Notify>,
 }
 
+/// Whether the node decides for itself.
+enum Part {
+    Alone(Alone),
+    Member(Box<Member>),
+}
+
+/// What a node has that is alone: all records.
+struct Alone {
+    store: Box<dyn ConfigStore>,
+    node: NodeRecord,
+    groups: BTreeMap<GroupId, GroupRecord>,
+    /// Of groups with former members: who has found everything on the present ones.
+    whole: WholeGroups,
+    view_version: u64,
+}
+
+impl Part {
+    /// For what only a node does that is alone.
+    fn alone(&mut self) -> &mut Alone {
+        match self {
+            Part::Alone(alone) => alone,
+            Part::Member(_) => unreachable!("a member of a cluster does this by way of the cluster's store"),
+        }
+    }
+
+    fn member(&self) -> Option<&Member> {
+        match self {
+            Part::Alone(_) => None,
+            Part::Member(member) => Some(member),
+        }
+    }
+
+    fn member_mut(&mut self) -> Option<&mut Member> {
+        match self {
+            Part::Alone(_) => None,
+            Part::Member(member) => Some(member),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Starting,
@@ -70,6 +109,8 @@ pub enum Stage {
 
 pub struct Drive {
     record: DriveRecord,
+    /// The index of the shard that keeps it.
+    keeper: usize,
     standing: Standing,
 }
 
@@ -97,6 +138,8 @@ pub enum Serving {
     /// And why.
     Failed(String),
     Dropping,
+    /// Another node serves it, or nobody does now; see [`Member`].
+    Elsewhere,
 }
 
 /// The control plane as its tasks and the API share it. The lock is held for moments, never across a wait.
@@ -104,6 +147,10 @@ pub enum Serving {
 pub struct SharedControl(Arc<Mutex<Control>>);
 
 impl SharedControl {
+    fn new(control: Control) -> Self {
+        Self(Arc::new(Mutex::new(control)))
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, Control> {
         self.0.lock().expect("the control plane stops when one of its tasks panics")
     }
@@ -132,23 +179,48 @@ impl SharedControl {
 }
 
 impl Control {
+    /// Without any vDisk; nothing is told to anybody yet.
+    fn new(dir: &Path, factor: u32, part: Part, shards: &Shards, drives: BTreeMap<DriveId, Drive>) -> Self {
+        Self {
+            dir: dir.to_path_buf(),
+            began: Instant::now(),
+            factor,
+            stage: Stage::Starting,
+            part,
+            shards: shards.mailboxes.clone(),
+            drives,
+            families: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            attachments: BTreeMap::new(),
+            damage: DamageView::default(),
+            unsettled: BTreeSet::new(),
+            changed: Arc::new(Notify::new()),
+            stop: Arc::new(Notify::new()),
+        }
+    }
+
     /// Sends an order to the shard that serves a vDisk.
     fn order_owner(&self, family: FamilyId, order: Order) {
         self.owner(family).send(Mail::Order(order));
     }
 
+    /// The shard of this node that serves a vDisk, or passes requests for it on.
     fn owner(&self, family: FamilyId) -> &Arc<Mailbox> {
-        &self.shards[owner_of(family, self.shards.len()).0 as usize]
+        let served = self.part.member().and_then(|member| member.shard_of(family));
+        let index = served.unwrap_or_else(|| owner_of(family, self.shards.len()).0 as usize);
+        &self.shards[index]
     }
 
-    /// The shard that keeps a drive: they are dealt in turn.
-    fn keeper(&self, drive: DriveId) -> &Arc<Mailbox> {
-        &self.shards[drive.0 as usize % self.shards.len()]
+    /// The shard that keeps a drive of this node.
+    fn keeper(&self, drive: &Drive) -> &Arc<Mailbox> {
+        &self.shards[drive.keeper]
     }
 
-    /// Tells all shards how things stand.
+    /// Tells all shards of a node that is alone how things stand.
     fn send_view(&mut self) {
-        self.view_version += 1;
+        let shards = self.shards.iter().map(|shard| shard.shard()).collect::<Vec<_>>();
+        let alone = self.part.alone();
+        alone.view_version += 1;
         let drives = self
             .drives
             .iter()
@@ -159,11 +231,11 @@ impl Control {
                     Standing::Lost => DriveState::Lost,
                 };
                 // On a single node what fails together is a drive.
-                (id, DriveView { shard: self.keeper(id).shard(), domain: id.0, state })
+                (id, DriveView { shard: shards[drive.keeper], domain: id.0, state })
             })
             .collect();
-        let groups = self.groups.iter().map(|(&id, group)| (id, group.view())).collect();
-        let view = View { version: self.view_version, drives, groups };
+        let groups = alone.groups.iter().map(|(&id, group)| (id, group.view())).collect();
+        let view = View { version: alone.view_version, drives, groups };
         for shard in &self.shards {
             shard.send(Mail::Order(Order::View(view.clone())));
         }

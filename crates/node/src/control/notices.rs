@@ -1,6 +1,6 @@
 //! What the shards tell the control plane, and what it does about it.
 
-use super::{Control, Serving, SharedControl, Standing};
+use super::{Control, Part, Serving, SharedControl, Standing};
 use crate::config::{DriveRecordState, SegmentRecord};
 use crate::shard_loop::Mail;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -26,9 +26,15 @@ impl Control {
             Notice::DriveFailed { drive, reason } => self.on_drive_failed(drive, reason.to_string()),
             Notice::FamilyReady { family, epoch, replayed } => {
                 tracing::info!(%family, %epoch, replayed, "a vDisk is served");
+                if let Part::Member(_) = self.part {
+                    return self.on_served(family, epoch);
+                }
                 self.set_serving(family, epoch, Serving::Ready);
             }
             Notice::FamilyFailed { family, epoch, reason } => {
+                if let Part::Member(_) = self.part {
+                    return self.on_not_served(family, epoch, reason);
+                }
                 tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served");
                 self.set_serving(family, epoch, Serving::Failed(reason.to_string()));
             }
@@ -36,14 +42,23 @@ impl Control {
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
                 self.unsettled.remove(&family);
+                if let Part::Member(_) = self.part {
+                    self.on_settled(family);
+                }
             }
             Notice::ChangeSegments { family, epoch, version, segments } => {
+                if let Some(member) = self.part.member() {
+                    return member.change_segments(shard, family, epoch, version, segments);
+                }
                 let taken = self.change_segments(family, epoch, version, &segments);
                 let order = Order::SegmentsChanged { family, epoch, version, taken };
                 self.shards[shard.0 as usize].send(Mail::Order(order));
             }
             Notice::GroupsWhole { family, epoch, view, groups } => {
-                self.whole.told(family, epoch, view, &groups);
+                if let Some(member) = self.part.member_mut() {
+                    return member.told_whole(family, epoch, view, &groups);
+                }
+                self.part.alone().whole.told(family, epoch, view, &groups);
                 self.forget_former();
             }
             Notice::Damage { drive, damage } => self.on_damage(drive, damage),
@@ -54,25 +69,35 @@ impl Control {
         let Some(entry) = self.drives.get_mut(&drive) else { return };
         if entry.record.state == DriveRecordState::Making {
             // Only now: a drive that is not marked is formatted again at the next start.
+            if let Some(member) = self.part.member() {
+                // It is up when the store has that.
+                return member.drive_formatted(drive);
+            }
             entry.record.state = DriveRecordState::Formatted;
-            if let Err(error) = self.store.put_drive(&entry.record) {
+            if let Err(error) = self.part.alone().store.put_drive(&entry.record) {
                 entry.standing = Standing::Down(error.to_string());
                 return;
             }
         }
         entry.standing = Standing::Up;
         tracing::info!(%drive, "a drive is up");
-        if self.view_version > 0 {
-            self.send_view();
-        }
+        self.drives_changed();
     }
 
     fn on_drive_failed(&mut self, drive: DriveId, reason: String) {
         let Some(entry) = self.drives.get_mut(&drive) else { return };
         tracing::error!(%drive, reason, "a drive failed");
         entry.standing = Standing::Down(reason);
-        if self.view_version > 0 {
-            self.send_view();
+        self.drives_changed();
+    }
+
+    /// A drive of this node has come or gone.
+    pub(super) fn drives_changed(&mut self) {
+        match &self.part {
+            Part::Member(_) => self.announce(),
+            // Before the first view nobody has to be told: the start sends it.
+            Part::Alone(alone) if alone.view_version > 0 => self.send_view(),
+            Part::Alone(_) => {}
         }
     }
 
@@ -90,7 +115,10 @@ impl Control {
         if !is_dropping {
             return;
         }
-        match self.store.remove_family(family) {
+        if let Some(member) = self.part.member() {
+            return member.remove_vdisk(family);
+        }
+        match self.part.alone().store.remove_family(family) {
             Ok(()) => {
                 self.families.remove(&family);
             }
@@ -106,7 +134,7 @@ impl Control {
         version: u64,
         segments: &[Segment],
     ) -> bool {
-        let taken = match self.store.change_segments(family, epoch, version, segments) {
+        let taken = match self.part.alone().store.change_segments(family, epoch, version, segments) {
             Ok(taken) => taken,
             Err(error) => {
                 tracing::error!(%family, %error, "segments could not be stored");

@@ -1,10 +1,12 @@
 //! The HTTP API: paths, bodies and statuses. What they mean is in `api`.
 
+mod cluster;
+
 use super::refusal::Refusal;
-use super::{SharedControl, Stage, attachments, metrics, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, member, metrics, statistics, vdisks};
 use crate::api::{
-    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, ResizeVdisk, StatsView,
-    StatusView, VdiskView,
+    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk, ResizeVdisk,
+    StatsView, StatusView, VdiskView,
 };
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -26,6 +28,8 @@ pub fn router(control: SharedControl) -> Router {
         .route("/v1/vdisks/{name}/resize", post(resize))
         .route("/v1/vdisks/{name}/exports", post(export).delete(unexport))
         .route("/v1/vdisks/{name}/attach", post(attach).delete(detach))
+        .route("/v1/vdisks/{name}/move", post(move_vdisk))
+        .merge(cluster::router())
         .route("/v1/stats", get(stats))
         .route("/v1/shutdown", post(shutdown))
         .route("/metrics", get(prometheus))
@@ -80,8 +84,18 @@ async fn create(
 ) -> Result<(StatusCode, Json<VdiskView>), Refusal> {
     let wanted: CreateVdisk = parse(&body)?;
     // On a task of its own: a client that hangs up does not leave a half-made vDisk behind.
-    let made = tokio::spawn(async move { vdisks::create(&control, wanted).await });
+    let made = tokio::spawn(async move {
+        if is_member(&control) {
+            member::create(&control, wanted).await
+        } else {
+            vdisks::create(&control, wanted).await
+        }
+    });
     Ok((StatusCode::CREATED, Json(joined(made).await?)))
+}
+
+fn is_member(control: &SharedControl) -> bool {
+    control.lock().member().is_ok()
 }
 
 async fn joined<T>(task: tokio::task::JoinHandle<Result<T, Refusal>>) -> Result<T, Refusal> {
@@ -113,7 +127,13 @@ async fn remove(
     if force {
         attachments::detach_if_attached(&control, &name).await?;
     }
-    let removed = tokio::spawn(async move { vdisks::delete(&control, &name, force).await });
+    let removed = tokio::spawn(async move {
+        if is_member(&control) {
+            member::delete(&control, &name, force).await
+        } else {
+            vdisks::delete(&control, &name, force).await
+        }
+    });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))
 }
 
@@ -123,7 +143,21 @@ async fn resize(
     body: Bytes,
 ) -> Result<Json<VdiskView>, Refusal> {
     let wanted: ResizeVdisk = parse(&body)?;
+    if is_member(&control) {
+        return member::resize(&control, &name, wanted.size).await.map(Json);
+    }
     control.lock().resize(&name, wanted.size).map(Json)
+}
+
+async fn move_vdisk(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<VdiskView>, Refusal> {
+    let wanted: MoveVdisk = parse(&body)?;
+    control.lock().member()?;
+    let moved = tokio::spawn(async move { member::move_vdisk(&control, &name, wanted.to).await });
+    joined(moved).await.map(Json)
 }
 
 async fn export(
@@ -132,6 +166,10 @@ async fn export(
     body: Bytes,
 ) -> Result<(StatusCode, Json<ExportView>), Refusal> {
     let wanted: ExportVdisk = parse(&body)?;
+    if is_member(&control) {
+        let made = tokio::spawn(async move { member::add_export(&control, &name, &wanted).await });
+        return Ok((StatusCode::CREATED, Json(joined(made).await?)));
+    }
     Ok((StatusCode::CREATED, Json(control.lock().add_export(&name, &wanted)?)))
 }
 
@@ -146,7 +184,11 @@ async fn unexport(
     query: Asked<UnexportQuery>,
 ) -> Result<Json<DoneView>, Refusal> {
     let address = asked(query)?.address;
-    let note = control.lock().remove_exports(&name, address.as_deref())?;
+    let note = if is_member(&control) {
+        member::remove_exports(&control, &name, address.as_deref()).await?
+    } else {
+        control.lock().remove_exports(&name, address.as_deref())?
+    };
     Ok(Json(DoneView { done: true, note }))
 }
 

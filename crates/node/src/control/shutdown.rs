@@ -1,6 +1,6 @@
 //! Stopping: clients first, then the engine, then what lies about in the file system.
 
-use super::{Serving, SharedControl, Stage, attachments};
+use super::{Serving, SharedControl, Stage, attachments, member};
 use crate::shard_loop::{Mail, Shards};
 use std::time::Duration;
 use weft_engine::interface::Order;
@@ -33,6 +33,7 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
     };
     let _ = tokio::time::timeout(DRAIN_WAIT, all_drained).await;
     settle(control).await;
+    member::leave(control).await;
     let api_file = control.lock().dir.join(super::start::API_FILE);
     // If somebody removed it already, so be it.
     let _ = std::fs::remove_file(api_file);

@@ -1,20 +1,24 @@
 //! Starting a node: its directory, drives and vDisks, in that order; then serving until it is told to stop.
 
-use super::drives::{DrivePlan, Found};
+use super::drives::{DrivePlan, Found, OwnBook};
 use super::refusal::Refusal;
-use super::{Control, Drive, Family, Serving, SharedControl, Stage, Standing, notices, server, shutdown};
-use crate::api::DamageView;
+use super::{
+    Alone, Control, Family, Part, Serving, SharedControl, Stage, Standing, member, notices, server, shutdown,
+};
 use crate::attach;
-use crate::config::{Config, ConfigError, ConfigStore, DirectoryLock, FamilyState, LockError, RedbStore};
+use crate::config::cluster::ClusterError;
+use crate::config::{
+    Config, ConfigError, ConfigStore, DirectoryLock, DriveRecord, FamilyState, LockError, Membership,
+    MembershipError, RedbStore,
+};
 use crate::drives::DriveError;
 use crate::shard_loop::{Mail, Shards};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use tokio::sync::Notify;
+use std::sync::Arc;
+use std::time::Duration;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::Order;
 
@@ -49,6 +53,23 @@ pub struct Settings {
     pub replace_lost: bool,
 }
 
+impl Settings {
+    /// Nothing but a directory.
+    pub(super) fn of(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_path_buf(),
+            drives: None,
+            drive_size: 0,
+            drive_paths: Vec::new(),
+            factor: None,
+            shards: 1,
+            api: None,
+            force: false,
+            replace_lost: false,
+        }
+    }
+}
+
 /// Why a node does not start: one line that says what, why and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -58,6 +79,12 @@ pub enum StartError {
     Locked(#[from] LockError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Life(#[from] member::LifeError),
     #[error(transparent)]
     Drive(#[from] DriveError),
     #[error("no drive can be used ({first}); nothing can be served")]
@@ -76,7 +103,7 @@ impl From<Refusal> for StartError {
     }
 }
 
-fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+pub(super) fn io_error(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
     let doing = doing.into();
     move |source| StartError::Io { doing, source }
 }
@@ -87,9 +114,12 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     std::fs::create_dir_all(&settings.dir)
         .map_err(io_error(format!("make the directory {}", settings.dir.display())))?;
     let dir = settings.dir.canonicalize().map_err(io_error(format!("use {}", settings.dir.display())))?;
-    let _lock = DirectoryLock::take(&dir)?;
+    let lock = Arc::new(DirectoryLock::take(&dir)?);
     for line in attach::clean_up(&dir) {
         tracing::warn!("{line}");
+    }
+    if let Some(membership) = Membership::read(&dir)? {
+        return member::start::run(&settings, &dir, &lock, membership);
     }
     let listener = bind_api(settings.api)?;
     let mut store = RedbStore::open(&dir, true)?;
@@ -98,16 +128,28 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
         config.node.node = rand::random::<u64>() | 1;
         store.put_node(&config.node)?;
     }
-    let plan = DrivePlan::make(&dir, &settings, &mut config, &mut store)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let mut book = OwnBook { store: &mut store, node: &mut config.node };
+    let plan = DrivePlan::make(&dir, &settings, &mut config.drives, &mut book)?;
+    runtime()?.block_on(async {
+        let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
+        let shards =
+            Shards::start(settings.shards, 0, 0, None, &to_control).map_err(io_error("start a shard"))?;
+        let control = assemble(&settings, &dir, Box::new(store), config, &plan, &shards);
+        tokio::spawn(notices::listen(control.clone(), news));
+        let begin = start(&control, &settings, plan);
+        serve(&control, shards, &dir, listener, begin).await
+    })
+}
+
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(io_error("start the control plane"))?;
-    runtime.block_on(serve(settings, dir, listener, Box::new(store), config, plan))
+        .map_err(io_error("start the control plane"))
 }
 
 /// Early: an address that is taken is told before drives are made.
-fn bind_api(wanted: Option<SocketAddr>) -> Result<std::net::TcpListener, StartError> {
+pub(super) fn bind_api(wanted: Option<SocketAddr>) -> Result<std::net::TcpListener, StartError> {
     let address = wanted.unwrap_or_else(|| API_DEFAULT.parse().expect("the default is an address"));
     let listener =
         std::net::TcpListener::bind(address).map_err(|source| StartError::Api { address, source })?;
@@ -131,36 +173,32 @@ fn check(settings: &Settings) -> Result<(), StartError> {
     Ok(())
 }
 
-async fn serve(
-    settings: Settings,
-    dir: PathBuf,
+/// Serves the API, runs `begin` until the node is ready, and goes on until it is told to stop.
+pub(super) async fn serve(
+    control: &SharedControl,
+    shards: Shards,
+    dir: &Path,
     listener: std::net::TcpListener,
-    store: Box<dyn ConfigStore>,
-    config: Config,
-    plan: DrivePlan,
+    begin: impl Future<Output = Result<(), StartError>>,
 ) -> Result<(), StartError> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io_error("serve the API"))?;
     let address = listener.local_addr().map_err(io_error("serve the API"))?;
-    let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
-    let shards = Shards::start(settings.shards, 0, 0, &to_control).map_err(io_error("start a shard"))?;
-    let control = assemble(&settings, &dir, store, config, &plan, &shards);
-    tokio::spawn(notices::listen(control.clone(), news));
     let api = tokio::spawn(axum::serve(listener, server::router(control.clone())).into_future());
     // Watched from here on, so that a start that takes long can be ended too.
     let mut signals = Signals::new().map_err(io_error("listen for signals"))?;
     let started = tokio::select! {
-        started = start(&control, &settings, plan) => started.map(|()| true),
+        started = begin => started.map(|()| true),
         () = signals.wait() => Ok(false),
     };
     match started {
         Err(error) => {
-            shutdown::stop(&control, shards).await;
+            shutdown::stop(control, shards).await;
             return Err(error);
         }
         Ok(false) => {}
         Ok(true) => {
-            write_api_file(&dir, address)?;
-            println!("{}", ready_line(&control, address));
+            write_api_file(dir, address)?;
+            println!("{}", ready_line(control, address));
             let stop = Arc::clone(&control.lock().stop);
             tokio::select! {
                 () = signals.wait() => {}
@@ -170,7 +208,7 @@ async fn serve(
     }
     eprintln!("weft: stopping; what was acknowledged is safe");
     tokio::select! {
-        () = shutdown::stop(&control, shards) => {}
+        () = shutdown::stop(control, shards) => {}
         () = signals.wait() => eprintln!("weft: stopped at once; the next start replays what was not settled"),
     }
     api.abort();
@@ -185,18 +223,9 @@ fn assemble(
     plan: &DrivePlan,
     shards: &Shards,
 ) -> SharedControl {
-    let drives = config
-        .drives
-        .iter()
-        .map(|record| {
-            let standing = match &plan.found[&record.id()] {
-                Found::Open { .. } => Standing::Opening,
-                Found::Unusable(error) => Standing::Down(error.to_string()),
-                Found::Lost => Standing::Lost,
-            };
-            (record.id(), Drive { record: record.clone(), standing })
-        })
-        .collect();
+    // Drives are dealt to the shards in turn.
+    let keeper = |record: &DriveRecord| record.drive as usize % shards.mailboxes.len();
+    let drives = plan.drives(&config.drives, keeper);
     let families = config
         .families
         .into_iter()
@@ -211,35 +240,22 @@ fn assemble(
         // The first view of this life tells of them.
         whole.changed(group.id(), 1);
     }
-    SharedControl(Arc::new(Mutex::new(Control {
-        whole,
-        dir: dir.to_path_buf(),
-        began: Instant::now(),
-        factor: settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 }),
-        stage: Stage::Starting,
+    let alone = Alone {
         store,
         node: config.node,
-        shards: shards.mailboxes.clone(),
-        drives,
         groups: config.groups.into_iter().map(|group| (group.id(), group)).collect(),
-        families,
+        whole,
         view_version: 0,
-        listeners: BTreeMap::new(),
-        attachments: BTreeMap::new(),
-        damage: DamageView::default(),
-        unsettled: BTreeSet::new(),
-        changed: Arc::new(Notify::new()),
-        stop: Arc::new(Notify::new()),
-    })))
+    };
+    let factor = settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 });
+    let mut control = Control::new(dir, factor, Part::Alone(alone), shards, drives);
+    control.families = families;
+    SharedControl::new(control)
 }
 
 /// Opens drives, then vDisks, then exports.
 async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) -> Result<(), StartError> {
-    control.lock().open_drives(plan);
-    wait_patiently(control, "drives are being opened", |control| {
-        control.drives.values().filter(|drive| drive.standing == Standing::Opening).count()
-    })
-    .await;
+    open_drives(control, plan).await;
     {
         let mut control = control.lock();
         if control.drives_up().is_empty() {
@@ -263,7 +279,7 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
         let mut factors: BTreeSet<u32> =
             control.families.values().map(|family| family.config.factor).collect();
         factors.insert(control.factor);
-        factors.extend(control.groups.values().map(|group| group.factor));
+        factors.extend(control.part.alone().groups.values().map(|group| group.factor));
         for factor in factors {
             control.arrange_groups(factor)?;
         }
@@ -292,6 +308,15 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
     Ok(())
 }
 
+/// Opens drives, and waits until each is in use or known not to be usable.
+pub(super) async fn open_drives(control: &SharedControl, plan: DrivePlan) {
+    control.lock().begin_opening(plan);
+    wait_patiently(control, "drives are being opened", |control| {
+        control.drives.values().filter(|drive| drive.standing == Standing::Opening).count()
+    })
+    .await;
+}
+
 /// Waits until nothing is left, and says now and then how many are.
 async fn wait_patiently(control: &SharedControl, what: &str, mut left: impl FnMut(&mut Control) -> usize) {
     loop {
@@ -305,11 +330,11 @@ async fn wait_patiently(control: &SharedControl, what: &str, mut left: impl FnMu
 }
 
 impl Control {
-    fn open_drives(&mut self, plan: DrivePlan) {
+    pub(super) fn begin_opening(&mut self, plan: DrivePlan) {
         for (drive, found) in plan.found {
             if let Found::Open { open, format } = found {
                 let geometry = open.geometry;
-                let keeper = self.keeper(drive);
+                let keeper = self.keeper(&self.drives[&drive]);
                 keeper.send(Mail::Drive(open));
                 keeper.send(Mail::Order(Order::OpenDrive { drive, geometry, format }));
             }
@@ -329,6 +354,9 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
     let control = control.lock();
     let (up, all) = (control.drives_up().len(), control.drives_kept());
     let vdisks = control.families.values().filter(|family| family.serving != Serving::Dropping).count();
+    if let Some(member) = control.part.member() {
+        return format!("weft is ready: {}, API http://{address}, drives up {up} of {all}", member.who());
+    }
     let meaning = match control.factor {
         1 => "RF 1: each block is kept once, so a lost drive loses data".to_string(),
         factor => {

@@ -27,7 +27,7 @@ impl Control {
             .iter()
             .map(|(&id, drive)| DriveStatusView {
                 drive: id.0,
-                shard: self.keeper(id).shard().0,
+                shard: self.keeper(drive).shard().0,
                 place: describe(&self.dir, &drive.record),
                 state: drive.standing.word().to_string(),
                 reason: match &drive.standing {

@@ -1,7 +1,7 @@
 //! Creating, deleting and resizing vDisks.
 
 use super::refusal::Refusal;
-use super::{Control, Family, Serving, SharedControl, Stage};
+use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
 use crate::config::{FamilyConfig, FamilyState};
 use crate::shard_loop::Mail;
@@ -17,16 +17,16 @@ const VDISKS_MAX: usize = 4096;
 const NAME_BYTES_MAX: usize = 63;
 
 /// A new vDisk is served within this time, or its creation counts as failed.
-const CREATE_WAIT: Duration = Duration::from_secs(30);
+pub(super) const CREATE_WAIT: Duration = Duration::from_secs(30);
 
 /// A deletion is waited for so long; it goes on by itself afterwards.
-const DELETE_WAIT: Duration = Duration::from_secs(30);
+pub(super) const DELETE_WAIT: Duration = Duration::from_secs(30);
 
 /// Sizes are whole blocks.
 const SIZE_GRAIN: u64 = 4096;
 
 /// Whether a name can be a vDisk's: it becomes part of URIs and paths.
-fn check_name(name: &str) -> Result<(), Refusal> {
+pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     let mut characters = name.bytes();
     let begins_well = characters.next().is_some_and(|first| first.is_ascii_alphanumeric());
     let goes_on_well = characters.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
@@ -40,7 +40,7 @@ fn check_name(name: &str) -> Result<(), Refusal> {
 }
 
 /// The size that a vDisk gets, and a remark if it is another one.
-fn check_size(size: u64) -> Result<(u64, String), Refusal> {
+pub(super) fn check_size(size: u64) -> Result<(u64, String), Refusal> {
     if size == 0 || size > VDISK_BYTES_MAX {
         return Err(Refusal::bad_input(format!(
             "a vDisk cannot have {size} bytes: choose a size from 1 to {VDISK_BYTES_MAX}"
@@ -55,6 +55,29 @@ fn check_size(size: u64) -> Result<(u64, String), Refusal> {
     Ok((whole, note))
 }
 
+/// Refuses a number of copies that so many drives cannot hold; `add` says how there could be more.
+pub(super) fn check_factor(factor: u32, drives: usize, add: &str) -> Result<(), Refusal> {
+    if factor == 0 || factor > 3 {
+        return Err(Refusal::bad_input(format!("a vDisk cannot have {factor} copies: choose 1, 2 or 3")));
+    }
+    if factor as usize > drives {
+        return Err(Refusal::bad_input(format!(
+            "{factor} copies need {factor} drives that are up, and there are {drives}; {add} or choose fewer copies (--rf)"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn check_growth(name: &str, from: u64, to: u64) -> Result<(), Refusal> {
+    if to < from {
+        return Err(Refusal::bad_input(format!(
+            "vDisk {name} has {from} bytes and cannot shrink to {to}: what is behind would be lost; copy what you need \
+             to a smaller one"
+        )));
+    }
+    Ok(())
+}
+
 pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<VdiskView, Refusal> {
     check_name(&wanted.name)?;
     let (size, note) = check_size(wanted.size)?;
@@ -63,7 +86,7 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
         .wait_for(CREATE_WAIT, |control| match control.families.get(&family).map(|entry| &entry.serving) {
             Some(Serving::Ready) => Some(Ok(())),
             Some(Serving::Failed(reason)) => Some(Err(reason.clone())),
-            Some(Serving::Opening) => None,
+            Some(Serving::Opening | Serving::Elsewhere) => None,
             Some(Serving::Dropping) | None => Some(Err("it was deleted meanwhile".to_string())),
         })
         .await
@@ -117,18 +140,11 @@ impl Control {
         }
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
-        if factor == 0 || factor > 3 {
-            return Err(Refusal::bad_input(format!("a vDisk cannot have {factor} copies: choose 1, 2 or 3")));
-        }
-        if factor as usize > up {
-            return Err(Refusal::bad_input(format!(
-                "{factor} copies need {factor} drives that are up, and there are {up}; add drives (weft up --drives N) \
-                 or choose fewer copies (--rf)"
-            )));
-        }
-        let id = self.node.next_family.max(1);
-        self.node.next_family = id + 1;
-        self.store.put_node(&self.node)?;
+        check_factor(factor, up, "add drives (weft up --drives N)")?;
+        let alone = self.part.alone();
+        let id = alone.node.next_family.max(1);
+        alone.node.next_family = id + 1;
+        alone.store.put_node(&alone.node)?;
         if self.arrange_groups(factor)? {
             self.send_view();
         }
@@ -142,12 +158,14 @@ impl Control {
             created,
             epoch: 1,
             owner: None,
+            life: 0,
+            moving_to: None,
             segments: Vec::new(),
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
         };
-        self.store.put_family(&config)?;
+        self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record());
         let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
         self.families.insert(family, entry);
@@ -173,7 +191,7 @@ impl Control {
         let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.config.exports.clear();
         entry.config.state = FamilyState::Dropping;
-        self.store.put_family(&entry.config)?;
+        self.part.alone().store.put_family(&entry.config)?;
         self.drop_family(family)?;
         Ok(family)
     }
@@ -181,7 +199,7 @@ impl Control {
     /// Destroys a vDisk whose record says that it is to go.
     pub(super) fn drop_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
         // The drop counts as a new owner: nothing of the old one may come after it.
-        let Some(config) = self.store.take_epoch(family)? else { return Ok(()) };
+        let Some(config) = self.part.alone().store.take_epoch(family)? else { return Ok(()) };
         let entry = self.families.get_mut(&family).expect("a family in the store is known");
         let epoch = Epoch(config.epoch);
         entry.config = config;
@@ -193,7 +211,7 @@ impl Control {
 
     /// Serves a vDisk of the store: a new epoch, then the order to open it.
     pub(super) fn open_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
-        let Some(config) = self.store.take_epoch(family)? else { return Ok(()) };
+        let Some(config) = self.part.alone().store.take_epoch(family)? else { return Ok(()) };
         let record = config.record();
         let entry = self.families.get_mut(&family).expect("a family in the store is known");
         entry.config = config;
@@ -210,15 +228,9 @@ impl Control {
         if entry.serving == Serving::Dropping {
             return Err(Refusal::no_vdisk(name));
         }
-        if size < entry.config.size {
-            return Err(Refusal::bad_input(format!(
-                "vDisk {name} has {} bytes and cannot shrink to {size}: what is behind would be lost; copy what you \
-                 need to a smaller one",
-                entry.config.size
-            )));
-        }
+        check_growth(name, entry.config.size, size)?;
         entry.config.size = size;
-        self.store.put_family(&entry.config)?;
+        self.part.alone().store.put_family(&entry.config)?;
         for listener in self.listeners.values() {
             listener.table.resize(family, size);
         }
@@ -235,11 +247,17 @@ impl Control {
     pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
         let entry = &self.families[&family];
         let config = &entry.config;
+        let (owner_node, owner_shard, served) = match &self.part {
+            Part::Member(member) => member.owner_view(family),
+            Part::Alone(_) => (None, None, entry.serving == Serving::Ready),
+        };
         let (state, trouble) = match &entry.serving {
             Serving::Opening => ("opening", String::new()),
             Serving::Ready => ("ready", String::new()),
             Serving::Failed(reason) => ("failed", reason.clone()),
             Serving::Dropping => ("deleting", String::new()),
+            Serving::Elsewhere if served => ("ready", String::new()),
+            Serving::Elsewhere => ("waiting", "no node serves it at this moment".to_string()),
         };
         VdiskView {
             name: config.name.clone(),
@@ -251,6 +269,9 @@ impl Control {
             state: state.to_string(),
             trouble,
             exports: self.export_views(family),
+            owner_node,
+            owner_shard,
+            served,
             attached: self.attachments.get(&family).and_then(|attachment| attachment.view()),
             note: String::new(),
         }

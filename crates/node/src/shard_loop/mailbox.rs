@@ -2,6 +2,7 @@
 //! Promises: mail from one sender arrives in order; nothing is lost while the shard lives.
 //! Leaves to others: what the mail means (`worker`).
 
+use crate::config::cluster::Deadline;
 use crate::drives::OpenDrive;
 use crate::shard_loop::socket::Socket;
 use crate::shard_loop::statistics::ShardStatistics;
@@ -25,6 +26,8 @@ pub enum Mail {
     Order(Order),
     /// The files of a drive, sent before the order to open it.
     Drive(OpenDrive),
+    /// Nothing is served behind this deadline; it takes the place of the one before.
+    Lease(Deadline),
     /// A client has connected.
     Connection {
         socket: OwnedFd,

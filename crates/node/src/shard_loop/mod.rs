@@ -15,10 +15,8 @@ mod tickets;
 mod worker;
 
 pub use mailbox::{Answer, Mail, Mailbox};
-#[cfg_attr(not(test), expect(unused_imports, reason = "for the control plane of a cluster"))]
 pub use peer::PeerListener;
 pub use statistics::ShardStatistics;
-#[cfg_attr(not(test), expect(unused_imports, reason = "for the control plane of a cluster"))]
 pub use worker::Route;
 pub use worker::owner_of;
 
@@ -46,6 +44,7 @@ impl Shards {
         count: u32,
         base: u32,
         cluster: u64,
+        _deadline: Option<crate::config::cluster::Deadline>,
         notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
     ) -> io::Result<Self> {
         assert!(count > 0, "a node has at least one shard");

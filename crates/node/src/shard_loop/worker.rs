@@ -382,6 +382,7 @@ impl Worker {
             Mail::Input(input) => self.inputs.push_back(input),
             Mail::Order(order) => self.inputs.push_back(Input::Order(order)),
             Mail::Drive(open) => self.drives.add(open, &self.ring),
+            Mail::Lease(_) => {}
             Mail::Connection { socket, exports, address } => {
                 if self.draining.is_some()
                     || self.stopping

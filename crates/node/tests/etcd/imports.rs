@@ -36,9 +36,11 @@ fn a_single_node(dir: &Path) -> Config {
             created: 1_700_000_000,
             epoch: family,
             owner: None,
+            life: 0,
+            moving_to: None,
             segments: vec![SegmentRecord { first: 7, epoch: 2, members: vec![0, 5] }],
             version: 3,
-            exports: vec![ExportRecord { address: "unix:/run/v.sock".to_string(), read_only: true }],
+            exports: vec![ExportRecord { address: "unix:/run/v.sock".to_string(), read_only: true, node: 0 }],
             state: if family == 9 { FamilyState::Dropping } else { FamilyState::Live },
         };
         store.put_family(&record).expect("it can be put");

@@ -1,6 +1,7 @@
 //! The config store of a cluster, against real etcd processes that this test starts, kills and cuts off.
 
 mod imports;
+mod joins;
 mod leases;
 mod outages;
 mod proxy;

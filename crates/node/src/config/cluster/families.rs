@@ -24,6 +24,18 @@ pub struct NewVdisk {
     pub owner: Option<ShardId>,
 }
 
+/// Who shall serve a vDisk, and what must still be true then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewOwner {
+    pub shard: ShardId,
+    /// Of the shard's node.
+    pub life: u64,
+    /// Nodes, and the revisions at which their keys of life were last put; 0: there was none. The new owner's node is
+    /// one of them: a dead node is given nothing. The old one's is another, if its end is why: it must not have come
+    /// back.
+    pub alive: Vec<(u32, u64)>,
+}
+
 impl ClusterStore {
     pub fn create_vdisk(&self, wanted: &NewVdisk) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let stamp = rand::random();
@@ -35,6 +47,8 @@ impl ClusterStore {
             created: wanted.created,
             epoch: 1,
             owner: wanted.owner.map(|shard| shard.0),
+            life: 0,
+            moving_to: None,
             segments: Vec::new(),
             version: 0,
             exports: Vec::new(),
@@ -127,6 +141,39 @@ impl ClusterStore {
             record.owner = owner.map(|shard| shard.0);
             Ok(Verdict::Put)
         })
+    }
+
+    /// Gives the vDisk to a shard of a living node in a new epoch, if its record is still as it was `seen`, and the lives of
+    /// nodes that the decision rests on are still as they were: see [`NewOwner`].
+    pub fn give(
+        &self,
+        seen: &Versioned<FamilyConfig>,
+        to: &NewOwner,
+        leadership: Option<&Leadership>,
+    ) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        let key = self.keys.family(seen.record.id());
+        let mut record = seen.record.clone();
+        record.epoch = record.epoch.checked_add(1).expect("four thousand million owners are never reached");
+        record.owner = Some(to.shard.0);
+        record.life = to.life;
+        record.moving_to = None;
+        let text = json(&record);
+        let mut transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
+        for &(node, revision) in &to.alive {
+            transaction = transaction.when(Compare::unchanged(&self.keys.alive(node), revision));
+        }
+        let transaction = transaction.put(&key, &text, None).otherwise_get(&key);
+        let answer = self.transact_as(leadership, transaction)?;
+        if answer.succeeded {
+            return Ok(Versioned { record, revision: answer.revision });
+        }
+        match &answer.found[0] {
+            // An attempt whose answer was lost came through: nobody else gives this life of that node this epoch.
+            Some(now) if answer.repeated && now.value == text => {
+                Ok(Versioned { record, revision: now.mod_revision })
+            }
+            _ => Err(ClusterError::Changed { key }),
+        }
     }
 
     /// The owner of `epoch` has stopped serving: whoever is next need not wait for its lease. False if a newer owner

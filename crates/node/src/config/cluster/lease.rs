@@ -37,7 +37,7 @@ pub struct Deadline(Arc<AtomicU64>);
 const OVER: u64 = 0;
 
 impl Deadline {
-    fn new(moment: Moment) -> Self {
+    pub fn new(moment: Moment) -> Self {
         Self(Arc::new(AtomicU64::new(moment.0)))
     }
 

@@ -26,7 +26,7 @@ pub use change::Versioned;
 pub use contents::{Change, ClusterConfig};
 pub use controller::{Campaign, Leadership};
 pub use error::ClusterError;
-pub use families::NewVdisk;
+pub use families::{NewOwner, NewVdisk};
 pub use follow::News;
 pub use lease::{Deadline, NodeLease};
 pub use records::{

@@ -3,6 +3,7 @@
 use super::ClusterError;
 use serde::{Deserialize, Serialize};
 use weft_engine::ShardId;
+use weft_engine::cluster::detection::AWAY_US;
 
 /// Of the form of all records together. Raised when an older version would misread them.
 pub const CLUSTER_FORMAT: u32 = 1;
@@ -28,9 +29,16 @@ pub struct ClusterRecord {
     pub next_drive: u32,
     pub next_family: u32,
     pub next_group: u32,
+    /// A node that has been away for so long is not waited for any more: its copies are made again on others.
+    #[serde(default = "away_seconds")]
+    pub away_seconds: u64,
     /// The records of a single node are being moved here, and are not all here yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub importing: bool,
+}
+
+fn away_seconds() -> u64 {
+    AWAY_US / 1_000_000
 }
 
 impl ClusterRecord {
@@ -42,6 +50,7 @@ impl ClusterRecord {
             next_drive: 0,
             next_family: 1,
             next_group: 0,
+            away_seconds: away_seconds(),
             importing: false,
         }
     }

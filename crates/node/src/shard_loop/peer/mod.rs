@@ -11,7 +11,6 @@
 //! lost (the engine, and `worker/forward`).
 
 mod link;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the control plane of a cluster"))]
 mod listener;
 mod options;
 

@@ -1,0 +1,142 @@
+//! The election of the controller, and its turns: what the store holds, what owners have found, a decision, again when
+//! something has changed.
+
+use super::decide::{Memory, decide};
+use crate::api::WholeView;
+use crate::config::cluster::{Campaign, ClusterConfig, ClusterError, ClusterStore, Leadership};
+use crate::config::etcd::LeaseId;
+use crate::control::{Control, SharedControl, Stage};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Without any change the controller looks again after this time: what has been away for long enough is found by time.
+const TURN: Duration = Duration::from_secs(1);
+
+/// After a turn that failed or had nothing to do although something changed.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Between two tries to become the controller, when nobody seems to be it.
+const CAMPAIGN_AGAIN: Duration = Duration::from_millis(500);
+
+/// A node that is asked for what its owners have found answers within this time, or is asked again in the next turn.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+enum Turn {
+    /// Somebody else decides.
+    None,
+    Campaign {
+        store: ClusterStore,
+        node: u32,
+        lease: LeaseId,
+    },
+    Decide {
+        store: ClusterStore,
+        mirror: Arc<ClusterConfig>,
+        leadership: Leadership,
+    },
+}
+
+pub async fn run(control: SharedControl) {
+    let mut memory = Memory::new();
+    // What this controller has written up to this revision must have come back before it decides again.
+    let mut written = 0;
+    let mut seen = 0;
+    loop {
+        control
+            .wait_for(TURN, |control| {
+                let revision = control.part.member()?.mirror.revision;
+                (revision > seen).then_some(())
+            })
+            .await;
+        let turn = {
+            let control = control.lock();
+            seen = control.part.member().map_or(0, |member| member.mirror.revision);
+            control.turn(written)
+        };
+        match turn {
+            Turn::None => {}
+            Turn::Campaign { store, node, lease } => {
+                let campaign = tokio::task::spawn_blocking(move || store.campaign(node, lease)).await;
+                if let Ok(Ok(Campaign::Won(leadership))) = campaign {
+                    tracing::info!("this node decides for the cluster");
+                    memory = Memory::new();
+                    written = 0;
+                    // Decided at once, with what is known already.
+                    seen = 0;
+                    control.lock().set_leadership(Some(leadership));
+                } else {
+                    tokio::time::sleep(CAMPAIGN_AGAIN).await;
+                }
+                continue;
+            }
+            Turn::Decide { store, mirror, leadership } => {
+                let decided = tokio::task::spawn_blocking(move || {
+                    let whole = gather(&mirror);
+                    let decided = decide(&store, &mirror, &leadership, &mut memory, &whole);
+                    (decided, memory)
+                });
+                // A rule that fails an assertion decides nothing; the next turn begins afresh.
+                let (decided, kept) = match decided.await {
+                    Ok(result) => result,
+                    Err(_) => (Ok(0), Memory::new()),
+                };
+                memory = kept;
+                match decided {
+                    Ok(revision) => written = written.max(revision),
+                    Err(ClusterError::NotController) => {
+                        tracing::warn!("another node decides for the cluster now");
+                        control.lock().set_leadership(None);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "what was decided for the cluster could not be written");
+                    }
+                }
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+impl Control {
+    fn turn(&self, written: u64) -> Turn {
+        let Some(member) = self.part.member() else { return Turn::None };
+        let Some(life) = member.life.as_ref().filter(|_| self.stage == Stage::Ready) else {
+            return Turn::None;
+        };
+        let store = member.store.clone();
+        match &member.leadership {
+            Some(leadership) if member.mirror.revision >= written.max(leadership.revision) => {
+                Turn::Decide { store, mirror: Arc::clone(&member.mirror), leadership: leadership.clone() }
+            }
+            Some(_) => Turn::None,
+            None if member.mirror.controller.is_none() => {
+                Turn::Campaign { store, node: member.node, lease: life.lease.lease() }
+            }
+            None => Turn::None,
+        }
+    }
+
+    fn set_leadership(&mut self, leadership: Option<Leadership>) {
+        if let Some(member) = self.part.member_mut() {
+            member.leadership = leadership;
+        }
+    }
+}
+
+/// Asks every living node what its owners have found, if anybody has to know.
+fn gather(mirror: &ClusterConfig) -> Vec<WholeView> {
+    if mirror.groups.values().all(|group| group.record.former.is_empty()) {
+        return Vec::new();
+    }
+    let nodes = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
+    let addresses: Vec<String> = nodes.map(|(_, node)| node.record.api.clone()).collect();
+    let asked = addresses.into_iter().map(|api| std::thread::spawn(move || ask(&api))).collect::<Vec<_>>();
+    asked.into_iter().filter_map(|asked| asked.join().ok()).flatten().collect()
+}
+
+fn ask(api: &str) -> Vec<WholeView> {
+    let answer = ureq::get(&format!("http://{api}/v1/internal/whole")).timeout(ANSWER_WAIT).call();
+    let text = answer.ok().and_then(|answer| answer.into_string().ok()).unwrap_or_default();
+    // Who says nothing has found nothing, as far as is known: nothing is forgotten meanwhile.
+    serde_json::from_str(&text).unwrap_or_default()
+}

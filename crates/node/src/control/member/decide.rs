@@ -1,0 +1,277 @@
+//! What the controller decides, from what the store holds: an elected node asks the rules (`weft_engine::cluster`), and
+//! writes what follows. Everything here may be cut anywhere and done again, by this node or the next one.
+
+use super::node_of;
+use crate::api::WholeView;
+use crate::config::cluster::{
+    ClusterConfig, ClusterError, ClusterStore, Leadership, NewOwner, NodeState, Versioned, shard_id,
+};
+use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, GroupRecord};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use weft_engine::cluster::ownership::{self, Clients, How, Move, Owner};
+use weft_engine::cluster::placement::{self, MOVES_MAX, Standing, Wishes};
+use weft_engine::{DriveId, FamilyId, GroupId, ShardId, Time};
+
+/// What a controller remembers between two decisions. A new one begins without: it then waits a little longer.
+pub struct Memory {
+    began: Instant,
+    /// Nodes that have no lease, and since when that is known.
+    away: BTreeMap<u32, Instant>,
+    /// Since when somebody owns a vDisk in this epoch.
+    owned: BTreeMap<FamilyId, (u32, Instant)>,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Self { began: Instant::now(), away: BTreeMap::new(), owned: BTreeMap::new() }
+    }
+
+    /// Takes in what the store holds now.
+    pub fn note(&mut self, mirror: &ClusterConfig, now: Instant) {
+        let is_away = |node: &u32| !mirror.alive.contains_key(node);
+        self.away.retain(|node, _| is_away(node) && mirror.nodes.contains_key(node));
+        for node in mirror.nodes.keys().filter(|node| is_away(node)) {
+            self.away.entry(*node).or_insert(now);
+        }
+        self.owned.retain(|family, _| mirror.families.contains_key(family));
+        for (&family, entry) in &mirror.families {
+            let owned = self.owned.entry(family).or_insert((entry.record.epoch, now));
+            if owned.0 != entry.record.epoch {
+                *owned = (entry.record.epoch, now);
+            }
+        }
+    }
+
+    fn time(&self, moment: Instant) -> Time {
+        Time(moment.saturating_duration_since(self.began).as_micros() as u64)
+    }
+}
+
+/// Writes what should change now. Gives the store's revision behind the last change, 0 if nothing was to be done.
+pub fn decide(
+    store: &ClusterStore,
+    mirror: &ClusterConfig,
+    leadership: &Leadership,
+    memory: &mut Memory,
+    whole: &[WholeView],
+) -> Result<u64, ClusterError> {
+    let now = Instant::now();
+    memory.note(mirror, now);
+    // Clients of what nobody serves are waiting: that comes first.
+    let moved = move_families(store, mirror, leadership, memory, now)?;
+    let arranged = arrange_groups(store, mirror, leadership, memory, now, whole)?;
+    Ok(moved.max(arranged))
+}
+
+fn move_families(
+    store: &ClusterStore,
+    mirror: &ClusterConfig,
+    leadership: &Leadership,
+    memory: &Memory,
+    now: Instant,
+) -> Result<u64, ClusterError> {
+    let mut revision = 0;
+    for decided in owners(mirror, memory, now).moves() {
+        let Some(seen) = mirror.families.get(&decided.family) else { continue };
+        match carry_out(store, mirror, leadership, &decided, seen) {
+            Ok(changed) => {
+                let Move { family, to, why, .. } = decided;
+                tracing::info!(%family, to = to.0, ?why, "a vDisk goes to another shard");
+                revision = revision.max(changed);
+            }
+            // Something has happened since: the next news tell, and it is decided anew.
+            Err(ClusterError::Changed { .. } | ClusterError::NotThere { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(revision)
+}
+
+fn carry_out(
+    store: &ClusterStore,
+    mirror: &ClusterConfig,
+    leadership: &Leadership,
+    decided: &Move,
+    seen: &Versioned<FamilyConfig>,
+) -> Result<u64, ClusterError> {
+    let to = node_of(decided.to);
+    if decided.how == How::HandOver {
+        let epoch = seen.record.epoch;
+        let changed = store.change_vdisk(decided.family, |record| {
+            if record.epoch == epoch {
+                record.moving_to = Some(to);
+            }
+        })?;
+        return Ok(changed.revision);
+    }
+    let revision_of = |node: u32| mirror.alive.get(&node).map_or(0, |alive| alive.revision);
+    let alive = mirror.alive.get(&to).ok_or_else(|| ClusterError::NotThere { key: format!("node {to}") })?;
+    let mut lives = BTreeMap::from([(to, alive.revision)]);
+    if let Some(former) = seen.record.owner {
+        // The old owner's life must still be over when this is written.
+        let former = node_of(ShardId(former));
+        lives.insert(former, revision_of(former));
+    }
+    let claim =
+        NewOwner { shard: decided.to, life: alive.record.incarnation, alive: lives.into_iter().collect() };
+    Ok(store.give(seen, &claim, Some(leadership))?.revision)
+}
+
+/// The cluster as the rules of ownership see it.
+fn owners(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> ownership::Cluster {
+    let nodes = mirror.nodes.iter().filter(|(_, node)| node.record.state != NodeState::Removed);
+    let nodes = nodes.map(|(&number, node)| {
+        let record = &node.record;
+        let shards = (0..record.shards).map(|index| shard_id(number, index)).collect();
+        let node = ownership::Node {
+            lease: mirror.alive.get(&number).map(|alive| alive.record.incarnation),
+            is_storage_only: record.storage_only,
+            is_draining: record.state == NodeState::Draining,
+            shards,
+        };
+        (number, node)
+    });
+    let families = mirror.families.iter().map(|(&id, entry)| {
+        let record = &entry.record;
+        let owner = record.owner.map(ShardId).map(|shard| Owner {
+            node: node_of(shard),
+            shard,
+            lease: record.life,
+            since: memory.owned.get(&id).map_or(Time(0), |&(_, since)| memory.time(since)),
+        });
+        // Where clients are the owner itself knows, and asks to be moved.
+        let family = ownership::Family { owner, moving_to: record.moving_to, clients: Clients::default() };
+        (id, family)
+    });
+    ownership::Cluster { now: memory.time(now), nodes: nodes.collect(), families: families.collect() }
+}
+
+fn arrange_groups(
+    store: &ClusterStore,
+    mirror: &ClusterConfig,
+    leadership: &Leadership,
+    memory: &Memory,
+    now: Instant,
+    whole: &[WholeView],
+) -> Result<u64, ClusterError> {
+    let groups: Vec<placement::Group> = mirror.groups.values().map(group_of).collect();
+    let wishes = Wishes {
+        factors: mirror.families.values().map(|family| family.record.factor).collect(),
+        moves_max: MOVES_MAX,
+        next_group: mirror.cluster.record.next_group,
+    };
+    let plan = placement::plan(&drives(mirror, memory, now), &groups, &audited(mirror, whole), &wishes);
+    let mut revision = 0;
+    if !plan.changed.is_empty() {
+        let changed: Vec<_> = plan
+            .changed
+            .iter()
+            .map(|group| Versioned { record: record_of(group), revision: mirror.groups[&group.id].revision })
+            .collect();
+        tracing::info!(
+            groups = changed.len(),
+            "groups get other members, or have all copies where they belong"
+        );
+        match store.put_groups(&changed, leadership) {
+            Ok(put) => revision = put.iter().map(|group| group.revision).max().unwrap_or(0),
+            Err(ClusterError::Changed { .. }) => return Ok(revision),
+            Err(error) => return Err(error),
+        }
+    }
+    if !plan.made.is_empty() {
+        let made: Vec<_> = plan.made.iter().map(record_of).collect();
+        tracing::info!(groups = made.len(), "groups are made");
+        let made = store.add_groups(&made, leadership)?;
+        revision = made.iter().map(|group| group.revision).max().unwrap_or(revision).max(revision);
+    }
+    Ok(revision)
+}
+
+fn group_of(group: &Versioned<GroupRecord>) -> placement::Group {
+    let ids = |drives: &[u32]| drives.iter().copied().map(DriveId).collect();
+    placement::Group {
+        id: group.record.id(),
+        factor: group.record.factor,
+        members: ids(&group.record.members),
+        former: ids(&group.record.former),
+        version: group.revision,
+    }
+}
+
+fn record_of(group: &placement::Group) -> GroupRecord {
+    let numbers = |drives: &[DriveId]| drives.iter().map(|drive| drive.0).collect();
+    GroupRecord {
+        group: group.id.0,
+        factor: group.factor,
+        members: numbers(&group.members),
+        former: numbers(&group.former),
+    }
+}
+
+/// The groups of which the present owners of all vDisks have found everything on every member, in the version that the
+/// store has.
+fn audited(mirror: &ClusterConfig, whole: &[WholeView]) -> BTreeSet<(GroupId, u64)> {
+    let told: BTreeMap<(u32, u32), &WholeView> =
+        whole.iter().map(|told| ((told.family, told.epoch), told)).collect();
+    let living: Vec<_> =
+        mirror.families.values().filter(|family| family.record.state == FamilyState::Live).collect();
+    let is_found = |group: GroupId, version: u64| {
+        living.iter().all(|family| {
+            let told = told.get(&(family.record.family, family.record.epoch));
+            told.and_then(|told| told.groups.get(&group.0)).is_some_and(|&revision| revision >= version)
+        })
+    };
+    let owing = mirror.groups.iter().filter(|(_, group)| !group.record.former.is_empty());
+    owing
+        .filter(|&(&id, group)| is_found(id, group.revision))
+        .map(|(&id, group)| (id, group.revision))
+        .collect()
+}
+
+/// The drives as placement sees them.
+fn drives(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> Vec<placement::Drive> {
+    // What was told with the same words is the same place; what was not told is one place too.
+    let mut zones = BTreeMap::new();
+    let mut racks = BTreeMap::new();
+    let mut drives = Vec::new();
+    for (&id, drive) in &mirror.drives {
+        let record = &drive.record;
+        if record.state == DriveRecordState::Making {
+            continue;
+        }
+        let node = mirror.nodes.get(&record.node).map(|node| &node.record);
+        let (zone, rack) = node.map_or(("", ""), |node| (node.zone.as_str(), node.rack.as_str()));
+        let next = zones.len() as u32;
+        let zone_number = *zones.entry(zone).or_insert(next);
+        let next = racks.len() as u32;
+        let rack_number = *racks.entry((zone, rack)).or_insert(next);
+        drives.push(placement::Drive {
+            id,
+            node: record.node,
+            rack: rack_number,
+            zone: zone_number,
+            weight: record.data / 100 * u64::from(record.weight),
+            standing: standing(mirror, memory, now, record),
+        });
+    }
+    drives
+}
+
+fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &DriveRecord) -> Standing {
+    let state = mirror.nodes.get(&record.node).map_or(NodeState::Removed, |node| node.record.state);
+    let away_after = Duration::from_secs(mirror.cluster.record.away_seconds);
+    let is_long_away =
+        memory.away.get(&record.node).is_some_and(|&since| now.duration_since(since) >= away_after);
+    let alive = mirror.alive.get(&record.node);
+    let is_up = alive.is_some_and(|alive| alive.record.up.contains(&record.drive));
+    match () {
+        () if record.state == DriveRecordState::Lost => Standing::Lost,
+        () if state == NodeState::Removed || is_long_away => Standing::Lost,
+        () if !is_up => Standing::Down,
+        () if record.state == DriveRecordState::Draining || state == NodeState::Draining => {
+            Standing::Draining
+        }
+        () => Standing::In,
+    }
+}

@@ -1,0 +1,296 @@
+//! The vDisks that the store gives to this life of this node: opened, resized, closed and destroyed as it says.
+//! Promises: a vDisk is opened only in the epoch that its record has, and closed as soon as the record gives it to
+//! somebody else.
+
+use super::{Member, Phase, Served};
+use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
+use crate::config::{DriveRecordState, FamilyConfig, FamilyState};
+use crate::control::{Control, Stage, Standing};
+use crate::shard_loop::Mail;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_engine::interface::{FamilyTrouble, Order, Segment};
+use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
+
+/// A vDisk that could not be opened is opened again after this time.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+
+/// The store is asked again after this time whether it has taken what it was given.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+impl Control {
+    pub(super) fn reconcile_families(&mut self) {
+        let Some(member) = self.part.member() else { return };
+        let Some(incarnation) = member.incarnation() else { return };
+        if self.stage == Stage::Stopping {
+            // What is served is about to be left to others.
+            return;
+        }
+        let mirror = Arc::clone(&member.mirror);
+        let mine = |record: &FamilyConfig| {
+            let index = record.owner.and_then(|owner| member.own_index(owner));
+            index.filter(|_| record.life == incarnation)
+        };
+        let gone: Vec<FamilyId> = member
+            .served
+            .iter()
+            .filter(|(family, served)| {
+                mirror.families.get(family).is_none_or(|family| {
+                    mine(&family.record) != Some(served.shard) && family.record.epoch > served.epoch.0
+                })
+            })
+            .map(|(&family, _)| family)
+            .collect();
+        let given: Vec<(FamilyId, usize)> = mirror
+            .families
+            .iter()
+            .filter_map(|(&family, entry)| Some((family, mine(&entry.record)?)))
+            .collect();
+        for family in gone {
+            self.close(family);
+        }
+        for (family, shard) in given {
+            self.reconcile_family(family, shard, &mirror.families[&family]);
+        }
+    }
+
+    fn reconcile_family(&mut self, family: FamilyId, shard: usize, entry: &Versioned<FamilyConfig>) {
+        let record = &entry.record;
+        let epoch = Epoch(record.epoch);
+        let Some(member) = self.part.member_mut() else { return };
+        let known = member.served.get(&family);
+        if known.is_none_or(|known| known.epoch < epoch) {
+            if known.is_some() {
+                self.close(family);
+            }
+            return self.open(family, shard, record);
+        }
+        let Some(served) = member.served.get_mut(&family) else { return };
+        if record.state == FamilyState::Dropping {
+            // Destroying counts as a new owner: nothing of the old one may come after it.
+            if !matches!(served.phase, Phase::Dropping | Phase::HandingOver) {
+                served.phase = Phase::HandingOver;
+                let order = Order::CloseFamily { family };
+                self.shards[shard].send(Mail::Order(order));
+                self.give(family, shard, entry.clone());
+            }
+            return;
+        }
+        if served.size != record.size {
+            served.size = record.size;
+            let order = Order::Resize { family, size: record.size };
+            self.shards[shard].send(Mail::Order(order));
+        }
+        if let Some(to) = record.moving_to {
+            self.begin_hand_over(family, to);
+        }
+    }
+
+    fn open(&mut self, family: FamilyId, shard: usize, record: &FamilyConfig) {
+        let epoch = Epoch(record.epoch);
+        let (order, phase) = match record.state {
+            FamilyState::Live => (Order::OpenFamily(record.record()), Phase::Opening),
+            FamilyState::Dropping => (Order::DropFamily { family, epoch }, Phase::Dropping),
+        };
+        tracing::debug!(%family, %epoch, ?phase, "a vDisk was given to this node");
+        let Some(member) = self.part.member_mut() else { return };
+        member.served.insert(family, Served { shard, epoch, size: record.size, phase });
+        self.shards[shard].send(Mail::Order(order));
+        self.note_serving(family);
+    }
+
+    /// Somebody else serves it now, or nobody: it is gone.
+    fn close(&mut self, family: FamilyId) {
+        let Some(member) = self.part.member_mut() else { return };
+        member.whole.remove(&family);
+        if let Some(served) = member.served.remove(&family)
+            && !matches!(served.phase, Phase::HandingOver)
+        {
+            self.shards[served.shard].send(Mail::Order(Order::CloseFamily { family }));
+        }
+        self.note_serving(family);
+    }
+
+    /// Asks the store to give a vDisk to a shard of this node (again), in a new epoch. What follows comes as news.
+    fn give(&mut self, family: FamilyId, shard: usize, seen: Versioned<FamilyConfig>) {
+        let Some(member) = self.part.member() else { return };
+        let Some(to) = member.own_claim(shard) else { return };
+        let epoch = seen.record.epoch;
+        member.spawn(
+            move |store| store.give(&seen, &to, None),
+            move |control, given| {
+                if let Err(error) = given {
+                    tracing::warn!(%family, epoch, %error, "a vDisk did not get its new epoch");
+                    control.fail(family, Epoch(epoch), error.to_string());
+                }
+            },
+        );
+    }
+
+    /// What waits to be tried again, or has waited long enough.
+    pub(super) fn look_after_families(&mut self) {
+        let now = Instant::now();
+        let Some(member) = self.part.member() else { return };
+        let mirror = Arc::clone(&member.mirror);
+        let mut again = Vec::new();
+        let mut late = Vec::new();
+        for (&family, served) in &member.served {
+            match served.phase {
+                Phase::Failed { again_at, .. } if now >= again_at => again.push((family, served.shard)),
+                Phase::Settling { until, .. } if now >= until => late.push(family),
+                _ => {}
+            }
+        }
+        for (family, shard) in again {
+            let Some(seen) = mirror.families.get(&family) else { continue };
+            let Some(member) = self.part.member_mut() else { return };
+            let Some(served) = member.served.get_mut(&family) else { continue };
+            // A newer epoch is on its way to being opened anyway.
+            if seen.record.epoch == served.epoch.0 {
+                if let Phase::Failed { again_at, .. } = &mut served.phase {
+                    *again_at = now + REOPEN_AFTER;
+                }
+                self.give(family, shard, seen.clone());
+            }
+        }
+        for family in late {
+            tracing::info!(%family, "a busy vDisk is handed over before everything of it has settled");
+            self.hand_over(family);
+        }
+    }
+
+    pub(in crate::control) fn on_served(&mut self, family: FamilyId, epoch: Epoch) {
+        if let Some(served) = self.served_in(family, epoch)
+            && served.phase == Phase::Opening
+        {
+            served.phase = Phase::Ready;
+            self.note_serving(family);
+            // It may have been told to go on while it was being opened.
+            self.reconcile();
+        }
+    }
+
+    pub(in crate::control) fn on_not_served(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        reason: FamilyTrouble,
+    ) {
+        if reason == FamilyTrouble::Fenced {
+            tracing::info!(%family, %epoch, "a vDisk has a newer owner");
+        } else {
+            tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served; it is tried again");
+        }
+        self.fail(family, epoch, reason.to_string());
+    }
+
+    fn fail(&mut self, family: FamilyId, epoch: Epoch, reason: String) {
+        let again_at = Instant::now() + REOPEN_AFTER;
+        if let Some(served) = self.served_in(family, epoch) {
+            served.phase = Phase::Failed { reason, again_at };
+            self.note_serving(family);
+        }
+    }
+
+    pub(super) fn served_in(&mut self, family: FamilyId, epoch: Epoch) -> Option<&mut Served> {
+        let served = self.part.member_mut()?.served.get_mut(&family)?;
+        (served.epoch == epoch).then_some(served)
+    }
+}
+
+impl Member {
+    /// A claim to a vDisk for one of this node's shards; None: the node has no life now.
+    pub(super) fn own_claim(&self, shard: usize) -> Option<NewOwner> {
+        let shard = shard_id(self.node, shard as u32);
+        self.claim(shard).filter(|claim| Some(claim.life) == self.incarnation())
+    }
+
+    /// A claim for any shard; None: its node does not live, as far as is known.
+    pub(super) fn claim(&self, shard: ShardId) -> Option<NewOwner> {
+        let node = super::node_of(shard);
+        let alive = self.mirror.alive.get(&node)?;
+        Some(NewOwner { shard, life: alive.record.incarnation, alive: vec![(node, alive.revision)] })
+    }
+
+    /// The owner of a vDisk wants other segments.
+    pub(in crate::control) fn change_segments(
+        &self,
+        shard: ShardId,
+        family: FamilyId,
+        epoch: Epoch,
+        version: u64,
+        segments: Vec<Segment>,
+    ) {
+        let Some(index) = self.own_index(shard.0) else { return };
+        // As long as this life lasts: behind it the answer does not matter any more.
+        let deadline = self.life.as_ref().map(|life| life.lease.deadline());
+        self.spawn(
+            move |store| {
+                loop {
+                    match store.change_segments(family, epoch, version, &segments) {
+                        Ok(changed) => return changed,
+                        // What came of it is not known. Asked again it tells.
+                        Err(error) => {
+                            tracing::warn!(%family, %error, "the segments of a log could not be stored yet");
+                            if deadline.as_ref().is_none_or(|deadline| deadline.has_passed()) {
+                                return None;
+                            }
+                        }
+                    }
+                    std::thread::sleep(ASK_AGAIN);
+                }
+            },
+            move |control, changed| {
+                let taken = changed.is_some();
+                if let Some(entry) = control.families.get_mut(&family)
+                    && entry.config.epoch == epoch.0
+                    && taken
+                {
+                    entry.config.version = version;
+                    entry.config.segments = changed.map_or_else(Vec::new, |changed| changed.record.segments);
+                }
+                let order = Order::SegmentsChanged { family, epoch, version, taken };
+                control.shards[index].send(Mail::Order(order));
+            },
+        );
+    }
+
+    /// Nothing of it is left on any drive.
+    pub(in crate::control) fn remove_vdisk(&self, family: FamilyId) {
+        self.spawn(
+            move |store| store.remove_vdisk(family),
+            move |_, removed: Result<(), ClusterError>| {
+                // It stays, and is dropped again by its next owner.
+                if let Err(error) = removed {
+                    tracing::error!(%family, %error, "the record of a deleted vDisk stays");
+                }
+            },
+        );
+    }
+
+    pub(in crate::control) fn drive_formatted(&self, drive: DriveId) {
+        self.spawn(
+            move |store| {
+                store.change_drive(drive, |record| {
+                    if record.state == DriveRecordState::Making {
+                        record.state = DriveRecordState::Formatted;
+                    }
+                })
+            },
+            move |control, changed| {
+                let Some(entry) = control.drives.get_mut(&drive) else { return };
+                entry.standing = match changed {
+                    Ok(changed) => {
+                        entry.record = changed.record;
+                        tracing::info!(%drive, "a drive is up");
+                        Standing::Up
+                    }
+                    // Not marked, it is formatted again at the next start.
+                    Err(error) => Standing::Down(error.to_string()),
+                };
+                control.drives_changed();
+                control.reconcile();
+            },
+        );
+    }
+}

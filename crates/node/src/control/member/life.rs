@@ -1,0 +1,201 @@
+//! The life of a member in the store: its lease, the key that says which of its drives are up, and what becomes of both
+//! when the lease is lost.
+//! Promises: a life ends before the next one begins; what was served in the one is not in the other.
+
+use super::Phase;
+use crate::config::cluster::{AliveRecord, ClusterError, ClusterStore, NodeLease};
+use crate::config::{DirectoryLock, Life, Membership};
+use crate::control::{Control, SharedControl, Standing};
+use crate::shard_loop::Mail;
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use weft_engine::cluster::detection::LEASE_US;
+use weft_engine::interface::Order;
+
+/// Between two tries to get a new lease.
+const PAUSE: Duration = Duration::from_millis(500);
+
+pub struct Living {
+    pub lease: NodeLease,
+    pub incarnation: u64,
+    /// The life before it, which is over.
+    former: Option<u64>,
+}
+
+/// What was told about this node's drives, and whether that is still under way.
+#[derive(Default)]
+pub struct Announcing {
+    told: Option<AliveRecord>,
+    under_way: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LifeError {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(transparent)]
+    Membership(#[from] crate::config::MembershipError),
+}
+
+/// Begins a life: a new incarnation, and a lease under a key that nobody else has.
+pub fn begin(
+    store: &ClusterStore,
+    membership: &mut Membership,
+    dir: &Path,
+    lock: &DirectoryLock,
+    losses: &UnboundedSender<()>,
+) -> Result<Living, LifeError> {
+    let Life { incarnation, former } = membership.begin_life(dir, lock)?;
+    let losses = losses.clone();
+    let on_loss = move || {
+        // Nobody listens any more when the node ends.
+        let _ = losses.send(());
+    };
+    let lease = NodeLease::take(store.etcd(), Duration::from_micros(LEASE_US), on_loss)
+        .map_err(ClusterError::from)?;
+    let record = AliveRecord { node: membership.node, incarnation, up: Vec::new(), down: Vec::new() };
+    store.announce(&record, lease.lease(), former)?;
+    Ok(Living { lease, incarnation, former })
+}
+
+/// Begins another life whenever one was lost.
+pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<()>) {
+    while losses.recv().await.is_some() {
+        let Some((store, mut membership, dir, lock, losses)) = control.lock().end_life() else { return };
+        loop {
+            let (store, dir, lock, losses) = (store.clone(), dir.clone(), lock.clone(), losses.clone());
+            let mut known = membership.clone();
+            let begun = tokio::task::spawn_blocking(move || {
+                let begun = begin(&store, &mut known, &dir, &lock, &losses);
+                (begun, known)
+            });
+            let Ok((begun, known)) = begun.await else { return };
+            membership = known;
+            match begun {
+                Ok(living) => {
+                    control.lock().begin_life(living, membership);
+                    break;
+                }
+                Err(LifeError::Cluster(error @ ClusterError::NodeRemoved { .. })) => {
+                    tracing::error!(%error, "this node ends");
+                    control.lock().stop.notify_one();
+                    return;
+                }
+                Err(error) => tracing::warn!(%error, "this node is not back in the cluster yet"),
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Ends this node's life for good: at once others may take what it served.
+pub(in crate::control) async fn leave(control: &SharedControl) {
+    let living = {
+        let mut control = control.lock();
+        let Some((life, served)) = control.part.member_mut().map(|member| {
+            member.leadership = None;
+            (member.life.take(), std::mem::take(&mut member.served))
+        }) else {
+            return;
+        };
+        for (family, served) in served {
+            if !matches!(served.phase, Phase::HandingOver) {
+                control.shards[served.shard].send(Mail::Order(Order::CloseFamily { family }));
+            }
+        }
+        life
+    };
+    if let Some(living) = living {
+        let given_up = tokio::task::spawn_blocking(move || living.lease.give_up()).await;
+        if let Ok(Err(error)) = given_up {
+            tracing::warn!(%error, "etcd did not hear that this node stops: others wait until its lease is over");
+        }
+    }
+}
+
+type Beginning =
+    (ClusterStore, Membership, std::path::PathBuf, std::sync::Arc<DirectoryLock>, UnboundedSender<()>);
+
+impl Control {
+    /// The lease is over: nothing is served any more. Gives what the next life needs; None: the node ends anyway.
+    fn end_life(&mut self) -> Option<Beginning> {
+        let shards = self.shards.clone();
+        let member = self.part.member_mut()?;
+        tracing::warn!("the node's lease is over: its vDisks go to others until it has a new one");
+        member.life = None;
+        member.leadership = None;
+        for (&family, served) in &member.served {
+            if !matches!(served.phase, Phase::HandingOver) {
+                shards[served.shard].send(Mail::Order(Order::CloseFamily { family }));
+            }
+        }
+        member.served.clear();
+        let member = self.part.member()?;
+        Some((
+            member.store.clone(),
+            member.membership.clone(),
+            member.dir.clone(),
+            member.lock.clone(),
+            member.losses.clone(),
+        ))
+    }
+
+    pub(super) fn begin_life(&mut self, living: Living, membership: Membership) {
+        let deadline = living.lease.deadline();
+        for shard in &self.shards {
+            shard.send(Mail::Lease(deadline.clone()));
+        }
+        let Some(member) = self.part.member_mut() else { return };
+        tracing::info!(incarnation = living.incarnation, "the node has a new lease");
+        member.life = Some(living);
+        member.membership = membership;
+        member.announcing.told = None;
+        self.announce();
+        self.reconcile();
+    }
+
+    /// Tells the cluster which drives of this node are up, if that has changed.
+    pub(in crate::control) fn announce(&mut self) {
+        let mut up = Vec::new();
+        let mut down = Vec::new();
+        let Some(member) = self.part.member_mut() else { return };
+        for (id, drive) in &self.drives {
+            match &drive.standing {
+                Standing::Up if !member.hanging.contains(id) => up.push(id.0),
+                Standing::Up | Standing::Down(_) => down.push(id.0),
+                Standing::Opening | Standing::Lost => {}
+            }
+        }
+        let Some(life) = &member.life else { return };
+        let record = AliveRecord { node: member.node, incarnation: life.incarnation, up, down };
+        // One at a time: the last word must be the newest.
+        if member.announcing.under_way || member.announcing.told.as_ref() == Some(&record) {
+            return;
+        }
+        let (lease, former) = (life.lease.lease(), life.former);
+        member.announcing.under_way = true;
+        let told = record.clone();
+        member.spawn(
+            move |store| store.announce(&told, lease, former),
+            move |control, announced| {
+                let Some(member) = control.part.member_mut() else { return };
+                member.announcing.under_way = false;
+                match announced {
+                    Ok(_) => member.announcing.told = Some(record),
+                    // The next tick tries again; without a lease the next life does.
+                    Err(error) => tracing::warn!(%error, "the cluster was not told about this node's drives"),
+                }
+                control.announce_again();
+            },
+        );
+    }
+
+    /// After one announcement: what has changed meanwhile.
+    fn announce_again(&mut self) {
+        let Some(member) = self.part.member() else { return };
+        if member.announcing.told.is_some() {
+            self.announce();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A node as a member of a cluster. What there is stands in the cluster's store; the member follows it, and does what it
+//! says about this node: opens drives, serves vDisks, listens, tells its shards where everything is.
+//! Promises: nothing is served that the store does not give to this life of this node, and nothing behind the deadline
+//! of its lease (I2); whatever happens, doing what the store says again leads there.
+//! Leaves to others: deciding for the cluster (`controller`, on whichever node is elected), records and leases
+//! (`config::cluster`).
+
+mod audits;
+mod controller;
+mod decide;
+mod exports;
+mod families;
+mod hand_over;
+mod jobs;
+mod life;
+mod mirror;
+mod nodes;
+mod requests;
+pub(super) mod start;
+mod status;
+mod view;
+
+pub use life::LifeError;
+pub(super) use life::leave;
+pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive};
+pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize};
+pub(super) use status::cluster as cluster_view;
+
+use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE};
+use crate::config::{DirectoryLock, Membership};
+use crate::shard_loop::{PeerListener, Route};
+use jobs::Job;
+use life::Living;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
+use weft_engine::interface::View;
+use weft_engine::{DriveId, Epoch, FamilyId, GroupId, ShardId};
+
+pub struct Member {
+    store: ClusterStore,
+    node: u32,
+    name: String,
+    dir: PathBuf,
+    lock: Arc<DirectoryLock>,
+    membership: Membership,
+    /// Work that waits for the store goes to threads that may wait.
+    jobs: UnboundedSender<Job>,
+    /// Told when the lease is over although it was renewed.
+    losses: UnboundedSender<()>,
+    /// None: the lease is over, and another one is being taken. Nothing is served meanwhile.
+    life: Option<Living>,
+    announcing: life::Announcing,
+    /// What the store holds, as far as is known here.
+    mirror: Arc<ClusterConfig>,
+    /// Shards of other nodes that cannot be reached from here, and why.
+    unreachable: BTreeMap<ShardId, String>,
+    /// Drives of this node that have not answered for long.
+    hanging: BTreeSet<DriveId>,
+    /// What the shards were told last.
+    view: View,
+    peers: BTreeMap<ShardId, SocketAddr>,
+    routes: BTreeMap<FamilyId, Route>,
+    served: BTreeMap<FamilyId, Served>,
+    /// What owners here have found about groups with former members.
+    whole: BTreeMap<FamilyId, audits::Told>,
+    /// Copying under way, as `weft cluster status` shows it.
+    repair: Option<status::Repair>,
+    /// This node decides for the cluster.
+    leadership: Option<Leadership>,
+    /// Other nodes' shards knock here.
+    _listener: PeerListener,
+}
+
+/// A vDisk that the store has given to a shard of this node.
+struct Served {
+    /// The shard's index.
+    shard: usize,
+    epoch: Epoch,
+    /// Bytes, as the engine was told.
+    size: u64,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Phase {
+    Opening,
+    Ready,
+    /// Everything goes into egroups, so that the next owner finds little to replay. Not waited for longer than this.
+    Settling {
+        to: u32,
+        until: Instant,
+    },
+    /// Closed here; the store is asked to give it to the next owner.
+    HandingOver,
+    /// And why; tried again then.
+    Failed {
+        reason: String,
+        again_at: Instant,
+    },
+    /// Everything of it is being destroyed.
+    Dropping,
+}
+
+impl Member {
+    /// Who this node is, for people.
+    pub(super) fn who(&self) -> String {
+        let (node, name) = (self.node, &self.name);
+        format!("node {node} ({name}) of the cluster {}", self.store.name())
+    }
+
+    /// The index of the shard that serves a vDisk here.
+    pub(super) fn shard_of(&self, family: FamilyId) -> Option<usize> {
+        self.served.get(&family).map(|served| served.shard)
+    }
+
+    fn incarnation(&self) -> Option<u64> {
+        self.life.as_ref().map(|life| life.incarnation)
+    }
+
+    /// The index of this shard, if it is one of this node's.
+    fn own_index(&self, shard: u32) -> Option<usize> {
+        (shard / SHARDS_PER_NODE == self.node).then_some((shard % SHARDS_PER_NODE) as usize)
+    }
+}
+
+/// The number of a node's first shard.
+fn shard_base(node: u32) -> u32 {
+    crate::config::cluster::shard_id(node, 0).0
+}
+
+/// The node that a shard is on.
+fn node_of(shard: ShardId) -> u32 {
+    shard.0 / SHARDS_PER_NODE
+}
+
+/// Versions of views grow with the store's revisions, and in between with what this node finds out by itself.
+const LOCAL_BITS: u32 = 20;
+
+/// The store's revision that a view tells of.
+fn revision_of(view: u64) -> u64 {
+    view >> LOCAL_BITS
+}
+
+/// Groups and what of them was found whole, by the revision of the view under which it was.
+type Found = BTreeMap<GroupId, u64>;

@@ -1,0 +1,314 @@
+//! What people ask of a member about nodes and drives: emptying them, taking them out, adding drives.
+//! Promises: what data still depends on is not taken out unless by force, and then as what it is: lost.
+
+use super::requests::{seen, with_store};
+use super::{Member, node_of};
+use crate::api::{AddDrives, ClusterDriveView, NodeView};
+use crate::config::cluster::{ClusterConfig, ClusterStore, NodeState};
+use crate::config::{DriveRecord, DriveRecordState, FamilyState};
+use crate::control::drives::{DriveBook, DrivePlan};
+use crate::control::refusal::Refusal;
+use crate::control::start::{Settings, StartError};
+use crate::control::{SharedControl, Standing};
+use crate::shard_loop::Mail;
+use std::collections::BTreeSet;
+use weft_engine::interface::Order;
+use weft_engine::{DriveId, ShardId};
+
+/// The book of a member: the numbers are the cluster's.
+pub struct ClusterBook<'a> {
+    pub store: &'a ClusterStore,
+    pub node: u32,
+    pub shards: u32,
+    /// Drives that the node has: they are dealt to its shards in turn.
+    pub dealt: u32,
+}
+
+impl DriveBook for ClusterBook<'_> {
+    fn add(&mut self, mut record: DriveRecord) -> Result<DriveRecord, StartError> {
+        record.node = self.node;
+        record.shard = self.dealt % self.shards;
+        self.dealt += 1;
+        Ok(self.store.add_drive(&record)?.record)
+    }
+
+    fn put(&mut self, record: &DriveRecord) -> Result<(), StartError> {
+        let wanted = record.clone();
+        self.store.change_drive(record.id(), |record| *record = wanted.clone())?;
+        Ok(())
+    }
+
+    fn remove(&mut self, drive: DriveId) -> Result<(), StartError> {
+        let known = self.store.load()?.drives.get(&drive).map(|drive| drive.revision);
+        match known {
+            Some(revision) => Ok(self.store.remove_drive(drive, revision)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Drives that somebody's data may still be on: members of groups, former ones, and those that logs name.
+pub(super) fn needed_drives(mirror: &ClusterConfig) -> BTreeSet<u32> {
+    let groups = mirror.groups.values().map(|group| &group.record);
+    let families = mirror.families.values().map(|family| &family.record);
+    groups
+        .flat_map(|group| group.members.iter().chain(&group.former))
+        .chain(families.flat_map(|family| family.segments.iter().flat_map(|segment| &segment.members)))
+        .copied()
+        .collect()
+}
+
+/// Whether nothing depends on a node that is being emptied.
+pub(super) fn is_drained(mirror: &ClusterConfig, node: u32) -> bool {
+    let is_leaving = mirror.nodes.get(&node).is_some_and(|node| node.record.state == NodeState::Draining);
+    is_leaving && !serves_any(mirror, node) && !holds_any(mirror, node)
+}
+
+fn serves_any(mirror: &ClusterConfig, node: u32) -> bool {
+    let owners = mirror.families.values().filter_map(|family| family.record.owner);
+    owners.map(|owner| node_of(ShardId(owner))).any(|owner| owner == node)
+}
+
+fn holds_any(mirror: &ClusterConfig, node: u32) -> bool {
+    let needed = needed_drives(mirror);
+    mirror.drives.values().any(|drive| drive.record.node == node && needed.contains(&drive.record.drive))
+}
+
+pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<NodeView, Refusal> {
+    find_node(control, node)?;
+    let wanted = if undo { NodeState::In } else { NodeState::Draining };
+    let changed = with_store(control, move |store| {
+        store.change_node(node, |record| {
+            if record.state != NodeState::Removed {
+                record.state = wanted;
+            }
+        })
+    })
+    .await?;
+    seen(control, changed.revision).await?;
+    let control = control.lock();
+    let views = control.member()?.node_views();
+    views.into_iter().find(|view| view.node == node).ok_or_else(|| no_node(node))
+}
+
+/// Takes a node out for good. `force`: also one that is gone with what was only there.
+pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<String, Refusal> {
+    find_node(control, node)?;
+    let drives: Vec<(DriveId, bool)> = {
+        let control = control.lock();
+        let member = control.member()?;
+        let mirror = &member.mirror;
+        if !force && !is_drained(mirror, node) && (serves_any(mirror, node) || holds_any(mirror, node)) {
+            return Err(Refusal::conflict(format!(
+                "node {node} is still needed; empty it first (weft node drain {node}), or, if it is gone for good, \
+                 take it out with --force: its copies are then made again from the others"
+            )));
+        }
+        if force && mirror.alive.contains_key(&node) && !is_drained(mirror, node) {
+            return Err(Refusal::conflict(format!(
+                "node {node} lives; stop it first (weft down), then take it out by force"
+            )));
+        }
+        let needed = needed_drives(mirror);
+        let own = mirror.drives.iter().filter(|(_, drive)| drive.record.node == node);
+        own.map(|(&id, _)| (id, needed.contains(&id.0))).collect()
+    };
+    let count = drives.len();
+    let lost = drives.iter().filter(|(_, needed)| *needed).count();
+    with_store(control, move |store| {
+        for &(drive, is_needed) in &drives {
+            give_up_drive(store, drive, is_needed)?;
+        }
+        store.change_node(node, |record| record.state = NodeState::Removed)
+    })
+    .await?;
+    Ok(match lost {
+        0 => format!("node {node} is out, and its {count} drive(s) with it"),
+        lost => format!(
+            "node {node} is out; {lost} of its {count} drive(s) count as lost, and their copies are made again"
+        ),
+    })
+}
+
+/// A drive that is needed stays in the store as lost, until nothing names it any more.
+fn give_up_drive(
+    store: &ClusterStore,
+    drive: DriveId,
+    is_needed: bool,
+) -> Result<(), crate::config::cluster::ClusterError> {
+    let changed = store.change_drive(drive, |record| record.state = DriveRecordState::Lost)?;
+    if is_needed { Ok(()) } else { store.remove_drive(drive, changed.revision) }
+}
+
+pub async fn drain_drive(
+    control: &SharedControl,
+    drive: u32,
+    undo: bool,
+) -> Result<ClusterDriveView, Refusal> {
+    let id = find_drive(control, drive)?;
+    let changed = with_store(control, move |store| {
+        store.change_drive(id, |record| {
+            record.state = match record.state {
+                DriveRecordState::Formatted if !undo => DriveRecordState::Draining,
+                DriveRecordState::Draining if undo => DriveRecordState::Formatted,
+                other => other,
+            };
+        })
+    })
+    .await?;
+    seen(control, changed.revision).await?;
+    let control = control.lock();
+    let views = control.drive_views()?;
+    views.into_iter().find(|view| view.drive == drive).ok_or_else(|| no_drive(drive))
+}
+
+/// Takes a drive out for good. `lost`: also one that is dead, with what was only there.
+pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Result<String, Refusal> {
+    let id = find_drive(control, drive)?;
+    let (is_needed, is_up) = {
+        let control = control.lock();
+        let mirror = &control.member()?.mirror;
+        let is_up = mirror.alive.values().any(|alive| alive.record.up.contains(&drive));
+        (needed_drives(mirror).contains(&drive), is_up)
+    };
+    if is_needed && !lost {
+        return Err(Refusal::conflict(format!(
+            "drive {drive} is still needed; empty it first (`weft drive remove` does that, and waits), or, if it is \
+             dead, say --lost: its copies are then made again from the others"
+        )));
+    }
+    if lost && is_needed && is_up {
+        return Err(Refusal::conflict(format!(
+            "drive {drive} works, and data is on it; empty it instead (weft drive remove {drive})"
+        )));
+    }
+    with_store(control, move |store| give_up_drive(store, id, is_needed)).await?;
+    Ok(if is_needed {
+        format!("drive {drive} counts as lost, and its copies are made again")
+    } else {
+        format!("drive {drive} is out; its files or device can be taken away when its node has stopped")
+    })
+}
+
+/// Makes new drives of this node, and uses them at once.
+pub async fn add_drives(
+    control: &SharedControl,
+    wanted: AddDrives,
+) -> Result<Vec<ClusterDriveView>, Refusal> {
+    if wanted.files == 0 && wanted.paths.is_empty() {
+        return Err(Refusal::bad_input("no drive is named; give --files N --size SIZE, or --path DEVICE"));
+    }
+    let (dir, store, node, shards, mut records) = {
+        let control = control.lock();
+        control.check_ready()?;
+        let member = control.member()?;
+        let records: Vec<_> = control.drives.values().map(|drive| drive.record.clone()).collect();
+        (control.dir.clone(), member.store.clone(), member.node, control.shards.len() as u32, records)
+    };
+    let before: BTreeSet<u32> = records.iter().map(|record| record.drive).collect();
+    let made = tokio::task::spawn_blocking(move || {
+        let mut book = ClusterBook { store: &store, node, shards, dealt: records.len() as u32 };
+        let settings = Settings {
+            drives: Some(wanted.files),
+            drive_size: wanted.size,
+            drive_paths: wanted.paths,
+            force: wanted.force,
+            ..Settings::of(&dir)
+        };
+        let plan = DrivePlan::add_more(&dir, &settings, &mut records, &mut book)?;
+        Ok::<_, StartError>((plan, records))
+    });
+    let made = made
+        .await
+        .map_err(|_| Refusal::failed("the control plane failed an assertion; see the node's log"))?;
+    let (plan, records) = made.map_err(|error| Refusal::failed(error.to_string()))?;
+    let new: Vec<_> = records.into_iter().filter(|record| !before.contains(&record.drive)).collect();
+    let mut control = control.lock();
+    let keeper = |record: &DriveRecord| record.shard as usize;
+    let drives = plan.drives(&new, keeper);
+    control.drives.extend(drives);
+    control.begin_opening(plan);
+    let numbers: BTreeSet<u32> = new.iter().map(|record| record.drive).collect();
+    let place = |view: &ClusterDriveView| numbers.contains(&view.drive);
+    let mut views: Vec<_> = control.drive_views()?.into_iter().filter(place).collect();
+    // The store's news may not be here yet.
+    for record in
+        new.iter().filter(|record| !views.iter().any(|view| view.drive == record.drive)).collect::<Vec<_>>()
+    {
+        views.push(ClusterDriveView {
+            drive: record.drive,
+            node: record.node,
+            shard: record.shard,
+            state: "opening".to_string(),
+            weight: record.weight,
+            log_bytes: record.log,
+            data_bytes: record.data,
+            ..Default::default()
+        });
+    }
+    Ok(views)
+}
+
+fn find_node(control: &SharedControl, node: u32) -> Result<(), Refusal> {
+    let control = control.lock();
+    let known = control.member()?.mirror.nodes.get(&node);
+    known.filter(|known| known.record.state != NodeState::Removed).map(|_| ()).ok_or_else(|| no_node(node))
+}
+
+fn find_drive(control: &SharedControl, drive: u32) -> Result<DriveId, Refusal> {
+    let control = control.lock();
+    let known = control.member()?.mirror.drives.contains_key(&DriveId(drive));
+    known.then_some(DriveId(drive)).ok_or_else(|| no_drive(drive))
+}
+
+fn no_node(node: u32) -> Refusal {
+    Refusal::not_found(format!("there is no node {node}; `weft node ls` shows which there are"))
+}
+
+fn no_drive(drive: u32) -> Refusal {
+    Refusal::not_found(format!("there is no drive {drive}; `weft drive ls` shows which there are"))
+}
+
+impl Member {
+    /// Nodes with drives that work, as the store says: copies of one block are never on one node twice.
+    pub(super) fn drives_up(&self) -> usize {
+        self.mirror.alive.values().map(|alive| alive.record.up.len()).sum()
+    }
+
+    /// Two copies where there is room for two.
+    pub(super) fn default_factor(&self, told: u32) -> u32 {
+        told.min(self.drives_up().max(1) as u32)
+    }
+
+    pub(super) fn owner_node(&self, family: weft_engine::FamilyId) -> Option<u32> {
+        let record = &self.mirror.families.get(&family)?.record;
+        let node = node_of(ShardId(record.owner?));
+        let life = self.mirror.alive.get(&node).map(|alive| alive.record.incarnation);
+        (record.state == FamilyState::Live && life == Some(record.life)).then_some(node)
+    }
+}
+
+impl crate::control::Control {
+    /// Drives of this node that were taken out of the store are not used any more.
+    pub(super) fn forget_drives(&mut self) {
+        let Some(member) = self.part.member() else { return };
+        let mirror = &member.mirror;
+        let is_out = |id: &DriveId| {
+            mirror.drives.get(id).is_none_or(|drive| drive.record.state == DriveRecordState::Lost)
+        };
+        // One that is just being made is not in the news yet.
+        let out: Vec<DriveId> = self
+            .drives
+            .iter()
+            .filter(|(id, drive)| drive.standing == Standing::Up && is_out(id))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in out {
+            let Some(drive) = self.drives.get_mut(&id) else { continue };
+            tracing::info!(drive = %id, "a drive was taken out of the cluster");
+            drive.standing = Standing::Lost;
+            let keeper = self.shards[self.drives[&id].keeper].clone();
+            keeper.send(Mail::Order(Order::CloseDrive { drive: id }));
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What people ask of a member about vDisks: written into the store, and waited for until it has become true.
+
+use super::Member;
+use super::hand_over::may_serve;
+use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
+use crate::config::ExportRecord;
+use crate::config::FamilyState;
+use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
+use crate::control::exports::EXPORTS_MAX;
+use crate::control::listener::Address;
+use crate::control::refusal::Refusal;
+use crate::control::vdisks::{CREATE_WAIT, DELETE_WAIT, check_factor, check_growth, check_name, check_size};
+use crate::control::{Control, SharedControl};
+use crate::shard_loop::{Answer, Mail};
+use std::time::{Duration, SystemTime};
+use weft_engine::FamilyId;
+use weft_engine::interface::{Reply, Request};
+
+/// vDisks of one cluster.
+const VDISKS_MAX: usize = 100_000;
+
+/// What was written into the store is known here within this time, or etcd is in trouble.
+const NEWS_WAIT: Duration = Duration::from_secs(10);
+
+/// A hand-over that is not over by then goes on by itself.
+const MOVE_WAIT: Duration = Duration::from_secs(30);
+
+impl From<ClusterError> for Refusal {
+    fn from(error: ClusterError) -> Self {
+        match &error {
+            ClusterError::NameTaken { .. } | ClusterError::Changed { .. } => {
+                Self::conflict(error.to_string())
+            }
+            ClusterError::NotThere { .. } => Self::not_found(error.to_string()),
+            _ => Self::unavailable(error.to_string()),
+        }
+    }
+}
+
+/// Does something with the store, on a thread that may wait.
+pub(super) async fn with_store<T: Send + 'static>(
+    control: &SharedControl,
+    work: impl FnOnce(&ClusterStore) -> Result<T, ClusterError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let store = control.lock().member()?.store.clone();
+    let done = tokio::task::spawn_blocking(move || work(&store)).await;
+    done.map_err(|_| Refusal::failed("the control plane failed an assertion; see the node's log"))?
+        .map_err(Refusal::from)
+}
+
+/// Waits until the news of this revision are here.
+pub(super) async fn seen(control: &SharedControl, revision: u64) -> Result<(), Refusal> {
+    let is_here = |control: &mut Control| {
+        let member = control.part.member()?;
+        (member.mirror.revision >= revision).then_some(())
+    };
+    control.wait_for(NEWS_WAIT, is_here).await.ok_or_else(|| {
+        Refusal::unavailable(format!(
+            "etcd has taken the change, but it was not heard here within {} s; look again",
+            NEWS_WAIT.as_secs()
+        ))
+    })
+}
+
+pub(in crate::control) async fn create(
+    control: &SharedControl,
+    wanted: CreateVdisk,
+) -> Result<VdiskView, Refusal> {
+    check_name(&wanted.name)?;
+    let (size, note) = check_size(wanted.size)?;
+    let factor = {
+        let control = control.lock();
+        control.check_ready()?;
+        let member = control.member()?;
+        if member.mirror.families.len() >= VDISKS_MAX {
+            return Err(Refusal::no_space(format!(
+                "a cluster has at most {VDISKS_MAX} vDisks; delete one first"
+            )));
+        }
+        let up = member.drives_up();
+        let factor = wanted.factor.unwrap_or_else(|| member.default_factor(control.factor));
+        check_factor(factor, up, "add nodes (weft node join) or drives")?;
+        factor
+    };
+    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let vdisk = NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None };
+    let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
+    let family = made.record.id();
+    seen(control, made.revision).await?;
+    if let Err(reason) = answers(control, family, CREATE_WAIT).await {
+        // Nobody has it yet: it goes again.
+        let _ = with_store(control, move |store| {
+            store.change_vdisk(family, |record| record.state = FamilyState::Dropping)
+        })
+        .await;
+        return Err(Refusal::failed(format!(
+            "vDisk {} could not be made: {reason}; see `weft cluster status`, then try again",
+            wanted.name
+        )));
+    }
+    let mut view = control.lock().view_of(family)?;
+    view.note = note;
+    Ok(view)
+}
+
+/// Whether somebody serves a vDisk: it is asked, wherever it is.
+async fn answers(control: &SharedControl, family: FamilyId, longest: Duration) -> Result<(), String> {
+    let (to, reply) = tokio::sync::oneshot::channel();
+    {
+        let control = control.lock();
+        let answer = Answer::new(move |reply| {
+            // Who asked may have given up.
+            let _ = to.send(reply);
+        });
+        control.owner(family).send(Mail::Request { family, request: Request::Flush, answer });
+    }
+    match tokio::time::timeout(longest, reply).await {
+        Ok(Ok(Reply::Done)) => Ok(()),
+        Ok(Ok(Reply::Error(error))) => Err(error.to_string()),
+        Ok(_) => Err("its shard is gone".to_string()),
+        Err(_) => Err(format!("no answer within {} s", longest.as_secs())),
+    }
+}
+
+pub(in crate::control) async fn delete(
+    control: &SharedControl,
+    name: &str,
+    force: bool,
+) -> Result<String, Refusal> {
+    let family = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        if control.attachments.contains_key(&family) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is attached; detach it first (weft vdisk detach {name})"
+            )));
+        }
+        if !force && !control.families[&family].config.exports.is_empty() {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
+            )));
+        }
+        family
+    };
+    with_store(control, move |store| {
+        store.change_vdisk(family, |record| {
+            record.state = FamilyState::Dropping;
+            record.exports.clear();
+        })
+    })
+    .await?;
+    let gone = control
+        .wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(()))
+        .await;
+    Ok(match gone {
+        Some(()) => String::new(),
+        None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
+    })
+}
+
+pub(in crate::control) async fn resize(
+    control: &SharedControl,
+    name: &str,
+    size: u64,
+) -> Result<VdiskView, Refusal> {
+    let (size, mut note) = check_size(size)?;
+    let family = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        check_growth(name, control.families[&family].config.size, size)?;
+        family
+    };
+    // It never shrinks, also when two change it at once.
+    let changed = with_store(control, move |store| {
+        store.change_vdisk(family, |record| record.size = record.size.max(size))
+    })
+    .await?;
+    seen(control, changed.revision).await?;
+    let control = control.lock();
+    let mut view = control.view_of(family)?;
+    if (!view.exports.is_empty() || view.attached.is_some()) && note.is_empty() {
+        note = "clients see the new size when they connect or attach again".to_string();
+    }
+    view.note = note;
+    Ok(view)
+}
+
+pub(in crate::control) async fn add_export(
+    control: &SharedControl,
+    name: &str,
+    wanted: &ExportVdisk,
+) -> Result<ExportView, Refusal> {
+    let address = Address::parse(&wanted.address)?;
+    let text = address.to_string();
+    let (family, record) = {
+        let mut control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let node = control.member()?.node;
+        let config = &control.families[&family].config;
+        if config.state == FamilyState::Dropping {
+            return Err(Refusal::no_vdisk(name));
+        }
+        if config.exports.iter().any(|export| export.address == text && export.node == node) {
+            return Err(Refusal::conflict(format!("vDisk {name} is exported at {text} already")));
+        }
+        if config.exports.len() >= EXPORTS_MAX {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} has {EXPORTS_MAX} exports; end one first (weft vdisk unexport)"
+            )));
+        }
+        let record = ExportRecord { address: text.clone(), read_only: wanted.read_only, node };
+        // Here first: an address that cannot be had is told at once.
+        control.open_export(family, &record)?;
+        (family, record)
+    };
+    let stored = record.clone();
+    let changed = with_store(control, move |store| {
+        store.change_vdisk(family, |vdisk| {
+            if !vdisk.exports.contains(&stored) {
+                vdisk.exports.push(stored.clone());
+            }
+        })
+    })
+    .await;
+    let changed = match changed {
+        Ok(changed) => changed,
+        Err(refusal) => {
+            control.lock().close_exports(family, Some(&text));
+            return Err(refusal);
+        }
+    };
+    seen(control, changed.revision).await?;
+    let control = control.lock();
+    let entry = control.families.get(&family).ok_or_else(|| Refusal::no_vdisk(name))?;
+    Ok(control.export_view(entry, &record))
+}
+
+/// Of this node's exports, those at one address or all; those of other nodes too, if nothing of it is here.
+pub(in crate::control) async fn remove_exports(
+    control: &SharedControl,
+    name: &str,
+    address: Option<&str>,
+) -> Result<String, Refusal> {
+    let address =
+        address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
+    let (family, ended) = {
+        let mut control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let Some(entry) = control.families.get_mut(&family) else { return Err(Refusal::no_vdisk(name)) };
+        let fits = |export: &&ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
+        let ended: Vec<ExportRecord> = entry.config.exports.iter().filter(fits).cloned().collect();
+        entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
+        (family, ended)
+    };
+    if ended.is_empty() {
+        let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
+        return Err(Refusal::not_found(format!(
+            "vDisk {name} is not exported {place}; `weft vdisk show {name}` shows where it is"
+        )));
+    }
+    let count = ended.len();
+    let changed = with_store(control, move |store| {
+        store.change_vdisk(family, |vdisk| vdisk.exports.retain(|export| !ended.contains(export)))
+    })
+    .await?;
+    seen(control, changed.revision).await?;
+    Ok(format!("{count} export(s) ended"))
+}
+
+/// Has the serving of a vDisk go to another node.
+pub(in crate::control) async fn move_vdisk(
+    control: &SharedControl,
+    name: &str,
+    to: u32,
+) -> Result<VdiskView, Refusal> {
+    let family = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let member = control.member()?;
+        let node = member.mirror.nodes.get(&to).ok_or_else(|| {
+            Refusal::not_found(format!("there is no node {to}; `weft node ls` shows which there are"))
+        })?;
+        if !may_serve(node.record.state, member.mirror.alive.contains_key(&to)) {
+            return Err(Refusal::conflict(format!(
+                "node {to} ({}) does not live, or is being emptied; choose another (weft node ls)",
+                node.record.name
+            )));
+        }
+        if member.owner_node(family) == Some(to) {
+            return control.view_of(family);
+        }
+        family
+    };
+    with_store(control, move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)))
+        .await?;
+    let there = control
+        .wait_for(MOVE_WAIT, |control| {
+            let member = control.part.member()?;
+            (member.owner_node(family) == Some(to)).then_some(())
+        })
+        .await;
+    let answered = answers(control, family, MOVE_WAIT).await;
+    let mut view = control.lock().view_of(family)?;
+    if there.is_none() {
+        view.note =
+            format!("the vDisk is still on its way to node {to}; `weft vdisk show {name}` tells where it is");
+    } else if let Err(reason) = answered {
+        view.note = format!("node {to} does not serve it yet: {reason}");
+    }
+    Ok(view)
+}
+
+impl Control {
+    /// Refuses on a node that is alone.
+    pub(in crate::control) fn member(&self) -> Result<&Member, Refusal> {
+        self.part.member().ok_or_else(|| {
+            Refusal::conflict(
+                "this node is alone, and in no cluster; make one with `weft cluster init`, or name a member (--dir, --api)",
+            )
+        })
+    }
+
+    fn view_of(&self, family: FamilyId) -> Result<VdiskView, Refusal> {
+        if self.families.contains_key(&family) {
+            Ok(self.vdisk_view(family))
+        } else {
+            Err(Refusal::not_found("the vDisk was deleted meanwhile"))
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Starting a member: its directory, etcd, its drives, its lease; then following the store.
+
+use super::nodes::ClusterBook;
+use super::{Member, jobs, life, mirror};
+use crate::config::cluster::{ClusterError, ClusterStore, Deadline, Moment, NodeState};
+use crate::config::etcd::{Etcd, EtcdError};
+use crate::config::{DirectoryLock, DriveRecord, Membership, MembershipStage};
+use crate::control::drives::DrivePlan;
+use crate::control::start::{self, Settings, StartError, io_error};
+use crate::control::{Control, Part, SharedControl, Stage, member, notices};
+use crate::shard_loop::{PeerListener, Shards};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_engine::interface::View;
+
+/// Etcd may be starting at the same time as its nodes.
+const ETCD_WAIT: Duration = Duration::from_secs(60);
+const ETCD_PAUSE: Duration = Duration::from_millis(500);
+
+/// Copies of a new vDisk for which nobody has said a number.
+const FACTOR: u32 = 2;
+
+/// Runs a member in this process until a signal or the API stops it.
+pub fn run(
+    settings: &Settings,
+    dir: &Path,
+    lock: &Arc<DirectoryLock>,
+    mut membership: Membership,
+) -> Result<(), StartError> {
+    check(settings, dir, &membership)?;
+    let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
+    let store = ClusterStore::new(etcd, &membership.cluster)?;
+    wait_for_etcd(&store, membership.id)?;
+    let node = membership.node;
+    let removed = ClusterError::NodeRemoved { node };
+    let known = store.node(node)?.filter(|known| known.record.state != NodeState::Removed);
+    let record = known.ok_or(removed)?.record;
+    let api = start::bind_api(Some(settings.api.map_or_else(|| address_of(&record.api), Ok)?))?;
+    let drives = store.load()?.drives;
+    let mut records: Vec<DriveRecord> = drives
+        .into_values()
+        .map(|drive| drive.record)
+        .filter(|drive| drive.node == node && drive.state != crate::config::DriveRecordState::Lost)
+        .collect();
+    let plan = {
+        let dealt = records.len() as u32;
+        let mut book = ClusterBook { store: &store, node, shards: record.shards, dealt };
+        DrivePlan::make_for_member(dir, settings, &mut records, &mut book)?
+    };
+    let transport = record.transport.first().map_or_else(|| "127.0.0.1:0".to_string(), String::clone);
+    let transport = address_of(&transport)?;
+    start::runtime()?.block_on(async {
+        let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
+        let (losses, lost) = tokio::sync::mpsc::unbounded_channel();
+        let (jobs, to_do) = tokio::sync::mpsc::unbounded_channel();
+        let base = member::shard_base(node);
+        // Until the node has its lease nothing is served.
+        let shards =
+            Shards::start(record.shards, base, membership.id, Some(Deadline::new(Moment(0))), &to_control)
+                .map_err(io_error("start a shard"))?;
+        let listener = PeerListener::open(transport, membership.id, shards.mailboxes.clone())
+            .map_err(io_error(format!("listen for other nodes at {transport} (see `weft node ls`)")))?;
+        // A port that was free to choose is known only now. Others look for the node there as soon as it lives.
+        let here = listener.address().to_string();
+        let api_address = api.local_addr().map_err(io_error("serve the API"))?.to_string();
+        let known = store.change_node(node, |record| {
+            record.transport = vec![here.clone(); record.shards as usize];
+            record.api.clone_from(&api_address);
+        })?;
+        let (begun, known) = {
+            let store = store.clone();
+            let (dir, lock, losses) = (dir.to_path_buf(), Arc::clone(lock), losses.clone());
+            let name = known.record.name;
+            let begun = tokio::task::spawn_blocking(move || {
+                let begun = life::begin(&store, &mut membership, &dir, &lock, &losses);
+                begun.and_then(|living| Ok((living, membership, store.load()?)))
+            });
+            (
+                begun.await.map_err(|_| StartError::BadInput("the start failed an assertion".to_string()))?,
+                name,
+            )
+        };
+        let (living, membership, config) = begun?;
+        let follower = store.follow();
+        let part = Member {
+            node,
+            name: known,
+            dir: dir.to_path_buf(),
+            lock: Arc::clone(lock),
+            membership: membership.clone(),
+            jobs,
+            losses,
+            life: None,
+            announcing: life::Announcing::default(),
+            mirror: Arc::new(config),
+            unreachable: BTreeMap::new(),
+            hanging: BTreeSet::new(),
+            view: View::default(),
+            peers: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            served: BTreeMap::new(),
+            whole: BTreeMap::new(),
+            repair: None,
+            leadership: None,
+            _listener: listener,
+            store: store.clone(),
+        };
+        let keeper = |record: &DriveRecord| (record.shard % shards.mailboxes.len() as u32) as usize;
+        let drives = plan.drives(&records, keeper);
+        let factor = settings.factor.unwrap_or(FACTOR);
+        let control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
+        let control = SharedControl::new(control);
+        tokio::spawn(notices::listen(control.clone(), news));
+        tokio::spawn(jobs::run(control.clone(), store, to_do));
+        tokio::spawn(life::keep(control.clone(), lost));
+        let begin = async {
+            start::open_drives(&control, plan).await;
+            control.lock().begin_life(living, membership);
+            {
+                let mut control = control.lock();
+                control.stage = Stage::Ready;
+                control.reconcile();
+                for line in control.trouble() {
+                    eprintln!("weft: {line}");
+                }
+            }
+            tokio::spawn(mirror::follow(control.clone(), follower));
+            tokio::spawn(mirror::tick(control.clone()));
+            tokio::spawn(super::controller::run(control.clone()));
+            Ok(())
+        };
+        start::serve(&control, shards, dir, api, begin).await
+    })
+}
+
+/// Refuses what makes no sense for a member.
+fn check(settings: &Settings, dir: &Path, membership: &Membership) -> Result<(), StartError> {
+    let bad = |line: String| Err(StartError::BadInput(line));
+    if membership.stage == MembershipStage::Importing {
+        return bad(format!(
+            "{} is being moved into the cluster {}; finish that first with `weft cluster init --name {} --dir {}`",
+            dir.display(),
+            membership.cluster,
+            membership.cluster,
+            dir.display()
+        ));
+    }
+    if settings.replace_lost {
+        return bad("a node of a cluster gives drives up with `weft drive remove DRIVE --lost`, not with \
+                    --replace-lost"
+            .to_string());
+    }
+    Ok(())
+}
+
+fn address_of(text: &str) -> Result<SocketAddr, StartError> {
+    text.parse().map_err(|_| StartError::BadInput(format!("the node's record has {text:?} for an address")))
+}
+
+fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
+    let until = Instant::now() + ETCD_WAIT;
+    let mut is_told = false;
+    loop {
+        match store.check(id) {
+            Ok(_) => return Ok(()),
+            Err(ClusterError::Etcd(error @ (EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. })))
+                if Instant::now() < until =>
+            {
+                if !is_told {
+                    eprintln!("weft: waiting for etcd: {error}");
+                    is_told = true;
+                }
+                std::thread::sleep(ETCD_PAUSE);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! How the cluster is, as this node sees it: made from the store's contents, and from what the other nodes answer.
+
+use super::nodes::is_drained;
+use super::{Member, node_of};
+use crate::api::{ClusterDriveView, ClusterView, GroupPlaceView, NodeView, RepairView, StatsView};
+use crate::config::cluster::{ClusterConfig, NodeState};
+use crate::config::{DriveRecordState, FamilyState, GroupRecord, Place};
+use crate::control::refusal::Refusal;
+use crate::control::{Control, SharedControl};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_engine::ShardId;
+
+/// A node that does not answer by then is left out of the sums.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// Copying under way: when it was first seen, and of how many groups.
+pub struct Repair {
+    since: Instant,
+    total: u32,
+}
+
+/// What is taken on drives, by drive; of nodes that answered.
+type Used = BTreeMap<u32, u64>;
+
+/// The whole page.
+pub async fn cluster(control: &SharedControl) -> Result<ClusterView, Refusal> {
+    let mirror = Arc::clone(&control.lock().member()?.mirror);
+    let asked = Arc::clone(&mirror);
+    let used = tokio::task::spawn_blocking(move || gather(&asked)).await.unwrap_or_default();
+    let control = control.lock();
+    Ok(control.member()?.cluster_view(&used))
+}
+
+/// Asks all living nodes what is taken on their drives.
+fn gather(mirror: &ClusterConfig) -> Used {
+    let nodes = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
+    let addresses: Vec<String> = nodes.map(|(_, node)| node.record.api.clone()).collect();
+    let asked: Vec<_> = addresses
+        .into_iter()
+        .map(|api| {
+            std::thread::spawn(move || {
+                let url = format!("http://{api}/v1/stats");
+                let answer = ureq::get(&url).timeout(ANSWER_WAIT).call().ok()?;
+                serde_json::from_str::<StatsView>(&answer.into_string().ok()?).ok()
+            })
+        })
+        .collect();
+    let stats = asked.into_iter().filter_map(|asked| asked.join().ok().flatten());
+    stats.flat_map(|stats| stats.drives).map(|drive| (drive.drive, drive.used_bytes)).collect()
+}
+
+/// How the copies of one group stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    Whole,
+    /// All members are up, and not all have everything yet.
+    Moving,
+    /// A member is down or lost.
+    Thin,
+}
+
+fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
+    mirror.alive.values().flat_map(|alive| alive.record.up.iter().copied()).collect()
+}
+
+fn copies(group: &GroupRecord, up: &BTreeSet<u32>) -> Copies {
+    if !group.members.iter().all(|member| up.contains(member)) {
+        Copies::Thin
+    } else if group.former.is_empty() {
+        Copies::Whole
+    } else {
+        Copies::Moving
+    }
+}
+
+impl Member {
+    /// Notes copying that begins or ends.
+    pub(super) fn note_repair(&mut self) {
+        let owing =
+            self.mirror.groups.values().filter(|group| !group.record.former.is_empty()).count() as u32;
+        match &mut self.repair {
+            _ if owing == 0 => self.repair = None,
+            Some(repair) => repair.total = repair.total.max(owing),
+            None => self.repair = Some(Repair { since: Instant::now(), total: owing }),
+        }
+    }
+
+    fn repair_view(&self) -> Option<RepairView> {
+        let repair = self.repair.as_ref()?;
+        let left = self.mirror.groups.values().filter(|group| !group.record.former.is_empty()).count() as u32;
+        let done = repair.total.saturating_sub(left);
+        let passed = repair.since.elapsed().as_secs();
+        // At the pace so far; nothing is known before something is done.
+        let seconds_left = (done > 0).then(|| passed * u64::from(left) / u64::from(done));
+        Some(RepairView { groups_left: left, groups_total: repair.total, seconds_left })
+    }
+
+    fn cluster_view(&self, used: &Used) -> ClusterView {
+        let mirror = &self.mirror;
+        let up = drives_up(mirror);
+        let nodes: Vec<_> = mirror
+            .nodes
+            .values()
+            .map(|node| &node.record)
+            .filter(|node| node.state != NodeState::Removed)
+            .collect();
+        let drives: Vec<_> = mirror
+            .drives
+            .values()
+            .map(|drive| &drive.record)
+            .filter(|drive| !matches!(drive.state, DriveRecordState::Lost | DriveRecordState::Making))
+            .collect();
+        let standing: Vec<Copies> = mirror.groups.values().map(|group| copies(&group.record, &up)).collect();
+        let count = |what: Copies| standing.iter().filter(|&&copies| copies == what).count() as u32;
+        let families: Vec<_> =
+            mirror.families.iter().filter(|(_, family)| family.record.state == FamilyState::Live).collect();
+        let served = families.iter().filter(|(id, _)| self.owner_node(**id).is_some()).count();
+        let mut lines = Vec::new();
+        for node in &nodes {
+            let (number, name) = (node.node, &node.name);
+            if !mirror.alive.contains_key(&number) {
+                lines.push(format!("node {number} ({name}) is not alive"));
+            } else if node.state == NodeState::Draining {
+                lines.push(format!("node {number} ({name}) is being emptied"));
+            }
+        }
+        for (shard, why) in &self.unreachable {
+            lines.push(format!("node {} cannot be reached from here: {why}", node_of(*shard)));
+        }
+        for drive in drives.iter().filter(|drive| !up.contains(&drive.drive)) {
+            if mirror.alive.contains_key(&drive.node) {
+                lines.push(format!("drive {} in node {} is not up", drive.drive, drive.node));
+            }
+        }
+        let dark = mirror.groups.values().filter(|group| {
+            let sources = group.record.members.iter().chain(&group.record.former);
+            !sources.into_iter().any(|drive| up.contains(drive))
+        });
+        let dark = dark.count();
+        if dark > 0 {
+            lines.push(format!(
+                "{dark} group(s) have no drive that is up: what is only there cannot be read now"
+            ));
+        }
+        for (_, family) in families.iter().filter(|(id, _)| self.owner_node(**id).is_none()) {
+            lines.push(format!("vDisk {} is served by nobody at this moment", family.record.name));
+        }
+        let thin = count(Copies::Thin);
+        let moving = count(Copies::Moving);
+        let (failures, next_loses) = self.failures(&up, used);
+        let health = match () {
+            () if dark > 0 || served < families.len() || (next_loses && thin > 0) => "danger",
+            () if thin > 0 || moving > 0 || !lines.is_empty() => "degraded",
+            () => "ok",
+        };
+        ClusterView {
+            name: self.store.name().to_string(),
+            id: mirror.cluster.record.id,
+            revision: mirror.revision,
+            controller: mirror.controller.as_ref().map(|controller| controller.record.node),
+            this_node: self.node,
+            health: health.to_string(),
+            lines,
+            nodes_alive: nodes.iter().filter(|node| mirror.alive.contains_key(&node.node)).count() as u32,
+            nodes: nodes.len() as u32,
+            drives_up: drives.iter().filter(|drive| up.contains(&drive.drive)).count() as u32,
+            drives: drives.len() as u32,
+            vdisks: families.len() as u32,
+            vdisks_served: served as u32,
+            groups: standing.len() as u32,
+            groups_whole: count(Copies::Whole),
+            groups_moving: moving,
+            groups_thin: thin,
+            capacity_bytes: drives
+                .iter()
+                .filter(|drive| up.contains(&drive.drive))
+                .map(|drive| drive.data)
+                .sum(),
+            used_bytes: used.values().sum(),
+            vdisk_bytes: families.iter().map(|(_, family)| family.record.size).sum(),
+            repair: self.repair_view(),
+            failures,
+        }
+    }
+
+    /// What would happen if a node failed now, a line for each; and whether that would lose data of a vDisk that has more
+    /// than one copy by its policy.
+    fn failures(&self, up: &BTreeSet<u32>, used: &Used) -> (Vec<String>, bool) {
+        let mirror = &self.mirror;
+        let on: BTreeMap<u32, u32> =
+            mirror.drives.values().map(|drive| (drive.record.drive, drive.record.node)).collect();
+        let mut lines: Vec<(usize, String)> = Vec::new();
+        let mut loses = false;
+        for (&node, record) in mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node)) {
+            let stays = |drive: &u32| up.contains(drive) && on.get(drive) != Some(&node);
+            let touched: Vec<&GroupRecord> = mirror
+                .groups
+                .values()
+                .map(|group| &group.record)
+                .filter(|group| group.members.iter().any(|drive| on.get(drive) == Some(&node)))
+                .collect();
+            let gone = touched.iter().filter(|group| !group.members.iter().any(stays)).count();
+            let copied_gone =
+                touched.iter().filter(|group| group.factor > 1 && !group.members.iter().any(stays)).count();
+            loses |= copied_gone > 0;
+            let moves =
+                mirror.families.keys().filter(|family| self.owner_node(**family) == Some(node)).count();
+            let mine = |drive: &u32| on.get(drive) == Some(&node);
+            let to_copy: u64 = used.iter().filter(|(drive, _)| mine(drive)).map(|(_, bytes)| bytes).sum();
+            let free: u64 = mirror
+                .drives
+                .values()
+                .map(|drive| &drive.record)
+                .filter(|drive| stays(&drive.drive))
+                .map(|drive| drive.data.saturating_sub(used.get(&drive.drive).copied().unwrap_or(0)))
+                .sum();
+            let copies = match gone {
+                0 => "every block keeps a copy".to_string(),
+                gone => format!("{gone} group(s) keep no copy"),
+            };
+            let room = if touched.is_empty() {
+                "nothing has to be copied".to_string()
+            } else {
+                format!("room to copy everything again: {}", if to_copy <= free { "yes" } else { "no" })
+            };
+            let name = &record.record.name;
+            lines.push((
+                gone,
+                format!("if node {node} ({name}) fails now: {moves} vDisk(s) move, {copies}; {room}"),
+            ));
+        }
+        lines.sort_by_key(|(gone, _)| std::cmp::Reverse(*gone));
+        (lines.into_iter().map(|(_, line)| line).collect(), loses)
+    }
+
+    pub(in crate::control) fn node_views(&self) -> Vec<NodeView> {
+        let mirror = &self.mirror;
+        let up = drives_up(mirror);
+        let controller = mirror.controller.as_ref().map(|controller| controller.record.node);
+        let view = |(&node, entry): (&u32, &crate::config::cluster::Versioned<_>)| {
+            let record: &crate::config::cluster::ClusterNodeRecord = &entry.record;
+            let alive = mirror.alive.get(&node);
+            let drives: Vec<u32> = mirror
+                .drives
+                .values()
+                .map(|drive| &drive.record)
+                .filter(|drive| drive.node == node && drive.state != DriveRecordState::Lost)
+                .map(|drive| drive.drive)
+                .collect();
+            let is_lost = self.unreachable.keys().any(|&shard| node_of(shard) == node);
+            NodeView {
+                node,
+                name: record.name.clone(),
+                api: record.api.clone(),
+                transport: record.transport.clone(),
+                zone: record.zone.clone(),
+                rack: record.rack.clone(),
+                storage_only: record.storage_only,
+                state: match record.state {
+                    NodeState::In => "in",
+                    NodeState::Draining => "draining",
+                    NodeState::Removed => "removed",
+                }
+                .to_string(),
+                alive: alive.is_some(),
+                reachable_from_here: node == self.node || (alive.is_some() && !is_lost),
+                shards: record.shards,
+                drives: drives.len() as u32,
+                drives_up: drives.iter().filter(|drive| up.contains(drive)).count() as u32,
+                vdisks_served: mirror.families.keys().filter(|id| self.owner_node(**id) == Some(node)).count()
+                    as u32,
+                incarnation: alive.map_or(0, |alive| alive.record.incarnation),
+                is_controller: controller == Some(node),
+                drained: is_drained(mirror, node),
+            }
+        };
+        mirror.nodes.iter().map(view).collect()
+    }
+
+    pub(in crate::control) fn group_views(&self) -> Vec<GroupPlaceView> {
+        let up = drives_up(&self.mirror);
+        let view = |entry: &crate::config::cluster::Versioned<GroupRecord>| {
+            let group = &entry.record;
+            let copies = copies(group, &up);
+            GroupPlaceView {
+                group: group.group,
+                factor: group.factor,
+                members: group.members.clone(),
+                former: group.former.clone(),
+                version: entry.revision,
+                whole: copies == Copies::Whole,
+                thin: copies == Copies::Thin,
+            }
+        };
+        self.mirror.groups.values().map(view).collect()
+    }
+
+    /// The node that serves a vDisk, its shard, and whether anybody does.
+    pub(in crate::control) fn owner_view(
+        &self,
+        family: weft_engine::FamilyId,
+    ) -> (Option<u32>, Option<u32>, bool) {
+        let owner = self.mirror.families.get(&family).and_then(|family| family.record.owner);
+        (owner.map(|shard| node_of(ShardId(shard))), owner, self.owner_node(family).is_some())
+    }
+}
+
+impl Control {
+    pub(in crate::control) fn drive_views(&self) -> Result<Vec<ClusterDriveView>, Refusal> {
+        let member = self.member()?;
+        let mirror = &member.mirror;
+        let groups: Vec<&GroupRecord> = mirror.groups.values().map(|group| &group.record).collect();
+        let up = drives_up(mirror);
+        let views = mirror.drives.values().map(|entry| {
+            let record = &entry.record;
+            let drive = record.drive;
+            let alive = mirror.alive.get(&record.node);
+            let is_down = alive.is_some_and(|alive| alive.record.down.contains(&drive));
+            let is_leaving = record.state == DriveRecordState::Draining
+                || mirror
+                    .nodes
+                    .get(&record.node)
+                    .is_some_and(|node| node.record.state == NodeState::Draining);
+            let (state, reason) = match record.state {
+                DriveRecordState::Lost => ("lost", String::new()),
+                DriveRecordState::Making => ("opening", "it is being made".to_string()),
+                _ if up.contains(&drive) && is_leaving => ("draining", String::new()),
+                _ if up.contains(&drive) => ("up", String::new()),
+                _ if alive.is_none() => ("down", format!("node {} is not alive", record.node)),
+                _ if is_down => ("down", self.reason_of(entry.record.id())),
+                _ => ("opening", String::new()),
+            };
+            ClusterDriveView {
+                drive,
+                node: record.node,
+                shard: record.shard,
+                place: match &record.place {
+                    Place::Files => format!("drive-{drive}"),
+                    Place::Device(path) => path.display().to_string(),
+                },
+                state: state.to_string(),
+                weight: record.weight,
+                log_bytes: record.log,
+                data_bytes: record.data,
+                groups: groups.iter().filter(|group| group.members.contains(&drive)).count() as u32,
+                groups_led: groups.iter().filter(|group| group.members.first() == Some(&drive)).count()
+                    as u32,
+                former: groups.iter().filter(|group| group.former.contains(&drive)).count() as u32,
+                reason,
+            }
+        });
+        Ok(views.collect())
+    }
+
+    fn reason_of(&self, drive: weft_engine::DriveId) -> String {
+        match self.drives.get(&drive).map(|drive| &drive.standing) {
+            Some(crate::control::Standing::Down(reason)) => reason.clone(),
+            Some(crate::control::Standing::Up) => "it has not answered for seconds".to_string(),
+            _ => "its node tells why (weft status)".to_string(),
+        }
+    }
+}

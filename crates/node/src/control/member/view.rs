@@ -1,0 +1,124 @@
+//! What the shards of a member are told: where the shards of others are, how drives stand and which groups there are,
+//! and who serves what.
+//! A node believes the store, except where it knows better: a drive that others call up is down for a node that cannot
+//! reach it. That is always safe (writes go on without it), and much sooner known than a lease is over.
+
+use super::{LOCAL_BITS, node_of};
+use crate::config::cluster::{NodeState, shard_id};
+use crate::config::{DriveRecord, DriveRecordState, FamilyState};
+use crate::control::{Control, Standing};
+use crate::shard_loop::{Mail, Route};
+use std::collections::BTreeMap;
+use weft_engine::interface::{DriveState, DriveView, Order, View};
+use weft_engine::{Epoch, ShardId};
+
+impl Control {
+    pub(super) fn tell_peers(&mut self) {
+        let Some(member) = self.part.member_mut() else { return };
+        let mut peers = BTreeMap::new();
+        for (&node, record) in &member.mirror.nodes {
+            // Who has no lease may be anybody by now.
+            if node == member.node || !member.mirror.alive.contains_key(&node) {
+                continue;
+            }
+            for (index, address) in record.record.transport.iter().enumerate() {
+                match address.parse() {
+                    Ok(address) => {
+                        peers.insert(shard_id(node, index as u32), address);
+                    }
+                    Err(_) => tracing::warn!(node, address, "a node's address is none"),
+                }
+            }
+        }
+        if peers == member.peers {
+            return;
+        }
+        member.unreachable.retain(|shard, _| peers.contains_key(shard));
+        member.peers = peers;
+        for shard in &self.shards {
+            shard.send(Mail::Peers(member.peers.clone()));
+        }
+    }
+
+    /// A shard of another node cannot be reached from here.
+    pub(in crate::control) fn on_peer_lost(&mut self, shard: ShardId, why: String) {
+        let Some(member) = self.part.member_mut() else { return };
+        tracing::warn!(node = node_of(shard), shard = shard.0, why, "a node cannot be reached");
+        if member.peers.contains_key(&shard) {
+            member.unreachable.insert(shard, why);
+        }
+        self.tell_view();
+    }
+
+    pub(in crate::control) fn on_peer_back(&mut self, shard: ShardId) {
+        let Some(member) = self.part.member_mut() else { return };
+        tracing::info!(node = node_of(shard), shard = shard.0, "a node can be reached again");
+        member.unreachable.remove(&shard);
+        self.tell_view();
+    }
+
+    /// Tells all shards how things stand, if that has changed.
+    pub(super) fn tell_view(&mut self) {
+        let Some(member) = self.part.member_mut() else { return };
+        let mirror = &member.mirror;
+        let mut drives = BTreeMap::new();
+        for (&id, record) in &mirror.drives {
+            let record = &record.record;
+            if record.state == DriveRecordState::Making {
+                continue;
+            }
+            let shard = shard_id(record.node, record.shard);
+            let is_up = if record.node == member.node {
+                let own = self.drives.get(&id);
+                own.is_some_and(|drive| drive.standing == Standing::Up) && !member.hanging.contains(&id)
+            } else {
+                let alive = mirror.alive.get(&record.node);
+                alive.is_some_and(|alive| alive.record.up.contains(&id.0))
+                    && !member.unreachable.contains_key(&shard)
+            };
+            let state = match () {
+                () if record.state == DriveRecordState::Lost => DriveState::Lost,
+                () if !is_up => DriveState::Down,
+                () if is_leaving(member, record) => DriveState::Draining,
+                () => DriveState::Up,
+            };
+            drives.insert(id, DriveView { shard, domain: record.node, state });
+        }
+        let groups = mirror.groups.iter().map(|(&id, group)| (id, group.record.view())).collect();
+        if drives == member.view.drives && groups == member.view.groups {
+            return;
+        }
+        let version = (mirror.revision << LOCAL_BITS).max(member.view.version + 1);
+        member.view = View { version, drives, groups };
+        for shard in &self.shards {
+            shard.send(Mail::Order(Order::View(member.view.clone())));
+        }
+    }
+
+    /// Tells all shards who serves what, if that has changed. Comes behind the orders to open what is served here.
+    pub(super) fn tell_routes(&mut self) {
+        let Some(member) = self.part.member_mut() else { return };
+        let mut routes = BTreeMap::new();
+        for (&id, family) in &member.mirror.families {
+            let record = &family.record;
+            let Some(owner) = record.owner.map(ShardId) else { continue };
+            let life = member.mirror.alive.get(&node_of(owner)).map(|alive| alive.record.incarnation);
+            if record.state == FamilyState::Live && life == Some(record.life) {
+                routes.insert(id, Route { shard: owner, epoch: Epoch(record.epoch) });
+            }
+        }
+        if routes == member.routes {
+            return;
+        }
+        member.routes = routes;
+        for shard in &self.shards {
+            shard.send(Mail::Routes(member.routes.clone()));
+        }
+    }
+}
+
+/// Whether a drive is to be emptied.
+fn is_leaving(member: &super::Member, record: &DriveRecord) -> bool {
+    let node = member.mirror.nodes.get(&record.node);
+    record.state == DriveRecordState::Draining || node.is_none_or(|node| node.record.state != NodeState::In)
+}

@@ -1,0 +1,131 @@
+//! `weft drive ...`: the drives of a cluster.
+
+use crate::arguments::{DriveCommand, Place};
+use crate::client::Client;
+use crate::cluster::document;
+use crate::emptying::{self, Left};
+use crate::node::tell;
+use crate::output::{self, Table};
+use crate::size;
+use crate::status::{list, text};
+use crate::trouble::Trouble;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use weft_node::api::{AddDrives, ClusterDriveView};
+
+pub fn run(command: DriveCommand, json: bool) -> Result<(), Trouble> {
+    match command {
+        DriveCommand::Ls { place } => {
+            let drives = Client::find(&place)?.get("/v1/drives")?;
+            if json {
+                output::json(&drives);
+                return Ok(());
+            }
+            show(&document::<Vec<ClusterDriveView>>(drives)?);
+            Ok(())
+        }
+        DriveCommand::Add { files, size, path, force, place } => {
+            add(&place, files.unwrap_or(0), size, path, force, json)
+        }
+        DriveCommand::Remove { drive, lost: true, place, .. } => {
+            let answer = Client::find(&place)?.delete(&format!("/v1/drives/{drive}?lost=true"))?;
+            tell(json, &answer, || {
+                format!("drive {drive} is given up; what it held is copied from the others")
+            });
+            Ok(())
+        }
+        DriveCommand::Remove { drive, undo, no_wait, place, .. } => {
+            remove(&place, drive, undo, !no_wait, json)
+        }
+    }
+}
+
+fn show(drives: &[ClusterDriveView]) {
+    if drives.is_empty() {
+        output::line("no drives; add some with `weft drive add --files 1 --size 100G` or `--path DEV`");
+        return;
+    }
+    let mut table = Table::new(&[
+        "DRIVE", "NODE", "SHARD", "STATE", "DATA", "LOG", "WEIGHT", "GROUPS", "LEADS", "FORMER", "PLACE",
+        "REASON",
+    ]);
+    for drive in drives {
+        let dash = |text: &str| if text.is_empty() { "-".to_string() } else { text.to_string() };
+        table.row(vec![
+            drive.drive.to_string(),
+            drive.node.to_string(),
+            drive.shard.to_string(),
+            dash(&drive.state),
+            size::show(drive.data_bytes),
+            size::show(drive.log_bytes),
+            format!("{} %", drive.weight),
+            drive.groups.to_string(),
+            drive.groups_led.to_string(),
+            drive.former.to_string(),
+            dash(&drive.place),
+            dash(&drive.reason),
+        ]);
+    }
+    table.print();
+}
+
+fn add(
+    place: &Place,
+    files: u32,
+    size: u64,
+    paths: Vec<PathBuf>,
+    force: bool,
+    json: bool,
+) -> Result<(), Trouble> {
+    // The node may run in another directory: a path is made absolute here.
+    let paths = paths.iter().map(|path| {
+        std::path::absolute(path).map_err(|error| {
+            Trouble::bad_input(format!("the path `{}` cannot be used: {error}", path.display()))
+        })
+    });
+    let wanted = AddDrives { files, size, paths: paths.collect::<Result<_, _>>()?, force };
+    let body = serde_json::to_value(&wanted).expect("a request is plain data");
+    let answer = Client::find(place)?.post("/v1/drives", &body)?;
+    tell(json, &answer, || {
+        let numbers: Vec<String> = list(&answer).iter().map(|drive| text(&drive["drive"])).collect();
+        let word = if numbers.len() == 1 { "drive" } else { "drives" };
+        format!("added {word} {}; data is spread over them in the background", numbers.join(", "))
+    });
+    Ok(())
+}
+
+fn remove(place: &Place, drive: u32, undo: bool, wait: bool, json: bool) -> Result<(), Trouble> {
+    let client = Client::find(place)?;
+    let (_, found) = left(&client, drive)?;
+    if found["state"] != "lost" {
+        let answer = client.post(&format!("/v1/drives/{drive}/drain"), &json!({ "undo": undo }))?;
+        if undo {
+            tell(json, &answer, || format!("drive {drive} gets its share again"));
+            return Ok(());
+        }
+        if !wait {
+            tell(json, &answer, || {
+                format!(
+                    "drive {drive} is being emptied; `weft drive remove {drive}` forgets it when it is empty"
+                )
+            });
+            return Ok(());
+        }
+        let undoing = format!("`weft drive remove {drive} --undo` takes it back");
+        emptying::wait(&format!("drive {drive}"), &undoing, || left(&client, drive))?;
+    }
+    let answer = client.delete(&format!("/v1/drives/{drive}"))?;
+    tell(json, &answer, || format!("drive {drive} is empty and no longer in the cluster"));
+    Ok(())
+}
+
+/// What is still on the drive, and its document.
+fn left(client: &Client, drive: u32) -> Result<(Left, Value), Trouble> {
+    let drives = client.get("/v1/drives")?;
+    let Some(found) = list(&drives).iter().find(|entry| entry["drive"] == drive) else {
+        return Err(Trouble::bad_input(format!("no drive {drive}: `weft drive ls` lists them")));
+    };
+    let view: ClusterDriveView = document(found.clone())?;
+    let groups = view.groups + view.former;
+    Ok((Left { vdisks: 0, groups, done: groups == 0 }, found.clone()))
+}
