@@ -84,6 +84,18 @@ impl Calls {
         }
     }
 
+    /// What was asked of the drives of this shard may not have arrived there: it is asked again at the next
+    /// [`Calls::repeat`], except what was asked at this very moment.
+    pub fn unheard(&mut self, shard: ShardId, view: &View, now: Time, retry_us: u64) {
+        for call in self.open.values_mut() {
+            let is_there = view.drives.get(&call.drive).is_some_and(|drive| drive.shard == shard);
+            if is_there && call.ask_again != NEVER && call.ask_again < now.after(retry_us) {
+                call.ask_again = now;
+                self.next_repeat = Some(now);
+            }
+        }
+    }
+
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
         self.open.retain(|_, call| call.family != family);
@@ -280,5 +292,61 @@ impl Context<'_> {
 
     pub fn reply(&mut self, ticket: Ticket, reply: Reply) {
         self.out.replies.push((ticket, reply));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::DriveView;
+
+    #[test]
+    fn what_may_be_lost_is_asked_again_at_once_and_nothing_else() {
+        let limits = Limits::default();
+        let view = |number| DriveView { shard: ShardId(number), domain: number, state: DriveState::Up };
+        let drives = (0..3).map(|number| (DriveId(number), view(number))).collect();
+        let view = View { version: 1, drives, ..View::default() };
+        let (mut calls, mut out) = (Calls::new(0), Outputs::default());
+        let mut local = VecDeque::new();
+        let mut ask = |calls: &mut Calls, now: Time, drive: DriveId, out: &mut Outputs| {
+            let mut context = Context {
+                now,
+                shard: ShardId(0),
+                limits: &limits,
+                view: &view,
+                calls,
+                free: &BTreeMap::new(),
+                free_changes: 0,
+                dirty_bytes: 0,
+                draw: &mut Draw::new(1),
+                counters: &mut Counters::default(),
+                out,
+                local: &mut local,
+            };
+            context.ask(FamilyId(1), Epoch(1), drive, Question::DropFamily, Purpose::Drop);
+        };
+        for drive in 0..3 {
+            ask(&mut calls, Time(1_000), DriveId(drive), &mut out);
+        }
+        let later = Time(5_000);
+        ask(&mut calls, later, DriveId(1), &mut out);
+        out.messages.clear();
+        let mut local = VecDeque::new();
+        for _ in 0..2 {
+            // Two connections that end together are told of twice.
+            calls.unheard(ShardId(1), &view, later, limits.call_retry_us);
+            calls.repeat(later, &limits, &view, ShardId(0), &mut out, &mut local);
+        }
+        let asked: Vec<_> = out
+            .messages
+            .iter()
+            .map(|(to, message)| match message {
+                Message::Ask { call, .. } => (*to, *call),
+                other => panic!("only questions are asked: {other:?}"),
+            })
+            .collect();
+        assert_eq!(asked, [(ShardId(1), 2)], "the first question to that shard, once");
+        assert!(local.is_empty(), "what is asked of the own drives is not lost");
+        assert_eq!(calls.wake_at(), Some(Time(1_000).after(limits.call_retry_us)), "all else as before");
     }
 }

@@ -15,6 +15,9 @@ pub enum Input {
     DriveDone { token: u64, result: Result<DriveResult, DriveFault> },
     /// Another shard (or this one, by way of the network) says something.
     Message { from: ShardId, message: Message },
+    /// What was asked of another shard lately may not have arrived, and it can be reached (again): what has no answer yet
+    /// is asked again at once. Harmless at any time.
+    Unheard { shard: ShardId },
     /// The control plane decides something.
     Order(Order),
     /// The time of [`crate::Shard::wake_at`] has come. Harmless at any other time.

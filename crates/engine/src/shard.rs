@@ -132,6 +132,7 @@ impl Shard {
             }
             Input::DriveDone { token, result } => self.on_drive_done(now, token, result, out),
             Input::Message { from, message } => self.on_message(now, from, message, out),
+            Input::Unheard { shard } => self.on_unheard(now, shard, out),
             Input::Order(order) => self.on_order(now, order, out),
             Input::Wake => self.on_wake(now, out),
         }
@@ -440,6 +441,12 @@ impl Shard {
             self.dropping.remove(&family);
             out.notices.push(Notice::FamilyDropped { family });
         }
+    }
+
+    fn on_unheard(&mut self, now: Time, other: ShardId, out: &mut Outputs) {
+        let World { calls, limits, view, shard, local, .. } = &mut self.world;
+        calls.unheard(other, view, now, limits.call_retry_us);
+        calls.repeat(now, limits, view, *shard, out, local);
     }
 
     fn on_wake(&mut self, now: Time, out: &mut Outputs) {

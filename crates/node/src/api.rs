@@ -16,6 +16,7 @@
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
+//! | `POST /v1/cluster` | [`SetCluster`] | [`DoneView`] |
 //! | `GET /v1/nodes` | | list of [`NodeView`] |
 //! | `POST /v1/nodes/NODE/drain` | [`Drain`] | [`NodeView`] |
 //! | `DELETE /v1/nodes/NODE?force=true` | | [`DoneView`] |
@@ -32,7 +33,7 @@ mod cluster;
 
 pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
-    WholeView,
+    ReportView, SetCluster, WholeView,
 };
 
 use serde::{Deserialize, Serialize};
@@ -239,6 +240,9 @@ pub struct PeerStatsView {
     pub dials: u64,
     pub reconnects: u64,
     pub accepted: u64,
+    /// Shards of other nodes that answer now, and those that are taken for lost.
+    pub answering: u64,
+    pub lost: u64,
     /// Messages that could not be sent. They are asked again.
     pub dropped: u64,
     /// By lane: `log`, `bulk` and `client`.

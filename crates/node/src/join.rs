@@ -292,7 +292,8 @@ fn bring(
     })?;
     // What is there now: a cut import may have put the record of an earlier command.
     let record = store.node(membership.node)?.map_or(record, |found| found.record);
-    let node = MadeNode { record, dir: dir.to_path_buf(), brought: Some(brought), note: String::new() };
+    let note = reach(&store.load()?, &record);
+    let node = MadeNode { record, dir: dir.to_path_buf(), brought: Some(brought), note };
     Ok(Made { cluster: membership.cluster, id: membership.id, node: Some(node) })
 }
 
@@ -442,6 +443,7 @@ impl NodeOptions {
             zone: self.zone.clone(),
             rack: self.rack.clone(),
             storage_only: self.storage_only,
+            last_life: 0,
             state: NodeState::In,
         }
     }

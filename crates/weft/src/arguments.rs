@@ -121,7 +121,7 @@ pub struct UpOptions {
     /// Size of each file-backed drive that is made now [default: 16G]
     #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", value_parser = size::parse)]
     pub drive_size: Option<u64>,
-    /// Use this block device as a drive (may be repeated)
+    /// Use this block device as a drive (may be repeated, or several with commas)
     #[arg(long, env = "WEFT_DRIVE", value_name = "PATH", value_delimiter = ',')]
     pub drive: Vec<PathBuf>,
     /// Copies of everything on new vDisks [default: 2, or 1 with one drive]

@@ -85,7 +85,15 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             let to = node::resolve(&client, &to)?;
             let vdisk =
                 client.post(&format!("/v1/vdisks/{}/move", path_part(&name)), &json!({ "to": to }))?;
-            tell(json, &vdisk, || format!("{name} is served by node {to} now{}", note(&vdisk)));
+            tell(json, &vdisk, || {
+                if vdisk["served"] == false || vdisk["state"] == "opening" {
+                    format!(
+                        "{name} moves to node {to}; `weft vdisk show {name}` tells when it is served there"
+                    )
+                } else {
+                    format!("{name} is served by node {to} now{}", note(&vdisk))
+                }
+            });
         }
         VdiskCommand::Detach { name, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));

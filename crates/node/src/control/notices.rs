@@ -2,7 +2,7 @@
 
 use super::{Control, Part, Serving, SharedControl, Standing};
 use crate::config::{DriveRecordState, SegmentRecord};
-use crate::shard_loop::Mail;
+use crate::shard_loop::{Mail, News};
 use tokio::sync::mpsc::UnboundedReceiver;
 use weft_engine::interface::{Damage, Notice, Order, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
@@ -11,15 +11,25 @@ use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 const DAMAGE_LINES_MAX: usize = 100;
 
 /// Handles notices as they come, until the shards are gone.
-pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(ShardId, Notice)>) {
-    while let Some((shard, notice)) = notices.recv().await {
+pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(ShardId, News)>) {
+    while let Some((shard, news)) = notices.recv().await {
         let mut control = control.lock();
-        control.on_notice(shard, notice);
+        control.on_news(shard, news);
         control.changed.notify_waiters();
     }
 }
 
 impl Control {
+    fn on_news(&mut self, shard: ShardId, news: News) {
+        match news {
+            News::Engine(notice) => self.on_notice(shard, notice),
+            News::PeerLost { shard: other, why } => self.on_peer_lost(shard, other, why.to_string()),
+            News::PeerBack { shard: other } => self.on_peer_back(shard, other),
+            News::DriveHangs { drive } => self.on_drive_hangs(drive, true),
+            News::DriveAnswers { drive } => self.on_drive_hangs(drive, false),
+        }
+    }
+
     fn on_notice(&mut self, shard: ShardId, notice: Notice) {
         match notice {
             Notice::DriveReady { drive } => self.on_drive_ready(drive),

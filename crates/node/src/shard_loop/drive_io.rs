@@ -3,7 +3,9 @@
 //! are continued, so the engine sees only whole ones.
 //! Leaves to others: order between operations (the engine), opening drives (`drives`).
 
+use super::News;
 use super::arena::{Arena, Space};
+use super::hangs::Hangs;
 use super::ring::Ring;
 use super::statistics::DriveStatistics;
 use crate::drives::OpenDrive;
@@ -11,9 +13,9 @@ use io_uring::{opcode, squeue, types};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use weft_engine::DriveId;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
+use weft_engine::{DriveId, Time};
 
 /// Pieces handed to the kernel in one call at most (IOV_MAX).
 const PIECES_MAX: usize = 1024;
@@ -27,6 +29,7 @@ pub struct DriveTable {
     tag: u64,
     next_file: u32,
     durable_writes: usize,
+    hangs: Hangs,
 }
 
 struct Attached {
@@ -49,6 +52,8 @@ struct Target {
 struct Flight {
     token: u64,
     drive: DriveId,
+    /// When the kernel got it, or last did a part of it.
+    since: Time,
     target: Target,
     work: Work,
 }
@@ -72,6 +77,7 @@ impl DriveTable {
             tag,
             next_file: 0,
             durable_writes: 0,
+            hangs: Hangs::default(),
         }
     }
 
@@ -104,7 +110,13 @@ impl DriveTable {
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
-    pub fn start(&mut self, operation: DriveOperation, reads: &Arc<Arena>, ring: &mut Ring) -> Option<Input> {
+    pub fn start(
+        &mut self,
+        now: Time,
+        operation: DriveOperation,
+        reads: &Arc<Arena>,
+        ring: &mut Ring,
+    ) -> Option<Input> {
         let DriveOperation { token, drive, area, work } = operation;
         let Some(attached) = self.drives.get_mut(&drive) else {
             return Some(Input::DriveDone { token, result: Err(DriveFault::Gone) });
@@ -151,7 +163,8 @@ impl DriveTable {
                 Work::Discard { offset: inside(offset, len), len }
             }
         };
-        let flight = Flight { token, drive, target, work };
+        let flight = Flight { token, drive, since: now, target, work };
+        self.hangs.begin(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
             (self.flights.len() - 1) as u32
@@ -162,10 +175,11 @@ impl DriveTable {
     }
 
     /// The entry for flight `index` ended with `result`. None: it goes on.
-    pub fn on_completed(&mut self, index: u32, result: i32, ring: &mut Ring) -> Option<Input> {
+    pub fn on_completed(&mut self, now: Time, index: u32, result: i32, ring: &mut Ring) -> Option<Input> {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
         match flight.advance(result) {
             Progress::GoOn => {
+                flight.since = now;
                 self.submit(index, ring);
                 None
             }
@@ -186,6 +200,19 @@ impl DriveTable {
                 });
                 Some(Input::DriveDone { token: flight.token, result })
             }
+        }
+    }
+
+    /// When drives that hang are to be looked for.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.hangs.look_at()
+    }
+
+    /// Tells which drives hang and which answer again. To be called when all that has ended was taken.
+    pub fn on_time(&mut self, now: Time, tell: impl FnMut(News)) {
+        if self.hangs.is_due(now) {
+            let in_flight = self.flights.iter().flatten().map(|flight| (flight.drive, flight.since));
+            self.hangs.look(now, in_flight, tell);
         }
     }
 

@@ -19,7 +19,6 @@ use weft_engine::{FamilyId, ShardId};
 use weft_frontends::nbd::{Exports, Handle};
 
 /// What a shard can be told.
-#[cfg_attr(not(test), expect(dead_code, reason = "peers and routes are for the control plane of a cluster"))]
 pub enum Mail {
     /// For the engine: a message of another shard.
     Input(Input),

@@ -5,7 +5,9 @@
 mod arena;
 mod drive_io;
 mod engine_counters;
+mod hangs;
 mod mailbox;
+mod news;
 mod peer;
 mod ring;
 mod sending;
@@ -14,18 +16,22 @@ mod statistics;
 mod tickets;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 pub use mailbox::{Answer, Mail, Mailbox};
+pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;
 pub use statistics::ShardStatistics;
 pub use worker::Route;
 pub use worker::owner_of;
 
+use crate::config::cluster::Deadline;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use weft_engine::ShardId;
-use weft_engine::interface::Notice;
 use worker::{Setup, Worker};
 
 /// The exit code of a process whose engine failed one of its own assertions.
@@ -38,14 +44,15 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone); what
-    /// they notice goes to `notices`.
+    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone). They
+    /// answer requests until `deadline` has passed, and again when it moves on (None: always). What they notice goes to
+    /// `notices`.
     pub fn start(
         count: u32,
         base: u32,
         cluster: u64,
-        _deadline: Option<crate::config::cluster::Deadline>,
-        notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+        deadline: Option<Deadline>,
+        notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     ) -> io::Result<Self> {
         assert!(count > 0, "a node has at least one shard");
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -58,6 +65,7 @@ impl Shards {
                 shard: mailbox.shard(),
                 seed: rand::random(),
                 cluster,
+                deadline: deadline.clone(),
                 base,
                 mailbox: Arc::clone(mailbox),
                 neighbours: mailboxes.clone(),

@@ -13,17 +13,19 @@ pub use routes::Route;
 use super::arena::Arena;
 use super::drive_io::DriveTable;
 use super::mailbox::{Mail, Mailbox};
+use super::news::News;
 use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, ShardStatistics};
 use super::tickets::{Origin, Tickets};
+use crate::config::cluster::{Deadline, SHARDS_PER_NODE};
 use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use weft_engine::interface::{Input, Notice, Outputs, Reply, RequestError};
+use weft_engine::interface::{Input, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
 use weft_frontends::nbd::{Event, Handle};
@@ -56,12 +58,14 @@ pub struct Setup {
     pub shard: ShardId,
     pub seed: u64,
     pub cluster: u64,
+    /// Of the node's lease, if it has one.
+    pub deadline: Option<Deadline>,
     /// The number of the first shard of this node.
     pub base: u32,
     pub mailbox: Arc<Mailbox>,
     /// The mailboxes of all shards of this node, in the order of their numbers.
     pub neighbours: Vec<Arc<Mailbox>>,
-    pub notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+    pub notices: tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     /// Whether a second core exists, so that looking for completions takes nothing from others.
     pub may_spin: bool,
 }
@@ -69,6 +73,9 @@ pub struct Setup {
 pub struct Worker {
     id: ShardId,
     began: Instant,
+    deadline: Option<Deadline>,
+    /// The deadline has passed, as seen in this turn.
+    lease_is_over: bool,
     shard: Shard,
     ring: Ring,
     reads: Arc<Arena>,
@@ -82,7 +89,7 @@ pub struct Worker {
     peers: Peers,
     routes: Routes,
     forwards: Forwards,
-    notices: tokio::sync::mpsc::UnboundedSender<(ShardId, Notice)>,
+    notices: tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     families: BTreeMap<FamilyId, FamilyStatistics>,
     /// For the engine, in the order in which it came.
     inputs: VecDeque<Input>,
@@ -134,6 +141,9 @@ impl Worker {
         Ok(Self {
             id: setup.shard,
             began: Instant::now(),
+            // A member begins without a lease; that it has none yet is no news.
+            lease_is_over: setup.deadline.as_ref().is_some_and(Deadline::has_passed),
+            deadline: setup.deadline,
             shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: Limits::default() }),
             ring,
             reads: Arc::new(reads),
@@ -180,9 +190,10 @@ impl Worker {
         loop {
             self.statistics.turns += 1;
             let now = self.now();
+            self.look_at_lease();
             self.ring.completions(&mut completions);
             for (tag, result) in completions.drain(..) {
-                self.on_completed(tag, result);
+                self.on_completed(now, tag, result);
             }
             self.mailbox.take(&mut mail);
             for mail in mail.drain(..) {
@@ -240,13 +251,18 @@ impl Worker {
             operations.clear();
         }
         for operation in operations.drain(..) {
-            if let Some(input) = self.drives.start(operation, &self.reads, &mut self.ring) {
+            if let Some(input) = self.drives.start(now, operation, &self.reads, &mut self.ring) {
                 self.inputs.push_back(input);
             }
         }
         self.outputs.operations = operations;
         let mut replies = std::mem::take(&mut self.outputs.replies);
+        if !replies.is_empty() {
+            // Not before now: the thread may have stood still since the turn began.
+            self.look_at_lease();
+        }
         for (ticket, reply) in replies.drain(..) {
+            let reply = if self.lease_is_over { Reply::Error(RequestError::NotServed) } else { reply };
             self.on_reply(now, ticket, reply);
         }
         self.outputs.replies = replies;
@@ -262,7 +278,31 @@ impl Worker {
         self.outputs.messages = messages;
         for notice in self.outputs.notices.drain(..) {
             // The control plane is gone only when the node ends.
-            let _ = self.notices.send((self.id, notice));
+            let _ = self.notices.send((self.id, News::Engine(notice)));
+        }
+    }
+
+    fn tell(&self, news: News) {
+        let _ = self.notices.send((self.id, news));
+    }
+
+    /// Behind the deadline somebody else may serve what this shard does. Writes are fenced by their members, reads by
+    /// nothing else (I2), so no answer of the engine is given any more. To look once for all answers that are handed on
+    /// together is enough: what was read before the deadline was true while its request was open, whenever the answer
+    /// arrives. Whoever asked asks again, and gets an answer from here if the lease was only late.
+    fn look_at_lease(&mut self) {
+        let Some(deadline) = &self.deadline else { return };
+        let is_over = deadline.has_passed();
+        if is_over != self.lease_is_over {
+            self.lease_is_over = is_over;
+            if is_over {
+                tracing::warn!(
+                    shard = self.id.0,
+                    "the node's lease was not renewed in time: nothing is served"
+                );
+            } else {
+                tracing::info!(shard = self.id.0, "the node's lease is renewed: requests are answered again");
+            }
         }
     }
 
@@ -275,7 +315,12 @@ impl Worker {
         };
         if !again {
             let took_us = now.since(open.since);
-            self.families.entry(open.family).or_default().count(open.kind, took_us, &reply);
+            let asker = match &open.origin {
+                Origin::Remote(asker) => asker.from,
+                Origin::Socket { .. } | Origin::Elsewhere { .. } => self.id,
+            };
+            let node = asker.0 / SHARDS_PER_NODE;
+            self.families.entry(open.family).or_default().count(node, open.kind, took_us, &reply);
         }
         self.deliver(now, open.family, open.origin, reply);
     }
@@ -346,12 +391,12 @@ impl Worker {
         self.peers.send(&mut self.ring) || !self.touched.is_empty()
     }
 
-    fn on_completed(&mut self, tag: u64, result: i32) {
+    fn on_completed(&mut self, now: Time, tag: u64, result: i32) {
         let index = tag as u32;
         match tag & TAG_MASK {
             TAG_BELL => self.bell_armed = false,
             TAG_DRIVE => {
-                if let Some(input) = self.drives.on_completed(index, result, &mut self.ring) {
+                if let Some(input) = self.drives.on_completed(now, index, result, &mut self.ring) {
                     self.inputs.push_back(input);
                 }
             }
@@ -382,7 +427,7 @@ impl Worker {
             Mail::Input(input) => self.inputs.push_back(input),
             Mail::Order(order) => self.inputs.push_back(Input::Order(order)),
             Mail::Drive(open) => self.drives.add(open, &self.ring),
-            Mail::Lease(_) => {}
+            Mail::Lease(deadline) => self.deadline = Some(deadline),
             Mail::Connection { socket, exports, address } => {
                 if self.draining.is_some()
                     || self.stopping
@@ -399,7 +444,7 @@ impl Worker {
                     self.end_sockets(Socket::finish);
                 }
             }
-            Mail::Peers(addresses) => self.peers.set_addresses(addresses),
+            Mail::Peers(addresses) => self.peers.set_addresses(now, addresses),
             Mail::Routes(table) => self.on_routes(now, table),
             Mail::PeerConnection { socket, hello } => {
                 if !self.stopping {
@@ -480,6 +525,10 @@ impl Worker {
             self.retry(now);
         }
         self.peers.on_time(now);
+        let (notices, id) = (&self.notices, self.id);
+        self.drives.on_time(now, |news| {
+            let _ = notices.send((id, news));
+        });
         if self.look_at_negotiations <= now {
             self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
             self.end_sockets(|socket| {

@@ -79,6 +79,28 @@ fn new_directories_become_nodes() {
     let again = init_at(&server.endpoint(), None, options("c", 7020));
     assert!(matches!(again, Err(JoinError::Exists { .. })), "{again:?}");
     assert_eq!(store.load().expect("it loads").nodes, config.nodes);
+    let _ = (std::fs::remove_dir_all(first), std::fs::remove_dir_all(second));
+}
+
+#[test]
+fn who_cannot_be_reached_is_told_when_it_joins() {
+    let server = Server::start();
+    let note = |made: Made| made.node.expect("a node was made").note;
+    let far = |name: &str, port| NodeOptions {
+        api: ([10, 0, 0, 1], port).into(),
+        transport: ([10, 0, 0, 1], port + 1).into(),
+        ..options(name, port)
+    };
+    let dirs = [temporary_directory("a"), temporary_directory("b"), temporary_directory("c")];
+    let made = init_at(&server.endpoint(), Some(&dirs[0]), far("a", 7000)).expect("a cluster is made");
+    assert_eq!(note(made), "", "nothing keeps others from it");
+    let made = join_at(&server.endpoint(), &dirs[1], options("b", 7010)).expect("it joins");
+    assert!(note(made).contains("only nodes on this machine"));
+    let made = join_at(&server.endpoint(), &dirs[2], far("c", 7020)).expect("it joins");
+    assert!(note(made).contains("node 1 (b)"));
+    for dir in dirs {
+        let _ = std::fs::remove_dir_all(dir);
+    }
 }
 
 #[test]
@@ -88,7 +110,8 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     let early = join_at(&server.endpoint(), &dir, options("b", 7010));
     assert!(matches!(early, Err(JoinError::Cluster(ClusterError::NoCluster { .. }))), "{early:?}");
     init_at(&server.endpoint(), None, options("", 7000)).expect("an empty cluster is made");
-    join_at(&server.endpoint(), &temporary_directory("a"), options("a", 7000)).expect("it joins");
+    let first = temporary_directory("a");
+    join_at(&server.endpoint(), &first, options("a", 7000)).expect("it joins");
 
     let refused = |dir: &Path, options| join_at(&server.endpoint(), dir, options).expect_err("it is refused");
     assert!(matches!(refused(&dir, options("a", 7010)), JoinError::NameTaken { node: 0, .. }));
@@ -111,6 +134,9 @@ fn what_does_not_fit_is_refused_and_leaves_nothing() {
     );
 
     join_at(&server.endpoint(), &dir, options("b", 7010)).expect("then it fits");
+    for dir in [dir, first, used, drives] {
+        let _ = std::fs::remove_dir_all(dir);
+    }
 }
 
 #[test]
@@ -124,6 +150,7 @@ fn a_single_node_brings_what_it_has() {
     assert!(matches!(again, Err(JoinError::Member { node: 0, .. })), "{again:?}");
     let other = join_at(&server.endpoint(), &dir, options("b", 7010));
     assert!(matches!(other, Err(JoinError::Member { node: 0, .. })), "{other:?}");
+    let _ = std::fs::remove_dir_all(dir);
 }
 
 #[test]

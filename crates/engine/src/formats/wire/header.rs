@@ -24,6 +24,8 @@ pub enum Kind {
     Press = 4,
     Request = 5,
     Reply = 6,
+    Ping = 7,
+    Pong = 8,
 }
 
 impl Kind {
@@ -35,6 +37,8 @@ impl Kind {
             4 => Kind::Press,
             5 => Kind::Request,
             6 => Kind::Reply,
+            7 => Kind::Ping,
+            8 => Kind::Pong,
             _ => return None,
         })
     }

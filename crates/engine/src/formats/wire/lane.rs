@@ -33,6 +33,8 @@ impl Lane {
             Kind::Answer | Kind::Press => self != Lane::Client && !dialler,
             Kind::Request => self == Lane::Client && dialler,
             Kind::Reply => self == Lane::Client && !dialler,
+            Kind::Ping => self == Lane::Log && dialler,
+            Kind::Pong => self == Lane::Log && !dialler,
         }
     }
 }

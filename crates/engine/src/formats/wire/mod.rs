@@ -46,6 +46,10 @@ pub enum Packet {
         number: u64,
         reply: Reply,
     },
+    /// Is anybody there?
+    Ping,
+    /// Yes: the loop of the shard turns, whatever its drives do.
+    Pong,
 }
 
 /// A packet as it is sent: header and body in one piece, then the payload as it lies in memory.
@@ -130,6 +134,8 @@ pub fn encode(packet: &Packet) -> Result<Frame, TooLong> {
             request::put_reply(reply, &mut writer);
             Kind::Reply
         }
+        Packet::Ping => Kind::Ping,
+        Packet::Pong => Kind::Pong,
     };
     writer.finish(kind)
 }
@@ -175,5 +181,7 @@ fn packet(kind: Kind, reader: &mut Reader) -> Option<Packet> {
             request: request::take(reader)?,
         },
         Kind::Reply => Packet::Reply { number: reader.u64()?, reply: request::take_reply(reader)? },
+        Kind::Ping => Packet::Ping,
+        Kind::Pong => Packet::Pong,
     })
 }

@@ -12,8 +12,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
-/// Questions, answers, refusals, requests and replies of each kind, and the two frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 5 + 3 + 6 + 2;
+/// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
+const KINDS: u32 = 10 + 10 + 6 + 5 + 3 + 6 + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -216,6 +216,8 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
         26..31 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
         31..40 => Packet::Reply { number, reply: some_reply(which - 31, random) },
         40 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        41 => Packet::Ping,
+        42 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }
@@ -385,13 +387,22 @@ fn hostile_fields_with_good_checksums_are_refused() {
 
 #[test]
 fn any_bytes_may_come() {
+    const ALL: [Kind; 8] = [
+        Kind::Hello,
+        Kind::Ask,
+        Kind::Answer,
+        Kind::Press,
+        Kind::Request,
+        Kind::Reply,
+        Kind::Ping,
+        Kind::Pong,
+    ];
     let mut random = SmallRng::seed_from_u64(15);
     for round in 0..20_000u32 {
         let mut bytes = vec![0; random.random_range(0..300)];
         random.fill_bytes(&mut bytes);
         let header = Header {
-            kind: [Kind::Hello, Kind::Ask, Kind::Answer, Kind::Press, Kind::Request, Kind::Reply]
-                [round as usize % 6],
+            kind: ALL[round as usize % ALL.len()],
             body_len: bytes.len() as u32,
             payload_len: 0,
             body_crc: crc32c(&bytes),
@@ -505,6 +516,11 @@ fn questions_go_one_way_and_answers_the_other() {
             assert_eq!(lane.carries(kind, dialler), (lane == Lane::Client) == client);
             assert!(!lane.carries(kind, !dialler));
             assert!(!lane.carries(Kind::Hello, dialler));
+        }
+        // Whether somebody is there is asked where nothing large is in the way.
+        for (kind, dialler) in [(Kind::Ping, true), (Kind::Pong, false)] {
+            assert_eq!(lane.carries(kind, dialler), lane == Lane::Log);
+            assert!(!lane.carries(kind, !dialler));
         }
     }
 }

@@ -37,6 +37,7 @@ pub struct Deadline(Arc<AtomicU64>);
 const OVER: u64 = 0;
 
 impl Deadline {
+    /// A deadline that nobody moves on but who calls [`Deadline::extend`].
     pub fn new(moment: Moment) -> Self {
         Self(Arc::new(AtomicU64::new(moment.0)))
     }
@@ -50,12 +51,13 @@ impl Deadline {
         Moment::now() >= self.moment()
     }
 
-    fn extend(&self, until: Moment) {
+    /// Moves it on, unless it is over for good.
+    pub fn extend(&self, until: Moment) {
         let later = |now| (now != OVER).then_some(until.0.max(now));
         let _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
-    fn end(&self) {
+    pub fn end(&self) {
         self.0.store(OVER, Ordering::Release);
     }
 }

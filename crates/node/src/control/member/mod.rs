@@ -22,9 +22,9 @@ mod view;
 
 pub use life::LifeError;
 pub(super) use life::leave;
-pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive};
+pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize};
-pub(super) use status::cluster as cluster_view;
+pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE};
 use crate::config::{DirectoryLock, Membership};
@@ -56,14 +56,15 @@ pub struct Member {
     announcing: life::Announcing,
     /// What the store holds, as far as is known here.
     mirror: Arc<ClusterConfig>,
-    /// Shards of other nodes that cannot be reached from here, and why.
-    unreachable: BTreeMap<ShardId, String>,
+    /// Shards of other nodes that cannot be reached from here: by which shards, and why.
+    unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
     /// Drives of this node that have not answered for long.
     hanging: BTreeSet<DriveId>,
     /// What the shards were told last.
     view: View,
     peers: BTreeMap<ShardId, SocketAddr>,
-    routes: BTreeMap<FamilyId, Route>,
+    /// None: nothing yet. Being told that there are none makes them wait for some.
+    routes: Option<BTreeMap<FamilyId, Route>>,
     served: BTreeMap<FamilyId, Served>,
     /// What owners here have found about groups with former members.
     whole: BTreeMap<FamilyId, audits::Told>,

@@ -10,7 +10,7 @@ use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, Route};
 use std::collections::BTreeMap;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{Epoch, ShardId};
+use weft_engine::{DriveId, Epoch, ShardId};
 
 impl Control {
     pub(super) fn tell_peers(&mut self) {
@@ -40,20 +40,38 @@ impl Control {
         }
     }
 
-    /// A shard of another node cannot be reached from here.
-    pub(in crate::control) fn on_peer_lost(&mut self, shard: ShardId, why: String) {
+    /// A shard here cannot reach one of another node.
+    pub(in crate::control) fn on_peer_lost(&mut self, own: ShardId, other: ShardId, why: String) {
         let Some(member) = self.part.member_mut() else { return };
-        tracing::warn!(node = node_of(shard), shard = shard.0, why, "a node cannot be reached");
-        if member.peers.contains_key(&shard) {
-            member.unreachable.insert(shard, why);
+        tracing::warn!(node = node_of(other), shard = other.0, why, "a node cannot be reached");
+        if member.peers.contains_key(&other) {
+            member.unreachable.entry(other).or_default().insert(own, why);
         }
         self.tell_view();
     }
 
-    pub(in crate::control) fn on_peer_back(&mut self, shard: ShardId) {
+    pub(in crate::control) fn on_peer_back(&mut self, own: ShardId, other: ShardId) {
         let Some(member) = self.part.member_mut() else { return };
-        tracing::info!(node = node_of(shard), shard = shard.0, "a node can be reached again");
-        member.unreachable.remove(&shard);
+        tracing::info!(node = node_of(other), shard = other.0, "a node can be reached again");
+        if let Some(lost) = member.unreachable.get_mut(&other) {
+            lost.remove(&own);
+            if lost.is_empty() {
+                member.unreachable.remove(&other);
+            }
+        }
+        self.tell_view();
+    }
+
+    /// A drive of this node does not answer for seconds, or does again. A node that is alone has nothing better.
+    pub(in crate::control) fn on_drive_hangs(&mut self, drive: DriveId, hangs: bool) {
+        tracing::warn!(%drive, hangs, "a drive has not answered for seconds, or answers again");
+        let Some(member) = self.part.member_mut() else { return };
+        if hangs {
+            member.hanging.insert(drive);
+        } else {
+            member.hanging.remove(&drive);
+        }
+        self.announce();
         self.tell_view();
     }
 
@@ -107,13 +125,13 @@ impl Control {
                 routes.insert(id, Route { shard: owner, epoch: Epoch(record.epoch) });
             }
         }
-        if routes == member.routes {
+        if member.routes.as_ref() == Some(&routes) {
             return;
         }
-        member.routes = routes;
         for shard in &self.shards {
-            shard.send(Mail::Routes(member.routes.clone()));
+            shard.send(Mail::Routes(routes.clone()));
         }
+        member.routes = Some(routes);
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Link {
     sending: Sending,
     queue: VecDeque<Frame>,
     queued_bytes: usize,
+    /// A whole frame has been sent.
+    has_sent: bool,
     /// Bytes of the first frame in the queue that have been sent.
     front_sent: usize,
     /// Requests taken from here and not answered, and what they carry or will.
@@ -111,6 +113,7 @@ impl Link {
             sending: Sending::default(),
             queue: VecDeque::new(),
             queued_bytes: 0,
+            has_sent: false,
             front_sent: 0,
             open_requests: 0,
             open_bytes: 0,
@@ -130,13 +133,19 @@ impl Link {
         self.heard
     }
 
+    /// Whether it has been made, and not broken since.
+    pub fn stands(&self) -> bool {
+        !self.connecting && !self.broken
+    }
+
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Frames that wait to be sent.
+    /// Frames that wait to be sent, without the hello.
     pub fn unsent(&self) -> usize {
-        self.queue.len()
+        let says_hello = self.dialled && !self.has_sent;
+        self.queue.len() - usize::from(says_hello && !self.queue.is_empty())
     }
 
     /// Ends everything: what is in flight comes back at once, with an error.
@@ -382,6 +391,7 @@ impl Link {
             self.front_sent -= len;
             self.queued_bytes -= len;
             counted.messages_sent += 1;
+            self.has_sent = true;
             self.queue.pop_front();
         }
         assert!(!self.queue.is_empty() || self.front_sent == 0, "no more is sent than there was");

@@ -2,17 +2,19 @@
 //!
 //! Each pair of shards has a connection for each lane ([`Lane`]) and asker: whoever has something to ask makes the
 //! connection, and what is answered comes back on it. So when a connection ends, the asker knows at once which of its
-//! questions and requests got no answer, and an answer needs no address.
+//! questions and requests got no answer, and an answer needs no address. The lane `log` to every shard that has an address
+//! is made and asked after at once, the others when there is something to say.
 //!
 //! Promises: nothing here waits; what cannot be sent (nobody there, too much queued) is dropped and counted, as a network
 //! would, except requests of clients, whose asker is told; of two connections for the same thing, the newer one counts,
-//! and nothing of the older one is heard any more.
+//! and nothing of the older one is heard any more; a shard that does not answer is told of within the times of `weft_engine::cluster::detection`.
 //! Leaves to others: bytes and memory of one connection (`link`), who may connect (`listener`), repeating what was
 //! lost (the engine, and `worker/forward`).
 
 mod link;
 mod listener;
 mod options;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ mod tests;
 pub use listener::PeerListener;
 
 use crate::api::{LaneStatsView, PeerStatsView};
+use crate::shard_loop::News;
 use crate::shard_loop::arena::Arena;
 use crate::shard_loop::ring::Ring;
 use link::{Link, Next};
@@ -27,6 +30,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use watch::{Standing, Verdict, Watches};
 use weft_engine::formats::wire::{self, Hello, Lane, Packet, lane_of};
 use weft_engine::interface::{Reply, Request, RequestError};
 use weft_engine::message::Message;
@@ -35,9 +39,12 @@ use weft_engine::{Epoch, FamilyId, ShardId, Time};
 /// A connection that does not stand after this time is given up.
 const CONNECT_US_MAX: u64 = 3_000_000;
 
-/// After an attempt that failed, the next is made so much later; twice as much each time, up to the second.
+/// ... or after this one, if the shard is lost: nobody can tell whether an attempt reaches a wire that has healed since.
+const CONNECT_LOST_US_MAX: u64 = 500_000;
+
+/// After an attempt that failed, the next is made so much later; twice as much each time, up to this.
 const BACK_OFF_US_MIN: u64 = 10_000;
-const BACK_OFF_US_MAX: u64 = 1_000_000;
+const BACK_OFF_US_MAX: u64 = 100_000;
 
 /// Connections that others have made to this shard.
 const ACCEPTED_MAX: usize = 4096;
@@ -67,6 +74,8 @@ pub struct Peers {
     /// Connections made so far.
     dials: u32,
     connecting: Vec<u32>,
+    watches: Watches,
+    verdicts: Vec<(ShardId, Verdict)>,
     touched: Vec<u32>,
     to_send: Vec<u32>,
     counted: PeerStatsView,
@@ -114,6 +123,9 @@ pub enum Arrived {
     },
     /// What was asked of this shard for clients and has no answer will get none.
     Lost(ShardId),
+    /// What the engine asked of this shard may not have arrived.
+    Unheard(ShardId),
+    News(News),
 }
 
 /// A client's request that another shard forwards. It is answered by [`Peers::reply`], once.
@@ -126,6 +138,7 @@ pub struct RemoteRequest {
 
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteAsker {
+    pub from: ShardId,
     link: LinkName,
     number: u64,
     /// What the request carries or will bring.
@@ -147,6 +160,8 @@ impl Peers {
             newest: BTreeMap::new(),
             dials: 0,
             connecting: Vec::new(),
+            watches: Watches::default(),
+            verdicts: Vec::new(),
             touched: Vec::new(),
             to_send: Vec::new(),
             counted: PeerStatsView::default(),
@@ -156,7 +171,7 @@ impl Peers {
 
     /// Where the shards of other nodes are from now on. Connections to those that are not there any more, or elsewhere,
     /// end.
-    pub fn set_addresses(&mut self, addresses: BTreeMap<ShardId, SocketAddr>) {
+    pub fn set_addresses(&mut self, now: Time, addresses: BTreeMap<ShardId, SocketAddr>) {
         let former = std::mem::replace(&mut self.addresses, addresses);
         let is_moved = |shard: &ShardId| former.get(shard) != self.addresses.get(shard);
         let moved: Vec<ShardId> = former.keys().copied().filter(is_moved).collect();
@@ -167,6 +182,14 @@ impl Peers {
                 link.break_off();
                 self.touch(index);
             }
+        }
+        for (shard, address) in &self.addresses {
+            if former.get(shard) != Some(address) {
+                self.watches.begin(now, *shard);
+            }
+        }
+        for shard in former.keys().filter(|shard| !self.addresses.contains_key(shard)) {
+            self.watches.forget(*shard);
         }
         // At a new address there may be somebody at once.
         self.dialled.retain(|(shard, _), dialled| {
@@ -208,7 +231,7 @@ impl Peers {
 
     /// Answers a request that came from elsewhere. Should the connection be gone, its asker knows that already.
     pub fn reply(&mut self, asker: RemoteAsker, reply: Reply) {
-        let RemoteAsker { link: LinkName { place: index, generation }, number, bytes } = asker;
+        let RemoteAsker { link: LinkName { place: index, generation }, number, bytes, .. } = asker;
         let place = &mut self.places[index as usize];
         let Some(link) = place.link.as_mut().filter(|_| place.generation == generation) else { return };
         let resumed = link.close_request(bytes);
@@ -249,6 +272,9 @@ impl Peers {
         let index = self.put(link);
         self.accepted.insert(key, index);
         self.counted.accepted += 1;
+        // Whoever reaches us is there.
+        self.try_at_once(from);
+        self.watches.look_by(now);
     }
 
     /// Takes what has arrived, and asks for more.
@@ -272,25 +298,103 @@ impl Peers {
         let Some(link) = &mut place.link else { return };
         let counted = &mut self.lanes[lane_index(link.lane)];
         let tag = self.tags.receive | u64::from(index);
-        loop {
-            match link.next(payloads, counted, tag, ring) {
-                Next::Packet(packet) => arrived.push(match packet {
-                    Packet::Message(message) => Arrived::Message { from: link.shard, message },
-                    Packet::Request { number, family, epoch, request } => {
-                        let bytes = weight(&request);
-                        link.open_request(bytes);
-                        let asker = RemoteAsker { link: name, number, bytes };
-                        Arrived::Request(RemoteRequest { asker, family, epoch, request })
-                    }
-                    Packet::Reply { number, reply } => Arrived::Reply { from: link.shard, number, reply },
-                    Packet::Hello(_) => unreachable!("no lane carries a hello"),
-                }),
-                Next::Nothing => break,
-                Next::Over if link.is_in_flight() => return link.break_off(),
-                Next::Over => return self.end(now, index, arrived),
+        let (mut heard, mut asked) = (false, false);
+        let over = loop {
+            let packet = match link.next(payloads, counted, tag, ring) {
+                Next::Packet(packet) => packet,
+                Next::Nothing => break false,
+                Next::Over => break true,
+            };
+            heard = true;
+            arrived.push(match packet {
+                Packet::Message(message) => Arrived::Message { from: link.shard, message },
+                Packet::Request { number, family, epoch, request } => {
+                    let bytes = weight(&request);
+                    link.open_request(bytes);
+                    let asker = RemoteAsker { from: link.shard, link: name, number, bytes };
+                    Arrived::Request(RemoteRequest { asker, family, epoch, request })
+                }
+                Packet::Reply { number, reply } => Arrived::Reply { from: link.shard, number, reply },
+                Packet::Ping => {
+                    asked = true;
+                    continue;
+                }
+                Packet::Pong => continue,
+                Packet::Hello(_) => unreachable!("no lane carries a hello"),
+            });
+        };
+        let (shard, lane, is_in_flight) = (link.shard, link.lane, link.is_in_flight());
+        if over && is_in_flight {
+            link.break_off();
+        }
+        if heard && link.dialled {
+            self.heard(now, shard, lane, arrived);
+        }
+        if over {
+            // What is in flight comes back, and it is looked at again.
+            if !is_in_flight {
+                self.end(now, index, arrived);
             }
+            return;
+        }
+        if asked {
+            self.push(index, &Packet::Pong);
         }
         self.wants_to_send(index);
+    }
+
+    /// A shard has answered on a connection that was made to it.
+    fn heard(&mut self, now: Time, shard: ShardId, lane: Lane, arrived: &mut Vec<Arrived>) {
+        let is_back = self.watches.hear(now, shard);
+        // What was said while no attempt was made, or between two, was dropped.
+        let dialled = self.dialled.get_mut(&(shard, lane));
+        let after_failures = dialled.is_some_and(|dialled| std::mem::take(&mut dialled.back_off_us) > 0);
+        if is_back {
+            arrived.push(Arrived::News(News::PeerBack { shard }));
+        }
+        if is_back || (after_failures && lane != Lane::Client) {
+            self.try_at_once(shard);
+            arrived.push(Arrived::Unheard(shard));
+        }
+    }
+
+    /// The next attempts to reach this shard need not wait.
+    fn try_at_once(&mut self, shard: ShardId) {
+        for lane in Lane::ALL {
+            if let Some(dialled) = self.dialled.get_mut(&(shard, lane)) {
+                dialled.not_before = Time(0);
+            }
+        }
+    }
+
+    /// Asks after the shards that were not heard for a while, and tells which are lost. To be called when all that has come
+    /// was taken.
+    pub fn look(&mut self, now: Time, ring: &mut Ring, arrived: &mut Vec<Arrived>) {
+        let mut verdicts = std::mem::take(&mut self.verdicts);
+        let (dialled, places) = (&self.dialled, &self.places);
+        let standing = |shard| {
+            let index = dialled.get(&(shard, Lane::Log)).and_then(|dialled| dialled.link);
+            match index.and_then(|index| places[index as usize].link.as_ref()) {
+                None => Standing::None,
+                Some(link) if link.stands() => Standing::Stands,
+                Some(_) => Standing::Making,
+            }
+        };
+        self.watches.look(now, standing, &mut verdicts);
+        for (shard, verdict) in verdicts.drain(..) {
+            match verdict {
+                Verdict::Dial => {
+                    self.towards(now, shard, Lane::Log, ring);
+                }
+                Verdict::Ping => {
+                    let index = self.dialled[&(shard, Lane::Log)].link.expect("a connection stands");
+                    // What finds no room is not missed: something else wants an answer there.
+                    self.push(index, &Packet::Ping);
+                }
+                Verdict::Lost(why) => arrived.push(Arrived::News(News::PeerLost { shard, why })),
+            }
+        }
+        self.verdicts = verdicts;
     }
 
     /// A link is gone; whoever waits for something on it hears so.
@@ -314,8 +418,12 @@ impl Peers {
             dialled.link = None;
             dialled.fail(now, link.was_heard());
         }
+        self.watches.fail(now, link.shard);
         if link.lane == Lane::Client {
             arrived.push(Arrived::Lost(link.shard));
+        } else if link.was_heard() {
+            // The next connection is made at once. Should that fail, all is asked again when one works.
+            arrived.push(Arrived::Unheard(link.shard));
         }
     }
 
@@ -339,6 +447,8 @@ impl Peers {
         self.connecting.retain(|other| *other != index);
         self.link(index).on_connected();
         self.touch(index);
+        // Whether somebody answers there is asked at once.
+        self.watches.look_by(Time(0));
     }
 
     pub fn on_received(&mut self, index: u32, result: i32) {
@@ -354,14 +464,20 @@ impl Peers {
 
     /// When something is to be done although nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
-        let since = |index: &u32| self.places[*index as usize].link.as_ref().map(|link| link.since);
-        self.connecting.iter().filter_map(since).min().map(|since| since.after(CONNECT_US_MAX))
+        let given_up = self.connecting.iter().map(|index| self.given_up_at(*index)).min();
+        given_up.into_iter().chain(self.watches.look_at()).min()
+    }
+
+    /// When a connection that is being made will be given up.
+    fn given_up_at(&self, index: u32) -> Time {
+        let link = self.places[index as usize].link.as_ref().expect("what is being made is there");
+        let is_lost = self.watches.is_lost(link.shard);
+        link.since.after(if is_lost { CONNECT_LOST_US_MAX } else { CONNECT_US_MAX })
     }
 
     pub fn on_time(&mut self, now: Time) {
         for index in self.connecting.clone() {
-            let link = self.places[index as usize].link.as_ref().expect("what is being made is there");
-            if now.since(link.since) >= CONNECT_US_MAX {
+            if now >= self.given_up_at(index) {
                 self.connecting.retain(|other| *other != index);
                 self.break_off(index);
             }
@@ -371,6 +487,7 @@ impl Peers {
     /// The shard stops.
     pub fn break_all(&mut self) {
         self.addresses.clear();
+        self.watches = Watches::default();
         for index in 0..self.places.len() as u32 {
             if self.places[index as usize].link.is_some() {
                 self.break_off(index);
@@ -385,6 +502,7 @@ impl Peers {
 
     pub fn statistics(&self) -> PeerStatsView {
         let mut view = self.counted.clone();
+        (view.answering, view.lost) = self.watches.counts();
         view.links = self.places.iter().filter(|place| place.link.is_some()).count() as u64;
         for lane in Lane::ALL {
             let name = match lane {
@@ -414,6 +532,7 @@ impl Peers {
             Err(error) => {
                 tracing::debug!(shard = to.0, %address, %error, "a shard cannot be reached");
                 dialled.fail(now, false);
+                self.watches.fail(now, to);
                 return None;
             }
         };
@@ -423,7 +542,9 @@ impl Peers {
         assert!(link.push(Hello { cluster, life, number, from, to, lane }.frame()), "the first frame fits");
         let index = self.put(link);
         self.dialled.get_mut(&(to, lane)).expect("just looked at").link = Some(index);
-        if !stands {
+        if stands {
+            self.watches.look_by(now);
+        } else {
             self.connecting.push(index);
             let tag = self.tags.connect | u64::from(index);
             self.link(index).wait_for_connection(tag, ring);
@@ -512,7 +633,7 @@ fn attempts_become_rare_and_begin_anew_when_one_worked() {
         dialled.fail(Time(5), false);
         waits.push(dialled.not_before.since(Time(5)) / 1000);
     }
-    assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
+    assert_eq!(waits, [10, 20, 40, 80, 100, 100, 100, 100, 100]);
     assert!(!dialled.stood);
     dialled.fail(Time(5), true);
     assert_eq!((dialled.not_before, dialled.stood), (Time(5), true), "what worked is tried at once");

@@ -66,6 +66,10 @@ impl Worker {
     /// Asks whoever serves the family. The reply comes to [`Worker::deliver`].
     pub(super) fn ask(&mut self, now: Time, family: FamilyId, request: Request, origin: Origin) {
         match self.routes.way(family) {
+            // The engine would do it all and answer in vain, again and again.
+            Way::Here if self.lease_is_over => {
+                self.deliver(now, family, origin, Reply::Error(RequestError::NotServed));
+            }
             Way::Here => {
                 let ticket = self.tickets.open(family, Kind::of(&request), now, origin);
                 self.inputs.push_back(Input::Request { ticket, family, request });
@@ -206,11 +210,14 @@ impl Worker {
     pub(super) fn hear(&mut self, now: Time) {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.peers.pump(now, &self.payloads, &mut self.ring, &mut arrived);
+        self.peers.look(now, &mut self.ring, &mut arrived);
         for arrived in arrived.drain(..) {
             match arrived {
                 Arrived::Message { from, message } => {
                     self.inputs.push_back(Input::Message { from, message });
                 }
+                Arrived::Unheard(shard) => self.inputs.push_back(Input::Unheard { shard }),
+                Arrived::News(news) => self.tell(news),
                 Arrived::Request(request) => self.remote.push_back(request),
                 Arrived::Reply { from, number, reply } => self.on_forwarded(now, from, number, reply),
                 Arrived::Lost(shard) => {
@@ -249,7 +256,8 @@ impl Worker {
     /// served in which epoch.
     pub(super) fn take_remote(&mut self, now: Time) {
         while let Some(RemoteRequest { asker, family, epoch, request }) = self.remote.pop_front() {
-            if self.shard.volume(family).is_some_and(|volume| volume.epoch() == epoch) {
+            let is_served = self.shard.volume(family).is_some_and(|volume| volume.epoch() == epoch);
+            if is_served && !self.lease_is_over {
                 let ticket = self.tickets.open(family, Kind::of(&request), now, Origin::Remote(asker));
                 self.statistics.steps += 1;
                 self.shard.take(now, Input::Request { ticket, family, request }, &mut self.outputs);

@@ -41,7 +41,8 @@ impl Worker {
     /// When the loop has to turn even if nothing happens.
     fn wake_at(&self) -> Option<Time> {
         let negotiations = (self.statistics.connections > 0).then_some(self.look_at_negotiations);
-        [self.shard.wake_at(), self.retry_at, negotiations, self.peers.wake_at()].into_iter().flatten().min()
+        let others = [self.peers.wake_at(), self.drives.wake_at()];
+        [self.shard.wake_at(), self.retry_at, negotiations].into_iter().chain(others).flatten().min()
     }
 
     /// Hands in what is queued, and waits until there is something to do.

@@ -2,8 +2,9 @@
 
 use super::proxy::Proxy;
 use crate::api::PeerStatsView;
+use crate::config::cluster::{Deadline, Moment};
 use crate::drives::{AreaFile, OpenDrive};
-use crate::shard_loop::{Answer, Mail, Mailbox, PeerListener, Route, Shards};
+use crate::shard_loop::{Answer, Mail, Mailbox, News, PeerListener, Route, ShardStatistics, Shards};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ pub const LONG: Duration = Duration::from_secs(120);
 pub struct Cluster {
     pub nodes: Vec<Node>,
     book: Arc<(Mutex<Book>, Condvar)>,
-    notices: UnboundedSender<(ShardId, Notice)>,
+    notices: UnboundedSender<(ShardId, News)>,
     runtime: tokio::runtime::Handle,
     end_runtime: Option<tokio::sync::oneshot::Sender<()>>,
     directory: PathBuf,
@@ -43,6 +44,8 @@ pub struct Node {
     drive: DriveId,
     shards: Option<Shards>,
     listener: Option<PeerListener>,
+    /// Until when it serves: far away, unless a test makes it a new one.
+    pub deadline: Deadline,
     /// Others reach this node through it.
     pub wire: Proxy,
 }
@@ -53,6 +56,8 @@ struct Book {
     owner: usize,
     mailboxes: BTreeMap<ShardId, Arc<Mailbox>>,
     notices: Vec<(ShardId, Notice)>,
+    /// All other news, in the order in which they came.
+    news: Vec<(ShardId, News)>,
 }
 
 impl Cluster {
@@ -71,13 +76,17 @@ impl Cluster {
             segments: Vec::new(),
             version: 0,
         };
-        let book = Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new() };
+        let book =
+            Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };
         let book = Arc::new((Mutex::new(book), Condvar::new()));
         let shared = Arc::clone(&book);
         std::thread::spawn(move || {
-            while let Some((shard, notice)) = news.blocking_recv() {
+            while let Some((shard, news)) = news.blocking_recv() {
                 let mut book = shared.0.lock().expect("nobody panics");
-                book.on_notice(shard, notice);
+                match news {
+                    News::Engine(notice) => book.on_notice(shard, notice),
+                    other => book.news.push((shard, other)),
+                }
                 shared.1.notify_all();
             }
         });
@@ -91,6 +100,7 @@ impl Cluster {
             drive: DriveId(number),
             shards: None,
             listener: None,
+            deadline: Deadline::new(Moment::now().after(50 * LONG)),
             wire: Proxy::start(),
         });
         let nodes = nodes.collect();
@@ -99,6 +109,7 @@ impl Cluster {
         for node in 0..count {
             cluster.start_node(node, true);
         }
+        cluster.wait_until_all_are_reached();
         cluster.open_family(0);
         cluster
     }
@@ -106,7 +117,8 @@ impl Cluster {
     /// Starts a node; `format`: its drive is a new one.
     pub fn start_node(&mut self, number: usize, format: bool) {
         let node = &mut self.nodes[number];
-        let shards = Shards::start(1, node.shard.0, CLUSTER, &self.notices).expect("a shard starts");
+        let shards = Shards::start(1, node.shard.0, CLUSTER, Some(node.deadline.clone()), &self.notices);
+        let shards = shards.expect("a shard starts");
         let mailbox = Arc::clone(&shards.mailboxes[0]);
         let listener = {
             let _inside = self.runtime.enter();
@@ -192,9 +204,18 @@ impl Cluster {
     }
 
     pub fn statistics(&self, node: usize) -> PeerStatsView {
+        self.all_statistics(node).shard.peers
+    }
+
+    /// How often a node has answered each node's requests.
+    pub fn asked_by(&self, node: usize) -> BTreeMap<u32, u64> {
+        self.all_statistics(node).families.remove(&FAMILY).unwrap_or_default().asked_by
+    }
+
+    fn all_statistics(&self, node: usize) -> ShardStatistics {
         let (to, answer) = tokio::sync::oneshot::channel();
         self.send(node, Mail::Statistics(to));
-        answer.blocking_recv().expect("a shard answers").shard.peers
+        answer.blocking_recv().expect("a shard answers")
     }
 
     pub fn send(&self, node: usize, mail: Mail) {
@@ -242,6 +263,40 @@ impl Cluster {
         }
     }
 
+    /// Waits for these news of a node's shard, and takes all that it told until then: in the order in which they came.
+    pub fn wait_for_news(&self, node: usize, last: &News) -> Vec<News> {
+        let shard = self.nodes[node].shard;
+        let deadline = Instant::now() + LONG;
+        let mut book = self.book.0.lock().expect("nobody panics");
+        loop {
+            if book.news.iter().any(|(from, news)| *from == shard && news == last) {
+                return book.take_news(shard);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{last:?} of {shard}: not in time; told {:?}", book.news);
+            book = self.book.1.wait_timeout(book, left).expect("nobody panics").0;
+        }
+    }
+
+    /// All other news of a node's shard so far.
+    pub fn take_news(&self, node: usize) -> Vec<News> {
+        self.book.0.lock().expect("nobody panics").take_news(self.nodes[node].shard)
+    }
+
+    /// All nodes reach each other: what was told before that is of the start.
+    pub fn wait_until_all_are_reached(&self) {
+        for node in 0..self.nodes.len() {
+            let deadline = Instant::now() + LONG;
+            while self.statistics(node).answering + 1 < self.nodes.len() as u64 {
+                assert!(Instant::now() < deadline, "node {node} does not reach all others in time");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        for node in 0..self.nodes.len() {
+            self.take_news(node);
+        }
+    }
+
     /// Waits for a notice, and takes it.
     fn wait_for(&self, what: &str, shard: ShardId, is_it: impl Fn(&Notice) -> bool) {
         let deadline = Instant::now() + LONG;
@@ -260,6 +315,10 @@ impl Cluster {
 }
 
 impl Book {
+    fn take_news(&mut self, shard: ShardId) -> Vec<News> {
+        self.news.extract_if(.., |(from, _)| *from == shard).map(|(_, news)| news).collect()
+    }
+
     /// The compare-and-set of a config store.
     fn on_notice(&mut self, shard: ShardId, notice: Notice) {
         let Notice::ChangeSegments { family, epoch, version, segments } = notice else {

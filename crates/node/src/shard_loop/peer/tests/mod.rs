@@ -3,5 +3,7 @@
 mod client;
 mod cluster;
 mod hostile;
+mod lease;
+mod lost;
 mod proxy;
 mod stories;
