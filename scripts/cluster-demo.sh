@@ -100,7 +100,7 @@ ask() {
     "$weft" "$@" --dir "$dir/node$asked"
 }
 status() {
-    ask cluster status --json
+    ask cluster status --json | jq .cluster
 }
 is_whole() {
     status | jq -e '.groups > 0 and .groups_whole == .groups and .drives_up == .drives and .vdisks == .vdisks_served'
@@ -229,13 +229,17 @@ done
 for number in 0 1 2 3; do
     wait_for "node $number starts" is_ready "$number"
 done
-wait_for "the groups are made" is_whole
+all_in() {
+    status | jq -e '.nodes_alive == 4 and .drives_up == 4'
+}
+wait_for "all nodes are in" all_in
 good "four nodes, each with a drive of $((drive_bytes >> 20)) MiB"
 
 chapter 2 "A vDisk with two copies of everything"
 shown "vdisk create data --size $size --rf 2"
 ask vdisk create data --size "$bytes" --rf 2 >/dev/null
 wait_for "somebody serves it" owner
+wait_for "the groups are made" is_whole
 served_by="$(owner)"
 client=$(((served_by + 1) % 4))
 asked=$client

@@ -16,6 +16,7 @@
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
+//! | `POST /v1/cluster` | [`SetCluster`] | [`DoneView`] |
 //! | `GET /v1/nodes` | | list of [`NodeView`] |
 //! | `POST /v1/nodes/NODE/drain` | [`Drain`] | [`NodeView`] |
 //! | `DELETE /v1/nodes/NODE?force=true` | | [`DoneView`] |
@@ -32,7 +33,7 @@ mod cluster;
 
 pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
-    WholeView,
+    ReportView, SetCluster, WholeView,
 };
 
 use serde::{Deserialize, Serialize};

@@ -443,6 +443,7 @@ impl NodeOptions {
             zone: self.zone.clone(),
             rack: self.rack.clone(),
             storage_only: self.storage_only,
+            last_life: 0,
             state: NodeState::In,
         }
     }

@@ -21,6 +21,15 @@ pub fn run(command: ClusterCommand, json: bool) -> Result<(), Trouble> {
     match command {
         ClusterCommand::Init(arguments) => init(arguments, json),
         ClusterCommand::Status { watch, place } => status(&place, watch, json),
+        ClusterCommand::Set { away_after, place } => {
+            let answer = Client::find(&place)?.post("/v1/cluster", &json!({ "away_seconds": away_after }))?;
+            if json {
+                output::json(&answer);
+            } else {
+                output::line(answer["note"].as_str().unwrap_or_default());
+            }
+            Ok(())
+        }
     }
 }
 

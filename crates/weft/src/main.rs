@@ -8,6 +8,7 @@ mod client;
 mod cluster;
 mod config_file;
 mod drive;
+mod duration;
 mod emptying;
 mod inspect;
 mod lab;

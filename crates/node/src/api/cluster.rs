@@ -40,6 +40,8 @@ pub struct ClusterView {
     pub capacity_bytes: u64,
     /// Of these, what is taken, all copies together.
     pub used_bytes: u64,
+    /// A node that is away for longer is not waited for: its copies are made again on others.
+    pub away_seconds: u64,
     /// The sizes of all vDisks, as clients see them.
     pub vdisk_bytes: u64,
     /// None: there is nothing to repair or move.
@@ -160,6 +162,24 @@ pub struct GroupPlaceView {
 #[serde(deny_unknown_fields)]
 pub struct MoveVdisk {
     pub to: u32,
+}
+
+/// Settings of the cluster; what is left out stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetCluster {
+    #[serde(default)]
+    pub away_seconds: Option<u64>,
+}
+
+/// What a node tells another for its page about the cluster (`GET /v1/internal/report`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReportView {
+    /// Bytes taken on its drives, by drive.
+    pub used: std::collections::BTreeMap<u32, u64>,
+    /// vDisks that it owns and does not serve yet, by family, and why.
+    pub waiting: std::collections::BTreeMap<u32, String>,
 }
 
 /// What the owner of a vDisk on the asked node has found; nodes ask each other (`GET /v1/internal/whole`).

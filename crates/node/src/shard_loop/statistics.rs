@@ -72,11 +72,14 @@ impl Kind {
 #[derive(Debug, Default, Clone)]
 pub struct FamilyStatistics {
     pub view: VdiskStatsView,
+    /// Requests answered, by the node whose client asked: where the clients are.
+    pub asked_by: BTreeMap<u32, u64>,
 }
 
 impl FamilyStatistics {
-    /// A request of this kind took so long from the socket to its reply.
-    pub fn count(&mut self, kind: Kind, took_us: u64, reply: &Reply) {
+    /// A request of this kind, by a client of this node, took so long from the socket to its reply.
+    pub fn count(&mut self, node: u32, kind: Kind, took_us: u64, reply: &Reply) {
+        *self.asked_by.entry(node).or_default() += 1;
         let view = &mut self.view;
         if matches!(reply, Reply::Error(_)) {
             view.errors += 1;

@@ -19,7 +19,7 @@ use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, ShardStatistics};
 use super::tickets::{Origin, Tickets};
-use crate::config::cluster::Deadline;
+use crate::config::cluster::{Deadline, SHARDS_PER_NODE};
 use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
@@ -141,8 +141,9 @@ impl Worker {
         Ok(Self {
             id: setup.shard,
             began: Instant::now(),
+            // A member begins without a lease; that it has none yet is no news.
+            lease_is_over: setup.deadline.as_ref().is_some_and(Deadline::has_passed),
             deadline: setup.deadline,
-            lease_is_over: false,
             shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: Limits::default() }),
             ring,
             reads: Arc::new(reads),
@@ -314,7 +315,12 @@ impl Worker {
         };
         if !again {
             let took_us = now.since(open.since);
-            self.families.entry(open.family).or_default().count(open.kind, took_us, &reply);
+            let asker = match &open.origin {
+                Origin::Remote(asker) => asker.from,
+                Origin::Socket { .. } | Origin::Elsewhere { .. } => self.id,
+            };
+            let node = asker.0 / SHARDS_PER_NODE;
+            self.families.entry(open.family).or_default().count(node, open.kind, took_us, &reply);
         }
         self.deliver(now, open.family, open.origin, reply);
     }

@@ -23,6 +23,7 @@ pub fn a_node(name: &str) -> ClusterNodeRecord {
         zone: String::new(),
         rack: "r1".to_string(),
         storage_only: false,
+        last_life: 0,
         state: NodeState::In,
     }
 }

@@ -1,7 +1,7 @@
 //! What may be said about clusters: `weft cluster`, `node`, `drive` and `pg`.
 
 use super::Place;
-use crate::size;
+use crate::{duration, size};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use std::net::SocketAddr;
@@ -29,6 +29,15 @@ Example:\n  weft cluster status --watch")]
         /// Show it again every two seconds, until Ctrl-C
         #[arg(long)]
         watch: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change a setting of the cluster
+    #[command(after_help = "Example:\n  weft cluster set --away-after 30m")]
+    Set {
+        /// How long a node may be away before its copies are made again on others, like 90s, 10m or 2h
+        #[arg(long, value_name = "TIME", value_parser = duration::parse_seconds)]
+        away_after: u64,
         #[command(flatten)]
         place: Place,
     },

@@ -166,6 +166,7 @@ impl Cluster {
     pub fn create(&self, name: &str, size: &str) {
         self.weft(&["vdisk", "create", name, "--size", size, "--rf", "2"]);
         self.wait_until_served(name);
+        self.wait_until_whole();
     }
 
     pub fn socket(&self, name: &str, number: u32) -> PathBuf {
@@ -208,7 +209,7 @@ impl Cluster {
     /// Everything is up and has all its copies.
     pub fn wait_until_whole(&self) {
         wait_for("the cluster is whole", || {
-            let status = self.json(&["cluster", "status"])?;
+            let status = self.json(&["cluster", "status"])?["cluster"].take();
             let count = |field: &str| status[field].as_u64().ok_or_else(|| format!("no {field} in {status}"));
             let is_whole = count("nodes_alive")? == count("nodes")?
                 && count("drives_up")? == count("drives")?

@@ -38,6 +38,7 @@ pub(super) use change::{json, parse};
 pub(super) use keys::Keys;
 
 use super::etcd::{Compare, Etcd, Transaction};
+use change::Verdict;
 
 /// Cheap to clone, and usable from any thread. Calls wait for etcd, some seconds at most: not for threads that serve
 /// I/O.
@@ -100,6 +101,19 @@ impl ClusterStore {
             });
         }
         Ok(found)
+    }
+
+    /// Changes the cluster's settings.
+    pub fn change_cluster(
+        &self,
+        mut alter: impl FnMut(&mut ClusterRecord),
+    ) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        self.change(&self.keys.cluster(), None, |record: &mut ClusterRecord, _| {
+            let before = record.clone();
+            alter(record);
+            assert_eq!(record.id, before.id, "a cluster keeps its id");
+            Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
+        })
     }
 
     /// The cluster's own record.

@@ -87,6 +87,9 @@ pub struct ClusterNodeRecord {
     /// It holds data and serves no vDisks.
     #[serde(default)]
     pub storage_only: bool,
+    /// Its last start; 0: it was never started.
+    #[serde(default)]
+    pub last_life: u64,
     pub state: NodeState,
 }
 

@@ -3,7 +3,7 @@
 
 use super::requests::{seen, with_store};
 use super::{Member, node_of};
-use crate::api::{AddDrives, ClusterDriveView, NodeView};
+use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
 use crate::config::cluster::{ClusterConfig, ClusterStore, NodeState};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::drives::{DriveBook, DrivePlan};
@@ -72,6 +72,27 @@ fn serves_any(mirror: &ClusterConfig, node: u32) -> bool {
 fn holds_any(mirror: &ClusterConfig, node: u32) -> bool {
     let needed = needed_drives(mirror);
     mirror.drives.values().any(|drive| drive.record.node == node && needed.contains(&drive.record.drive))
+}
+
+/// Shorter, and a node that is started again would find its copies made elsewhere.
+const AWAY_SECONDS_MIN: u64 = 5;
+
+/// Changes settings of the cluster.
+pub async fn set(control: &SharedControl, wanted: SetCluster) -> Result<String, Refusal> {
+    let Some(away_seconds) = wanted.away_seconds else {
+        return Err(Refusal::bad_input("nothing is to be set; see `weft cluster set --help`"));
+    };
+    if away_seconds < AWAY_SECONDS_MIN {
+        return Err(Refusal::bad_input(format!(
+            "{away_seconds} s are too few: a node that is just started again would count as gone; choose {AWAY_SECONDS_MIN} s \
+             or more"
+        )));
+    }
+    let changed =
+        with_store(control, move |store| store.change_cluster(|record| record.away_seconds = away_seconds))
+            .await?;
+    seen(control, changed.revision).await?;
+    Ok(format!("a node that is away for {away_seconds} s is not waited for any more"))
 }
 
 pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<NodeView, Refusal> {

@@ -66,9 +66,11 @@ pub fn run(
         // A port that was free to choose is known only now. Others look for the node there as soon as it lives.
         let here = listener.address().to_string();
         let api_address = api.local_addr().map_err(io_error("serve the API"))?.to_string();
+        let next_life = membership.incarnation + 1;
         let known = store.change_node(node, |record| {
             record.transport = vec![here.clone(); record.shards as usize];
             record.api.clone_from(&api_address);
+            record.last_life = next_life;
         })?;
         let (begun, known) = {
             let store = store.clone();

@@ -1,19 +1,22 @@
 //! How the cluster is, as this node sees it: made from the store's contents, and from what the other nodes answer.
 
 use super::nodes::is_drained;
-use super::{Member, node_of};
-use crate::api::{ClusterDriveView, ClusterView, GroupPlaceView, NodeView, RepairView, StatsView};
+use super::{Member, Phase, node_of};
+use crate::api::{ClusterDriveView, ClusterView, GroupPlaceView, NodeView, RepairView, ReportView};
 use crate::config::cluster::{ClusterConfig, NodeState};
 use crate::config::{DriveRecordState, FamilyState, GroupRecord, Place};
 use crate::control::refusal::Refusal;
-use crate::control::{Control, SharedControl};
+use crate::control::{Control, SharedControl, statistics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weft_engine::ShardId;
+use weft_engine::{FamilyId, ShardId};
 
 /// A node that does not answer by then is left out of the sums.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// vDisks that are named when many are not served.
+const LINES_MAX: usize = 10;
 
 /// Copying under way: when it was first seen, and of how many groups.
 pub struct Repair {
@@ -21,34 +24,65 @@ pub struct Repair {
     total: u32,
 }
 
-/// What is taken on drives, by drive; of nodes that answered.
+/// Bytes that are taken, by drive.
 type Used = BTreeMap<u32, u64>;
+
+/// What the nodes said that answered.
+#[derive(Default)]
+struct Reports {
+    used: Used,
+    /// vDisks that their owners do not serve yet, and why.
+    waiting: BTreeMap<u32, String>,
+}
+
+/// What another node wants to know of this one for its page.
+pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
+    let used = statistics::gather(control).await.drives;
+    let control = control.lock();
+    let member = control.member()?;
+    let waiting = member.served.iter().filter_map(|(family, served)| {
+        let why = match &served.phase {
+            Phase::Opening => "it is being opened".to_string(),
+            Phase::Failed { reason, .. } => reason.clone(),
+            Phase::Ready | Phase::Settling { .. } | Phase::HandingOver | Phase::Dropping => return None,
+        };
+        Some((family.0, why))
+    });
+    Ok(ReportView {
+        used: used.into_iter().map(|drive| (drive.drive, drive.used_bytes)).collect(),
+        waiting: waiting.collect(),
+    })
+}
 
 /// The whole page.
 pub async fn cluster(control: &SharedControl) -> Result<ClusterView, Refusal> {
     let mirror = Arc::clone(&control.lock().member()?.mirror);
     let asked = Arc::clone(&mirror);
-    let used = tokio::task::spawn_blocking(move || gather(&asked)).await.unwrap_or_default();
+    let reports = tokio::task::spawn_blocking(move || gather(&asked)).await.unwrap_or_default();
     let control = control.lock();
-    Ok(control.member()?.cluster_view(&used))
+    Ok(control.member()?.cluster_view(&reports))
 }
 
-/// Asks all living nodes what is taken on their drives.
-fn gather(mirror: &ClusterConfig) -> Used {
+/// Asks all living nodes how things are on them.
+fn gather(mirror: &ClusterConfig) -> Reports {
     let nodes = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
     let addresses: Vec<String> = nodes.map(|(_, node)| node.record.api.clone()).collect();
     let asked: Vec<_> = addresses
         .into_iter()
         .map(|api| {
             std::thread::spawn(move || {
-                let url = format!("http://{api}/v1/stats");
+                let url = format!("http://{api}/v1/internal/report");
                 let answer = ureq::get(&url).timeout(ANSWER_WAIT).call().ok()?;
-                serde_json::from_str::<StatsView>(&answer.into_string().ok()?).ok()
+                serde_json::from_str::<ReportView>(&answer.into_string().ok()?).ok()
             })
         })
         .collect();
-    let stats = asked.into_iter().filter_map(|asked| asked.join().ok().flatten());
-    stats.flat_map(|stats| stats.drives).map(|drive| (drive.drive, drive.used_bytes)).collect()
+    let mut reports = Reports::default();
+    for report in asked.into_iter().filter_map(|asked| asked.join().ok().flatten()) {
+        reports.used.extend(report.used);
+        reports.waiting.extend(report.waiting);
+    }
+    reports
 }
 
 /// How the copies of one group stand.
@@ -97,7 +131,8 @@ impl Member {
         Some(RepairView { groups_left: left, groups_total: repair.total, seconds_left })
     }
 
-    fn cluster_view(&self, used: &Used) -> ClusterView {
+    fn cluster_view(&self, reports: &Reports) -> ClusterView {
+        let Reports { used, waiting } = reports;
         let mirror = &self.mirror;
         let up = drives_up(mirror);
         let nodes: Vec<_> = mirror
@@ -116,7 +151,8 @@ impl Member {
         let count = |what: Copies| standing.iter().filter(|&&copies| copies == what).count() as u32;
         let families: Vec<_> =
             mirror.families.iter().filter(|(_, family)| family.record.state == FamilyState::Live).collect();
-        let served = families.iter().filter(|(id, _)| self.owner_node(**id).is_some()).count();
+        let is_served = |id: &FamilyId| self.owner_node(*id).is_some() && !waiting.contains_key(&id.0);
+        let served = families.iter().filter(|(id, _)| is_served(id)).count();
         let mut lines = Vec::new();
         for node in &nodes {
             let (number, name) = (node.node, &node.name);
@@ -145,8 +181,9 @@ impl Member {
                 "{dark} group(s) have no drive that is up: what is only there cannot be read now"
             ));
         }
-        for (_, family) in families.iter().filter(|(id, _)| self.owner_node(**id).is_none()) {
-            lines.push(format!("vDisk {} is served by nobody at this moment", family.record.name));
+        for (id, family) in families.iter().filter(|(id, _)| !is_served(id)).take(LINES_MAX) {
+            let why = waiting.get(&id.0).map_or("it waits for an owner", String::as_str);
+            lines.push(format!("vDisk {} is not served at this moment: {why}", family.record.name));
         }
         let thin = count(Copies::Thin);
         let moving = count(Copies::Moving);
@@ -180,6 +217,7 @@ impl Member {
                 .map(|drive| drive.data)
                 .sum(),
             used_bytes: used.values().sum(),
+            away_seconds: mirror.cluster.record.away_seconds,
             vdisk_bytes: families.iter().map(|(_, family)| family.record.size).sum(),
             repair: self.repair_view(),
             failures,
@@ -272,7 +310,7 @@ impl Member {
                 drives_up: drives.iter().filter(|drive| up.contains(drive)).count() as u32,
                 vdisks_served: mirror.families.keys().filter(|id| self.owner_node(**id) == Some(node)).count()
                     as u32,
-                incarnation: alive.map_or(0, |alive| alive.record.incarnation),
+                incarnation: alive.map_or(record.last_life, |alive| alive.record.incarnation),
                 is_controller: controller == Some(node),
                 drained: is_drained(mirror, node),
             }

@@ -2,7 +2,8 @@
 
 use super::{Asked, asked, joined, parse};
 use crate::api::{
-    AddDrives, ClusterDriveView, ClusterView, DoneView, Drain, GroupPlaceView, NodeView, WholeView,
+    AddDrives, ClusterDriveView, ClusterView, DoneView, Drain, GroupPlaceView, NodeView, ReportView,
+    SetCluster, WholeView,
 };
 use crate::control::refusal::Refusal;
 use crate::control::{SharedControl, member};
@@ -15,7 +16,7 @@ use serde::Deserialize;
 
 pub fn router() -> Router<SharedControl> {
     Router::new()
-        .route("/v1/cluster", get(cluster))
+        .route("/v1/cluster", get(cluster).post(set))
         .route("/v1/nodes", get(nodes))
         .route("/v1/nodes/{node}", delete(remove_node))
         .route("/v1/nodes/{node}/drain", post(drain_node))
@@ -24,6 +25,7 @@ pub fn router() -> Router<SharedControl> {
         .route("/v1/drives/{drive}/drain", post(drain_drive))
         .route("/v1/groups", get(groups))
         .route("/v1/internal/whole", get(whole))
+        .route("/v1/internal/report", get(report))
 }
 
 /// A number in a path, or a line about what is wrong with it.
@@ -33,6 +35,17 @@ fn number(text: &str) -> Result<u32, Refusal> {
 
 async fn cluster(State(control): State<SharedControl>) -> Result<Json<ClusterView>, Refusal> {
     member::cluster_view(&control).await.map(Json)
+}
+
+async fn set(State(control): State<SharedControl>, body: Bytes) -> Result<Json<DoneView>, Refusal> {
+    let wanted: SetCluster = parse(&body)?;
+    control.lock().member()?;
+    let note = member::set(&control, wanted).await?;
+    Ok(Json(DoneView { done: true, note }))
+}
+
+async fn report(State(control): State<SharedControl>) -> Result<Json<ReportView>, Refusal> {
+    member::report(&control).await.map(Json)
 }
 
 async fn nodes(State(control): State<SharedControl>) -> Result<Json<Vec<NodeView>>, Refusal> {

@@ -138,6 +138,7 @@ pub struct RemoteRequest {
 
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteAsker {
+    pub from: ShardId,
     link: LinkName,
     number: u64,
     /// What the request carries or will bring.
@@ -230,7 +231,7 @@ impl Peers {
 
     /// Answers a request that came from elsewhere. Should the connection be gone, its asker knows that already.
     pub fn reply(&mut self, asker: RemoteAsker, reply: Reply) {
-        let RemoteAsker { link: LinkName { place: index, generation }, number, bytes } = asker;
+        let RemoteAsker { link: LinkName { place: index, generation }, number, bytes, .. } = asker;
         let place = &mut self.places[index as usize];
         let Some(link) = place.link.as_mut().filter(|_| place.generation == generation) else { return };
         let resumed = link.close_request(bytes);
@@ -310,7 +311,7 @@ impl Peers {
                 Packet::Request { number, family, epoch, request } => {
                     let bytes = weight(&request);
                     link.open_request(bytes);
-                    let asker = RemoteAsker { link: name, number, bytes };
+                    let asker = RemoteAsker { from: link.shard, link: name, number, bytes };
                     Arrived::Request(RemoteRequest { asker, family, epoch, request })
                 }
                 Packet::Reply { number, reply } => Arrived::Reply { from: link.shard, number, reply },

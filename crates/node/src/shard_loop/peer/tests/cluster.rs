@@ -4,7 +4,7 @@ use super::proxy::Proxy;
 use crate::api::PeerStatsView;
 use crate::config::cluster::{Deadline, Moment};
 use crate::drives::{AreaFile, OpenDrive};
-use crate::shard_loop::{Answer, Mail, Mailbox, News, PeerListener, Route, Shards};
+use crate::shard_loop::{Answer, Mail, Mailbox, News, PeerListener, Route, ShardStatistics, Shards};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -204,9 +204,18 @@ impl Cluster {
     }
 
     pub fn statistics(&self, node: usize) -> PeerStatsView {
+        self.all_statistics(node).shard.peers
+    }
+
+    /// How often a node has answered each node's requests.
+    pub fn asked_by(&self, node: usize) -> BTreeMap<u32, u64> {
+        self.all_statistics(node).families.remove(&FAMILY).unwrap_or_default().asked_by
+    }
+
+    fn all_statistics(&self, node: usize) -> ShardStatistics {
         let (to, answer) = tokio::sync::oneshot::channel();
         self.send(node, Mail::Statistics(to));
-        answer.blocking_recv().expect("a shard answers").shard.peers
+        answer.blocking_recv().expect("a shard answers")
     }
 
     pub fn send(&self, node: usize, mail: Mail) {

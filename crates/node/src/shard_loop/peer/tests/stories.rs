@@ -317,3 +317,16 @@ fn an_address_where_nobody_answers_is_given_up_and_tried_again() {
     let _waiting = cluster.ask(1, Request::Flush);
     wait_until("it is tried", || cluster.statistics(1).dials > before);
 }
+
+#[test]
+fn an_owner_knows_where_its_clients_are() {
+    let cluster = Cluster::start(3);
+    assert_eq!(cluster.asked_by(0), BTreeMap::new());
+    for (node, times) in [(0, 2), (1, 5), (2, 3)] {
+        for at in 0..times {
+            cluster.write(node, at << 20, &stamp(at, 1));
+        }
+    }
+    assert_eq!(cluster.asked_by(0), BTreeMap::from([(0, 2), (1, 5), (2, 3)]));
+    assert_eq!(cluster.asked_by(1), BTreeMap::new(), "who only forwards answers nobody");
+}
