@@ -20,6 +20,23 @@ fn cluster_of(name: &str) -> (Cluster, Vec<PathBuf>) {
     (cluster, sockets)
 }
 
+/// The owner stops, so that everything is in egroups while there are drives for two copies; then the power of the others
+/// fails.
+fn end(cluster: &mut Cluster) {
+    let owner = cluster.wait_until_served("v");
+    cluster.member(owner).stop();
+    cut(cluster, &(0..NODES).filter(|number| *number != owner).collect::<Vec<_>>());
+}
+
+fn cut(cluster: &mut Cluster, nodes: &[u32]) {
+    for number in nodes {
+        cluster.member(*number).suspend();
+    }
+    for number in nodes {
+        cluster.member(*number).kill();
+    }
+}
+
 /// `weft check --json` of some nodes: its exit code and what it told.
 fn check(cluster: &mut Cluster, nodes: &[u32]) -> (Option<i32>, Value) {
     let mut line = vec!["--json".to_string(), "check".to_string()];
@@ -60,9 +77,7 @@ fn nodes_of_a_cluster_are_checked_together_and_each_alone() {
     let load = Load::start(Checker::new(VDISK_BYTES / BLOCK, 1), &sockets[0]);
     load.go_on(3000);
     load.stop();
-    for number in 0..NODES {
-        cluster.member(number).stop();
-    }
+    end(&mut cluster);
     expect_sound(&mut cluster);
 
     for number in 0..NODES {
@@ -82,12 +97,7 @@ fn nodes_of_a_cluster_are_checked_together_and_each_alone() {
     }
     checker.load(&mut client, 16, 2000).expect("the connection holds");
     assert!(client.in_flight() > 0, "the power fails in the midst of requests");
-    for number in 0..NODES {
-        cluster.member(number).suspend();
-    }
-    for number in 0..NODES {
-        cluster.member(number).kill();
-    }
+    cut(&mut cluster, &[0, 1, 2]);
     expect_sound(&mut cluster);
 }
 
@@ -100,10 +110,7 @@ fn a_flipped_byte_is_named_with_its_drive_and_node() {
     }
     client.disconnect();
     let drives: Vec<u32> = (0..NODES).map(|number| cluster.drive_of(number)).collect();
-    // A clean stop has everything in egroups.
-    for number in 0..NODES {
-        cluster.member(number).stop();
-    }
+    end(&mut cluster);
     let data = |cluster: &mut Cluster, number: u32| {
         cluster.member(number).dir.join(format!("drive-{}.data", drives[number as usize]))
     };
@@ -156,9 +163,7 @@ fn members_are_inspected_and_mistakes_are_told() {
     let drive = cluster.drive_of(1);
     let dirs: Vec<String> = (0..NODES).map(|number| cluster.member(number).dir_text().to_string()).collect();
     expect_told(&weft_output(&["check", &dirs[1]]), "another process uses");
-    for number in 0..NODES {
-        cluster.member(number).stop();
-    }
+    end(&mut cluster);
     let inspect = |arguments: &[&str], dirs: &[String]| {
         let mut line = vec!["--json", "inspect"];
         line.extend(arguments);

@@ -131,6 +131,11 @@ fn check(offline: &Offline) -> Report {
     }
     unknown_families(offline, &drives, &mut findings);
     sight.tell(offline, &mut findings);
+    if findings.counts.contains_key("copy_missing") {
+        let text = "copies that are missing are made again while the nodes run, from those that are there: the last nodes that \
+                    were stopped had nowhere to put a second one";
+        findings.note("copies_missing", None, None, text.to_string());
+    }
     let nodes = offline.drives.iter().filter_map(|drive| Some((drive.drive, drive.node?)));
     findings.name_nodes(&nodes.collect());
     Report {
