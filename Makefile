@@ -1,13 +1,17 @@
 # One command per job, the same here and in CI. Variables: SECONDS and SEED for `sim`, DEMO_SIZE and DEMO_RUNTIME for
-# `demo`, BENCH_SIZE, BENCH_RUNTIME and BENCH_REPEATS for `bench`, PARTS for `test` (see scripts/test.sh --help).
+# `demo`, CLUSTER_SIZE and CLUSTER_SECONDS for `cluster`, BENCH_SIZE, BENCH_RUNTIME and BENCH_REPEATS for `bench` and
+# `bench-cluster`, PARTS for `test` (see scripts/test.sh --help).
 
 # make takes SECONDS from the environment only when it was exported; bash's own variable is not.
 SECONDS ?= 60
 
-.PHONY: demo test sim bench build clean
+.PHONY: demo cluster test sim bench bench-cluster build clean
 
 demo:
 	@scripts/demo.sh
+
+cluster:
+	@scripts/cluster-demo.sh
 
 test:
 	@scripts/test.sh $(PARTS)
@@ -20,9 +24,12 @@ bench:
 	@scripts/ensure-tools.sh test
 	@scripts/bench
 
+bench-cluster:
+	@scripts/bench-cluster
+
 build:
 	@scripts/ensure-tools.sh build
 	@. scripts/cargo-path.sh && cargo build --release
 
 clean:
-	rm -rf target bench-out .weft-demo
+	rm -rf target bench-out .weft-demo .weft-cluster

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and nothing else: ensure-tools.sh build|demo|test
+# Installs what is missing, and nothing else: ensure-tools.sh build|demo|test|cluster|ceph
 # Debian packages by apt-get (as root or through sudo), Rust by rustup. Quick and silent when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,14 +13,18 @@ needs=(cc:build-essential curl:curl)
 case "$purpose" in
     build) ;;
     demo) needs+=(fio:fio) ;;
+    cluster) needs+=(fio:fio etcd:etcd-server jq:jq) ;;
+    # Only to measure beside it (scripts/bench-cluster).
+    ceph) needs+=(ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common jq:jq) ;;
     test)
         needs+=(fio:fio qemu-img:qemu-utils qemu-io:qemu-utils qemu-nbd:qemu-utils
             qemu-storage-daemon:qemu-system-common nbdinfo:libnbd-bin nbdcopy:libnbd-bin
             mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount:mount fstrim:util-linux fuser:psmisc
-            initdb:postgresql pg_amcheck:postgresql runuser:util-linux etcd:etcd-server)
+            initdb:postgresql pg_amcheck:postgresql runuser:util-linux etcd:etcd-server
+            ip:iproute2 tc:iproute2 nft:nftables)
         ;;
     *)
-        echo "ensure-tools: no such purpose '$purpose'; use build, demo or test" >&2
+        echo "ensure-tools: no such purpose '$purpose'; use build, demo, test, cluster or ceph" >&2
         exit 2
         ;;
 esac

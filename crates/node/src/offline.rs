@@ -1,11 +1,17 @@
-//! A node's directory while no node runs: what the offline tools need to read drives.
-//! Promises: nothing on a drive is changed; the directory is locked as long as the result lives.
+//! The directories of nodes that do not run: what the offline tools need to read drives.
+//! Promises: nothing on a drive and nothing in etcd is changed; the directories are locked as long as the result lives.
 //! Leaves to others: understanding what is read (`weft check`, `weft inspect`).
 
+mod member;
+
+use crate::config::cluster::ClusterError;
+use crate::config::etcd::EtcdError;
 use crate::config::{
-    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, RedbStore,
+    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, Membership,
+    MembershipError, RedbStore,
 };
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -14,33 +20,70 @@ use std::sync::Arc;
 use weft_engine::DriveId;
 use weft_engine::interface::{Area, Geometry};
 
-pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord};
+pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE};
+pub use member::OfflineNode;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error(
-        "{dir} holds no node: there is no {CONFIG_FILE} in it; give the directory that `weft up --dir` was given"
+        "{dir} holds no node: there is no {CONFIG_FILE} or {MEMBERSHIP_FILE} in it; give the directory that `weft up \
+         --dir` was given"
     )]
     NoNode { dir: PathBuf },
     #[error(transparent)]
     Locked(#[from] LockError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    #[error(
+        "the records of the cluster {cluster} are in etcd, and it does not answer: {source}; start etcd, or say where \
+         it is (--etcd)"
+    )]
+    NoEtcd { cluster: String, source: EtcdError },
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("{dir} is a node that is alone, in no cluster with the others; look at it alone")]
+    Alone { dir: PathBuf },
+    #[error(
+        "{dir} is a node of the cluster {cluster} (id {id}), and others here are not; give nodes of one cluster"
+    )]
+    OtherCluster { dir: PathBuf, cluster: String, id: u64 },
+    #[error("{first} and {second} are both node {node}: one of them is a copy; give the one that is in use")]
+    Twice { first: PathBuf, second: PathBuf, node: u32 },
+    #[error(
+        "{dir} is being moved into the cluster {cluster}; finish that first with `weft cluster init --name {cluster} \
+         --dir {dir}`"
+    )]
+    Importing { dir: PathBuf, cluster: String },
 }
 
-/// Everything of a node at rest.
+/// Everything of some nodes at rest: of one that is alone, or of one or more of a cluster.
 pub struct Offline {
-    pub dir: PathBuf,
-    /// Formatted drives, also those that cannot be read.
+    pub dirs: Vec<PathBuf>,
+    /// Formatted drives in these directories, also those that cannot be read.
     pub drives: Vec<OfflineDrive>,
+    /// The other drives that are in use in the cluster, and the nodes they are in.
+    pub elsewhere: BTreeMap<DriveId, u32>,
+    /// The nodes of the cluster; none if the node is alone.
+    pub nodes: BTreeMap<u32, OfflineNode>,
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
-    _lock: DirectoryLock,
+    _locks: Vec<DirectoryLock>,
+}
+
+impl Offline {
+    /// The node of a drive that is here, if that is one of a cluster.
+    pub fn node_of(&self, drive: DriveId) -> Option<u32> {
+        self.drives.iter().find(|known| known.drive == drive)?.node
+    }
 }
 
 /// A drive at rest.
 pub struct OfflineDrive {
     pub drive: DriveId,
+    /// The node it is in, if that is one of a cluster.
+    pub node: Option<u32>,
     pub geometry: Geometry,
     /// The device, or the files without their ending.
     pub place: String,
@@ -99,27 +142,66 @@ impl DriveReader {
     }
 }
 
-/// Opens the directory of a node that does not run.
-pub fn open(dir: &Path) -> Result<Offline, OfflineError> {
-    let no_node = || OfflineError::NoNode { dir: dir.to_path_buf() };
-    let dir = dir.canonicalize().map_err(|_| no_node())?;
-    if !dir.join(CONFIG_FILE).is_file() {
-        return Err(no_node());
+/// Opens the directories of nodes that do not run. `etcd` are the addresses of the cluster's etcd; none: those that the
+/// directories know.
+pub fn open(dirs: &[PathBuf], etcd: &[String]) -> Result<Offline, OfflineError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut members = Vec::new();
+    for given in dirs {
+        let no_node = || OfflineError::NoNode { dir: given.clone() };
+        let dir = given.canonicalize().map_err(|_| no_node())?;
+        if found.contains(&dir) {
+            continue;
+        }
+        // A directory that was moved into a cluster still has the records that it had before.
+        match Membership::read(&dir)? {
+            Some(membership) => members.push((dir.clone(), membership)),
+            None if dir.join(CONFIG_FILE).is_file() => {}
+            None => return Err(no_node()),
+        }
+        found.push(dir);
     }
-    let lock = DirectoryLock::take(&dir)?;
-    let config = RedbStore::open(&dir, false)?.load()?;
-    let drives = config
-        .drives
-        .iter()
-        .filter(|record| record.state == DriveRecordState::Formatted)
-        .map(|record| offline_drive(&dir, record))
-        .collect();
-    Ok(Offline { dir, drives, groups: config.groups, families: config.families, _lock: lock })
+    if !members.is_empty() {
+        if let Some(dir) = found.into_iter().find(|dir| members.iter().all(|(member, _)| member != dir)) {
+            return Err(OfflineError::Alone { dir });
+        }
+        return member::open(members, etcd);
+    }
+    let mut found = found.into_iter();
+    let dir = found.next().ok_or_else(|| OfflineError::NoNode { dir: PathBuf::new() })?;
+    match found.next() {
+        Some(dir) => Err(OfflineError::Alone { dir }),
+        None => open_alone(dir),
+    }
 }
 
-fn offline_drive(dir: &Path, record: &DriveRecord) -> OfflineDrive {
+fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
+    let lock = DirectoryLock::take(&dir)?;
+    let config = RedbStore::open(&dir, false)?.load()?;
+    let in_use = config.drives.iter().filter(|record| is_in_use(record));
+    let drives = in_use.map(|record| offline_drive(&dir, record, None)).collect();
+    Ok(Offline {
+        drives,
+        dirs: vec![dir],
+        elsewhere: BTreeMap::new(),
+        nodes: BTreeMap::new(),
+        groups: config.groups,
+        families: config.families,
+        _locks: vec![lock],
+    })
+}
+
+fn is_in_use(record: &DriveRecord) -> bool {
+    match record.state {
+        DriveRecordState::Formatted | DriveRecordState::Draining => true,
+        DriveRecordState::Making | DriveRecordState::Lost => false,
+    }
+}
+
+fn offline_drive(dir: &Path, record: &DriveRecord, node: Option<u32>) -> OfflineDrive {
     OfflineDrive {
         drive: record.id(),
+        node,
         geometry: Geometry { log: record.log, data: record.data },
         place: drives::describe(dir, record),
         present: drives::open(dir, record, Access::ReadOnly).map(|open| DriveReader::new(&open)),

@@ -6,6 +6,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::HashMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 pub const BLOCK: usize = 4096;
 
@@ -32,6 +33,7 @@ struct OpenRequest {
     count: usize,
     /// None for a read.
     version: Option<Version>,
+    submitted: Instant,
 }
 
 pub struct Checker {
@@ -40,6 +42,8 @@ pub struct Checker {
     version: u64,
     open: HashMap<u64, OpenRequest>,
     pub acknowledged: u64,
+    /// The longest that any request took.
+    slowest: Duration,
 }
 
 impl Checker {
@@ -55,6 +59,7 @@ impl Checker {
             version: 0,
             open: HashMap::new(),
             acknowledged: 0,
+            slowest: Duration::ZERO,
         }
     }
 
@@ -102,7 +107,7 @@ impl Checker {
             state.uncertain.extend(version);
         }
         // The client counts cookies; the request is entered under the one it will have.
-        let request = OpenRequest { first, count, version };
+        let request = OpenRequest { first, count, version, submitted: Instant::now() };
         let sent = match version {
             None => client.submit_read(offset, bytes),
             Some(version) if version.zeros => {
@@ -141,9 +146,21 @@ impl Checker {
         None
     }
 
-    fn take_reply(&mut self, client: &mut NbdClient) -> io::Result<()> {
+    /// The longest that any request took since the last time it was asked.
+    pub fn take_slowest(&mut self) -> Duration {
+        std::mem::take(&mut self.slowest)
+    }
+
+    /// What was read elsewhere must be what the book says, too.
+    pub fn check_read(&mut self, first: usize, data: &[u8]) {
+        let wrong = self.compare(first, data);
+        assert!(wrong.is_empty(), "a read is wrong: {}", wrong.join("; "));
+    }
+
+    pub fn take_reply(&mut self, client: &mut NbdClient) -> io::Result<()> {
         let done = client.next_reply()?;
         let request = self.open.remove(&done.cookie).expect("a reply answers an open request");
+        self.slowest = self.slowest.max(request.submitted.elapsed());
         for state in &mut self.blocks[request.first..request.first + request.count] {
             state.in_flight = false;
         }

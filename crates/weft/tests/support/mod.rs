@@ -4,7 +4,9 @@
 #![allow(dead_code, reason = "every test binary uses a part of this")]
 
 pub mod checker;
+pub mod cluster;
 pub mod nbd;
+pub mod net;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -108,31 +110,8 @@ impl Node {
     /// ... or tells what it said when it ended instead.
     pub fn try_start(dir: &Path, arguments: &[&str]) -> Result<Node, String> {
         let (mut child, log) = spawn_node(dir, arguments);
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let deadline = Instant::now() + PATIENCE * 2;
-        loop {
-            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains("ready") => {
-                    return Ok(Node { dir: dir.to_path_buf(), log, child, ready: line });
-                }
-                Ok(_) => {}
-                Err(mpsc::RecvTimeoutError::Timeout) => {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                    return Err(format!("nothing within the time; log: {}", read_tail(&log)));
-                }
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    let status = child.wait().expect("a child can be waited for");
-                    return Err(format!("{status}: {}", read_tail(&log)));
-                }
-            }
-        }
+        let ready = await_ready(&mut child, &log)?;
+        Ok(Node { dir: dir.to_path_buf(), log, child, ready })
     }
 
     pub fn pid(&self) -> u32 {
@@ -255,7 +234,34 @@ pub fn spawn_node(dir: &Path, arguments: &[&str]) -> (Child, PathBuf) {
     (command.spawn().expect("weft can be started"), log)
 }
 
-fn read_tail(log: &Path) -> String {
+/// What it says when it is ready, or what it said when it ended instead.
+pub fn await_ready(child: &mut Child, log: &Path) -> Result<String, String> {
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    let deadline = Instant::now() + PATIENCE * 2;
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) if line.contains("ready") => return Ok(line),
+            Ok(_) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("nothing within the time; log: {}", read_tail(log)));
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let status = child.wait().expect("a child can be waited for");
+                return Err(format!("{status}: {}", read_tail(log)));
+            }
+        }
+    }
+}
+
+pub fn read_tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(30)..].join("\n")
