@@ -129,12 +129,13 @@ load_begins() {
         --eta=always --eta-newline=500ms --eta-interval=500ms --output-format=json --output="$dir/load-$part.json" \
         </dev/null >"$dir/load-$part.txt" 2>&1 &
     fio_pid=$!
-    trail=''
+    trail=()
+    highest=$((${rate:-0} * 5 / 4 + 1))
     # Until it is at work.
     sleep 1
 }
 
-bars=(' ' ▁ ▂ ▃ ▄ ▅ ▆ ▇ █)
+bars=(· ▁ ▂ ▃ ▄ ▅ ▆ ▇ █)
 iops_now() {
     local last
     last="$(tail -c 400 "$dir/load-$part.txt" | tr '\r' '\n' | grep Jobs: | tail -n 1)"
@@ -147,12 +148,15 @@ live() {
     local now level
     kill -0 "$fio_pid" 2>/dev/null || fail "the client ended: $(tail -c 300 "$dir/load-$part.txt")"
     now="$(iops_now)"
-    [ "$now" -le "${highest:-1}" ] || highest=$now
-    level=$((now * 8 / ${highest:-1}))
+    [ "$now" -le "$highest" ] || highest=$now
+    level=$((now * 8 / highest))
     [ "$now" = 0 ] || [ "$level" -gt 0 ] || level=1
-    trail="${trail}${bars[$level]}"
-    trail="${trail: -40}"
-    [ -z "$clear" ] || printf '%s  client %s│%-40s│%s %6d IOPS  %s' "$clear" "$cyan" "$trail" "$plain" "$now" "${1:-}"
+    # It takes a moment until it is at work.
+    [ "$now" = 0 ] && [ "${#trail[@]}" = 0 ] || trail+=("${bars[$level]}")
+    [ "${#trail[@]}" -le 40 ] || trail=("${trail[@]:1}")
+    # Padded by hand: printf counts bytes where the locale is plain.
+    [ -z "$clear" ] || printf '%s  client %s│%s%*s│%s %6d IOPS  %s' "$clear" "$cyan" "$(printf %s "${trail[@]:-}")" \
+        $((40 - ${#trail[@]})) '' "$plain" "$now" "${1:-}"
     sleep 0.5
 }
 
@@ -202,7 +206,7 @@ summary=()
 
 # Where the copies are: a line for each drive.
 drives() {
-    ask drive ls --json | jq -r '.[] | "  node \(.node)  drive \(.drive)  \(.groups) groups, first of \(.groups_led)  \(.state)"' |
+    ask drive ls --json | jq -r '.[] | select(.state != "lost") | "  node \(.node)  drive \(.drive)  \(.groups) groups, first of \(.groups_led)  \(.state)"' |
         awk -v c="$cyan" -v p="$plain" '{ bar = ""; for (i = 0; i < $5 && i < 40; i++) bar = bar "▪"; print $0 "  " c bar p }'
 }
 
@@ -259,7 +263,7 @@ printf '%s' "$clear"
 good "the first half is written, with checksums to be compared at the end"
 load_begins
 live_for "$seconds"
-load_ends "all is well"
+load_ends "all is well, as fast as it goes"
 # Some way below what it can do, so that what follows shows waiting and not just contention for the CPUs.
 rate="$(sed -n '/^{/,$p' "$dir/load-$part.json" | jq '.jobs[0].write.iops / 2 | round')"
 say "${dim}from here on the client asks for half of that: $rate IOPS$plain"
@@ -302,16 +306,17 @@ shown "node join --storage-only --dir node4; node join --storage-only --dir node
 both_in() {
     status | jq -e '.drives_up == 5' && is_whole
 }
+begun=$SECONDS
 live_until "moving a fair share to them" both_in
 # The controller takes turns: whole between two of them is not the end.
 live_for 2
 live_until "moving a fair share to them" both_in
 load_ends "two more nodes get their share"
-good "done after $took s; they hold copies and serve no vDisks"
+good "done after $((SECONDS - begun)) s; they hold copies and serve no vDisks"
 drives
 load_begins
 live_for "$seconds"
-load_ends "all is well, with five nodes"
+load_ends "all is well again, with five nodes"
 
 chapter 6 "What is there?"
 [ -z "$clear" ] || printf '  %s… reading the first half and comparing it%s' "$dim" "$plain"

@@ -4,7 +4,7 @@
 use super::checker::Checker;
 use super::nbd::NbdClient;
 use super::net::Net;
-use super::{Scratch, WEFT, await_ready, read_tail, step, tool};
+use super::{Scratch, WEFT, await_ready, read_tail, step, try_tool};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -243,12 +243,21 @@ impl Cluster {
         for member in &mut self.members {
             member.kill();
         }
-        let mut line = vec!["timeout", "-k", "5", "180", WEFT, "check"];
-        line.extend(self.members.iter().map(|member| member.dir_text()));
-        let prefix = self.members[0].prefix.clone();
-        let mut all: Vec<&str> = prefix.iter().map(String::as_str).collect();
-        all.extend(line);
-        tool(&all);
+        let mut line: Vec<&str> = self.members[0].prefix.iter().map(String::as_str).collect();
+        line.extend(["timeout", "-k", "5", "180", WEFT, "--json", "check"]);
+        line.extend(self.members.iter().map(Member::dir_text));
+        let output = try_tool(&line);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("check gave no report ({error}): {}", String::from_utf8_lossy(&output.stderr))
+        });
+        assert!(output.status.success(), "what the drives hold is not sound: {report:#}");
+        let vdisks = report["vdisks"].as_array().expect("a list");
+        assert!(!vdisks.is_empty(), "with all drives there, vDisks are looked at: {report:#}");
+        for vdisk in vdisks {
+            let copies =
+                vdisk["copies"].as_u64().unwrap_or(0) + vdisk["records_replayed"].as_u64().unwrap_or(0);
+            assert!(copies > 0, "the vDisk was written to: {vdisk}");
+        }
     }
 }
 
