@@ -24,6 +24,8 @@ pub enum Bug {
     FormerCopiesDropped,
     /// Groups are told to be whole before anybody has looked.
     WholeTooEarly,
+    /// Segments that nobody needs stay in the config record, on drives that shall go.
+    OldSegmentsKept,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
 }

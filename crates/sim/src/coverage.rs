@@ -27,6 +27,7 @@ pub enum Fault {
     OwnerMove,
     StaleOwner,
     GroupChange,
+    DrainDrive,
     Settle,
     FamilyCreate,
     FamilyDrop,
@@ -34,7 +35,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 26] = [
         Fault::PowerCutNode,
         Fault::PowerCutAll,
         Fault::KillNode,
@@ -56,6 +57,7 @@ impl Fault {
         Fault::OwnerMove,
         Fault::StaleOwner,
         Fault::GroupChange,
+        Fault::DrainDrive,
         Fault::Settle,
         Fault::FamilyCreate,
         Fault::FamilyDrop,

@@ -76,7 +76,8 @@ impl World {
             Phase::Trouble => return,
             Phase::Healing => self.all_back().map(|()| Phase::Settling),
             Phase::Settling => {
-                self.all_settled().and_then(|()| self.groups_settled()).map(|()| Phase::Checking)
+                let settled = self.all_settled().and_then(|()| self.groups_settled());
+                settled.and_then(|()| self.logs_have_left()).map(|()| Phase::Checking)
             }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
             Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
@@ -157,6 +158,11 @@ impl World {
                 state.end_faults();
             }
         }
+        if self.rng.random_bool(0.5) {
+            for drive in self.control.drives_draining(true) {
+                self.drain_drive(drive, false);
+            }
+        }
         for family in 0..self.families.len() {
             // Of several owners only the newest stays.
             let entry = &self.control.families[family];
@@ -174,6 +180,22 @@ impl World {
             None => Ok(()),
             Some(group) => Err(format!("group {group} still has former members")),
         }
+    }
+
+    /// No log lies on a drive that is gone, or that is to be emptied while there are others enough.
+    fn logs_have_left(&self) -> Result<(), String> {
+        let (leaving, staying) = (self.control.drives_draining(true), self.control.drives_draining(false));
+        for entry in self.control.families.iter().filter(|entry| entry.phase == FamilyPhase::Ready) {
+            let copies = (entry.record.factor as usize).min(leaving.len() + staying.len());
+            let mut named = entry.record.segments.iter().flat_map(|segment| &segment.members);
+            let stays =
+                |drive: usize| staying.contains(&drive) || leaving.contains(&drive) && staying.len() < copies;
+            if let Some(drive) = named.find(|drive| !stays(drive.0 as usize)) {
+                let family = entry.record.family;
+                return Err(format!("the log of family {family} still names drive {drive}, which shall go"));
+            }
+        }
+        Ok(())
     }
 
     fn all_served(&self) -> Result<(), String> {

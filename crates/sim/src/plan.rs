@@ -64,10 +64,13 @@ impl Plan {
                 MissingDrive,
                 ReplacedDrive,
                 GroupChange,
+                DrainDrive,
                 PowerCutNode,
                 KillNode,
             ],
-            Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump, GroupChange],
+            Plan::Network => {
+                &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump, GroupChange, DrainDrive]
+            }
             Plan::Takeover => &[
                 OwnerMove,
                 StaleOwner,
@@ -77,6 +80,7 @@ impl Plan {
                 Partition,
                 NetworkWeather,
                 GroupChange,
+                DrainDrive,
             ],
             Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
             Plan::Swarm => &Fault::ALL,

@@ -61,6 +61,11 @@ fn calling_a_group_whole_too_early_is_caught() {
 }
 
 #[test]
+fn a_log_that_stays_on_a_drive_to_be_emptied_is_caught() {
+    is_caught(Bug::OldSegmentsKept, &[Plan::Drives, Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }

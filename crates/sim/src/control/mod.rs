@@ -24,7 +24,10 @@ const TICK_US: u64 = 20_000;
 pub struct DriveEntry {
     pub shard: usize,
     pub domain: u32,
+    /// Up, down or lost.
     pub state: DriveState,
+    /// It is to be emptied.
+    pub draining: bool,
     /// Whether it was ever ready: until then it may be formatted (again).
     formatted: bool,
     /// The engine of this process uses it.
@@ -83,6 +86,7 @@ impl Control {
             shard,
             domain,
             state: DriveState::Down,
+            draining: false,
             formatted: false,
             ready: false,
             opening: false,
@@ -101,7 +105,9 @@ impl Control {
                 .enumerate()
                 .map(|(drive, entry)| {
                     let shard = ShardId(entry.shard as u32);
-                    (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state: entry.state })
+                    let leaves = entry.draining && entry.state == DriveState::Up;
+                    let state = if leaves { DriveState::Draining } else { entry.state };
+                    (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state })
                 })
                 .collect(),
             groups: self.groups.clone(),
@@ -143,6 +149,12 @@ impl Control {
 
     pub fn all_drives_up(&self) -> bool {
         self.drives.iter().all(|drive| drive.retired || (drive.ready && drive.state == DriveState::Up))
+    }
+
+    /// Drives in the pool that are to be emptied, or that stay.
+    pub fn drives_draining(&self, draining: bool) -> Vec<usize> {
+        let there = |entry: &DriveEntry| !entry.retired && entry.draining == draining;
+        (0..self.drives.len()).filter(|&drive| there(&self.drives[drive])).collect()
     }
 
     pub fn domains_up(&self) -> BTreeSet<u32> {
