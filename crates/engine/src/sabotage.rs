@@ -26,6 +26,8 @@ pub enum Bug {
     WholeTooEarly,
     /// Segments that nobody needs stay in the config record, on drives that shall go.
     OldSegmentsKept,
+    /// A node gives replies although it must not rely on its lease any more (in the simulator's control plane).
+    DeadlineIgnored,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
 }

@@ -117,10 +117,6 @@ impl World {
         self.nodes[node].pauses += 1;
         let pause = self.nodes[node].pauses;
         self.queue.push(self.now + time, Event::NodeWakes { node, pause });
-        if time > self.parameters.lease_us {
-            // It cannot renew its lease in its sleep.
-            self.store_cut(node, self.now + time + 20_000);
-        }
         true
     }
 

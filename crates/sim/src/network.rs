@@ -58,7 +58,7 @@ impl Network {
 
     /// From node to node.
     pub fn between(&mut self, now: u64, from: usize, to: usize, rng: &mut SmallRng) -> Delivery {
-        if self.cuts.get(&(from, to)).is_some_and(|&until| until > now) {
+        if self.is_cut(now, from, to) {
             return Delivery { first: None, again: None };
         }
         let time = now + self.base_us + rng.random_range(0..self.base_us.max(2));
@@ -78,6 +78,10 @@ impl Network {
     /// Cuts one direction.
     pub fn cut(&mut self, from: usize, to: usize, until: u64) {
         self.cuts.insert((from, to), until);
+    }
+
+    pub fn is_cut(&self, now: u64, from: usize, to: usize) -> bool {
+        self.cuts.get(&(from, to)).is_some_and(|&until| until > now)
     }
 
     pub fn heal(&mut self) {

@@ -2,7 +2,7 @@
 //! Promises: once faults have stopped everything is served, repaired and settled within a bounded time, or
 //! the seed fails and says what was still missing.
 
-use crate::control::FamilyPhase;
+use crate::control::{FamilyPhase, common_of};
 use crate::engine_view::{held, named};
 use crate::event::Event;
 use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
@@ -306,8 +306,11 @@ impl World {
         self.all_served()?;
         self.volumes_are_settled()?;
         let view = self.control.version();
+        if !self.all_in_sight() {
+            return Err("some nodes have lost sight of others".into());
+        }
         for (shard, state) in self.shards.iter().enumerate() {
-            if state.view != view {
+            if common_of(state.view) != view {
                 return Err(format!("shard {shard} has not got the newest view"));
             }
         }

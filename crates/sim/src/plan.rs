@@ -141,6 +141,10 @@ pub struct Parameters {
     pub detection_us: u64,
     pub lease_us: u64,
     pub order_us: u64,
+    /// How long it takes a node at most to believe that it cannot reach another.
+    pub sight_us: u64,
+    /// Whether a node closes its vDisks when its deadline has passed, or waits for what the store says.
+    pub closes_at_deadline: bool,
     /// Engine clocks begin anywhere.
     pub clock_origin: u64,
 }
@@ -219,6 +223,8 @@ impl Parameters {
             detection_us: rng.random_range(50_000..600_000),
             lease_us: rng.random_range(200_000..800_000),
             order_us: rng.random_range(100..5_000),
+            sight_us: *[100_000, 500_000, 2_000_000].choose(rng).expect("not empty"),
+            closes_at_deadline: rng.random_bool(0.5),
             clock_origin: rng.random_range(0..1 << 40),
         }
     }

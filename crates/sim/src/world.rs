@@ -4,7 +4,7 @@
 //! (`control`), what goes wrong (`atlas`), when it is over (`phase`).
 
 use crate::client::{Client, Family};
-use crate::control::Control;
+use crate::control::{Control, Lease, Sight};
 use crate::coverage::Coverage;
 use crate::drive::Drive;
 use crate::event::{Event, Queue};
@@ -16,7 +16,7 @@ use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
-use weft_engine::interface::{Area, DriveOperation, DriveWork};
+use weft_engine::interface::{Area, DriveOperation, DriveWork, View};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
@@ -27,16 +27,16 @@ const EVENTS_MAX: u64 = 6_000_000;
 pub struct NodeState {
     pub shards: std::ops::Range<usize>,
     pub up: bool,
-    /// When it last went down or lost the config store.
+    /// When it went down.
     pub away_since: Option<u64>,
     /// What waits for a process that sleeps; None while it does not.
     pub waiting: Option<Vec<Event>>,
     pub pauses: u32,
     /// Orders that wait until the config store can be reached again; None while it can.
     pub store_cut: Option<Vec<(usize, u32, Order)>>,
-    pub store_cuts: u32,
-    /// Its lease has run out: it serves nothing until the store is reached again.
-    pub lease_over: bool,
+    pub lease: Lease,
+    /// What it thinks of each node.
+    pub sights: Vec<Sight>,
 }
 
 pub struct ShardState {
@@ -47,7 +47,9 @@ pub struct ShardState {
     wake: Option<u64>,
     /// The engine's clock shows this much more than the world's.
     pub clock_ahead: u64,
-    /// The version of the last view that arrived.
+    /// The last view that the control plane told.
+    pub common: Option<View>,
+    /// The version of the view that was made of it.
     pub view: u64,
 }
 
@@ -122,6 +124,7 @@ impl World {
                     incarnation: 0,
                     wake: None,
                     clock_ahead,
+                    common: None,
                     view: 0,
                 });
                 for _ in 0..self.parameters.drives {
@@ -135,8 +138,8 @@ impl World {
                 waiting: None,
                 pauses: 0,
                 store_cut: None,
-                store_cuts: 0,
-                lease_over: false,
+                lease: Lease::new(&mut self.rng),
+                sights: vec![Sight::default(); self.parameters.nodes],
             });
         }
         self.network.set_shards(self.shards.len());
@@ -208,7 +211,6 @@ impl World {
                 self.ask_read(client, family, shard, first, sectors);
             }
             Event::StoreHeals(node) => self.store_heals(node),
-            Event::LeaseEnds { node, cut } => self.lease_ends(node, cut),
             Event::DriveReturns(drive) => self.drives[drive].gone = false,
             // Only while it is the victim and still away: in the next round another drive may be the victim,
             // and two lost ones are more than anybody promises to survive.
@@ -226,15 +228,12 @@ impl World {
         self.nodes[self.shards[shard].node].waiting.as_mut()
     }
 
-    /// A process that slept goes on: first it looks at its lease, then at what came in the meantime.
+    /// A process that slept goes on with what came in the meantime: it does not know that it slept.
     pub fn node_wakes(&mut self, node: usize, pause: u32) {
         if self.nodes[node].pauses != pause {
             return;
         }
         let Some(waiting) = self.nodes[node].waiting.take() else { return };
-        if self.nodes[node].lease_over {
-            self.close_all_families(node);
-        }
         for event in waiting {
             match event {
                 // It had come before, whatever has become of the link to the store since.
@@ -280,8 +279,13 @@ impl World {
         for (to, message) in outputs.messages.drain(..) {
             self.send(shard, to, message);
         }
+        let may_reply = self.nodes[self.shards[shard].node].lease.may_reply(self.now);
         for (ticket, reply) in outputs.replies.drain(..) {
-            self.replied(shard, ticket, reply);
+            if may_reply {
+                self.replied(shard, ticket, reply);
+            } else {
+                self.withhold(ticket);
+            }
         }
         for notice in outputs.notices.drain(..) {
             self.noticed(shard, notice);
@@ -390,9 +394,8 @@ impl World {
             return;
         }
         self.nodes[node].up = true;
-        if self.nodes[node].store_cut.is_none() {
-            self.nodes[node].away_since = None;
-        }
+        self.nodes[node].away_since = None;
+        self.nodes[node].sights.fill(Sight::default());
         self.coverage.count("nodes started");
         for shard in self.nodes[node].shards.clone() {
             self.tokens += 1;
@@ -406,6 +409,7 @@ impl World {
             state.engine = Some(Box::new(Shard::new(settings)));
             state.wake = None;
             state.view = 0;
+            state.common = None;
             state.clock_ahead = clock_ahead;
         }
         self.node_registers(node);
@@ -418,6 +422,7 @@ impl World {
         }
         self.nodes[node].up = false;
         self.nodes[node].waiting = None;
+        self.nodes[node].lease.forget();
         self.nodes[node].away_since.get_or_insert(self.now);
         for shard in self.nodes[node].shards.clone() {
             self.shards[shard].engine = None;

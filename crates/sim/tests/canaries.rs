@@ -66,6 +66,11 @@ fn a_log_that_stays_on_a_drive_to_be_emptied_is_caught() {
 }
 
 #[test]
+fn a_node_that_answers_without_a_lease_is_caught() {
+    is_caught(Bug::DeadlineIgnored, &[Plan::Network, Plan::Takeover]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }

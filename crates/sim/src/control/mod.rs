@@ -8,6 +8,10 @@ mod families;
 mod groups;
 mod leases;
 mod post;
+mod sight;
+
+pub use leases::Lease;
+pub use sight::{Sight, common_of};
 
 use crate::event::Event;
 use crate::world::World;
@@ -54,15 +58,27 @@ pub struct FamilyEntry {
     pub record: FamilyRecord,
     pub owner: Option<usize>,
     pub phase: FamilyPhase,
-    /// Shards that have been told to serve it and not to stop, with the epoch: the truth, which the
-    /// control plane knows only as far as leases tell it.
-    pub serving: BTreeMap<usize, u32>,
+    /// The lease of the owner's node when the family was given to it.
+    pub lease: Option<u64>,
+    /// Shards that have been told to serve it and not to stop: the truth, which the control plane knows only as far as
+    /// leases tell it.
+    pub serving: BTreeMap<usize, Serving>,
     pub retry_at: u64,
     /// Where it should go next; any shard if None.
     pub next: Option<usize>,
     /// The next opening does not wait for the old owner to stop.
     pub stale: bool,
+    /// Owners of older epochs may be answering although they were replaced.
+    pub stale_before: u32,
     pub settled: bool,
+}
+
+/// How a shard was told to serve a family.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    pub epoch: u32,
+    /// Its node's lease at that time.
+    lease: Option<u64>,
 }
 
 #[derive(Default)]
@@ -129,7 +145,7 @@ impl Control {
 
     /// The epoch in which a shard was told to serve a family, 0 if it was not.
     pub fn serving_epoch(&self, shard: usize, family: usize) -> u32 {
-        self.families[family].serving.get(&shard).copied().unwrap_or(0)
+        self.families[family].serving.get(&shard).map_or(0, |serving| serving.epoch)
     }
 
     pub fn shard_died(&mut self, shard: usize) {
@@ -174,6 +190,8 @@ impl World {
     /// Compares what is with what should be, and gives orders.
     pub fn control_tick(&mut self) {
         self.queue.push(self.now + TICK_US, Event::ControlTick);
+        self.renew_leases();
+        self.look_around();
         self.detect();
         self.reconcile_drives();
         for family in 0..self.control.families.len() {
@@ -190,13 +208,9 @@ impl World {
     fn detect(&mut self) {
         for node in 0..self.nodes.len() {
             let state = &self.nodes[node];
-            let patience = if state.up {
-                // It lives, perhaps: wait until its lease is surely over.
-                2 * self.parameters.lease_us
-            } else {
-                self.parameters.detection_us
-            };
-            if state.away_since.is_none_or(|since| self.now < since + patience) {
+            // One that is dead closes its connections; one that is silent is believed to be away with its lease.
+            let dead = state.away_since.is_some_and(|since| self.now >= since + self.parameters.detection_us);
+            if !dead && state.lease.held(self.now).is_some() {
                 continue;
             }
             for drive in 0..self.control.drives.len() {
@@ -207,7 +221,6 @@ impl World {
                     self.control.unrest = self.now;
                 }
             }
-            self.families_leave(node);
         }
     }
 
@@ -225,7 +238,9 @@ impl World {
                 }
             }
         }
-        self.families_leave(node);
+        if self.nodes[node].store_cut.is_none() {
+            self.get_lease(node);
+        }
         self.tell_view();
         self.reconcile_drives();
     }
@@ -244,10 +259,7 @@ impl World {
     /// Shards that could serve: alive, and in touch with the store.
     pub fn live_shards(&self) -> Vec<usize> {
         (0..self.shards.len())
-            .filter(|&shard| {
-                let node = &self.nodes[self.shards[shard].node];
-                node.up && node.store_cut.is_none() && self.shards[shard].engine.is_some()
-            })
+            .filter(|&shard| self.shards[shard].engine.is_some() && self.lease_of(shard).is_some())
             .collect()
     }
 }
