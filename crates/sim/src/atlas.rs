@@ -61,6 +61,8 @@ impl World {
             Fault::OwnerMove | Fault::StaleOwner => self.move_owner(fault == Fault::StaleOwner),
             Fault::GroupChange => self.change_group(),
             Fault::DrainDrive => self.drain_some_drive(),
+            Fault::DrainNode => self.drain_some_node(),
+            Fault::AddNode => self.add_some_node(),
             Fault::Settle => self.settle_one(),
             Fault::FamilyCreate => self.create_one(),
             Fault::FamilyDrop => self.drop_one(),
@@ -91,7 +93,7 @@ impl World {
         let time = if self.rng.random_bool(0.7) {
             self.rng.random_range(1_000..300_000)
         } else {
-            self.rng.random_range(300_000..3_000_000)
+            self.rng.random_range(300_000..3_000_000) * self.parameters.slowness
         };
         self.queue.push(self.now + time, Event::NodeStarts(node));
         true
@@ -226,7 +228,7 @@ impl World {
         let from = self.rng.random_range(0..self.nodes.len());
         let both = self.rng.random_bool(0.5);
         let one = self.rng.random_bool(0.5).then(|| self.rng.random_range(0..self.nodes.len()));
-        let until = self.now + self.rng.random_range(20_000..2_000_000);
+        let until = self.now + self.rng.random_range(20_000..2_000_000) * self.parameters.slowness;
         for to in (0..self.nodes.len()).filter(|&to| to != from && one.is_none_or(|one| one == to)) {
             self.network.cut(from, to, until);
             if both {
@@ -286,7 +288,7 @@ impl World {
         let staying = self.control.drives_draining(false);
         let Some(&drive) = staying.choose(&mut self.rng) else { return false };
         self.drain_drive(drive, true);
-        if !self.parameters.destroys && self.rng.random_bool(0.7) {
+        if !self.parameters.destroys && !self.is_cluster() && self.rng.random_bool(0.7) {
             self.leave_groups(DriveId(drive as u32));
         }
         true

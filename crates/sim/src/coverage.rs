@@ -28,6 +28,8 @@ pub enum Fault {
     StaleOwner,
     GroupChange,
     DrainDrive,
+    DrainNode,
+    AddNode,
     Settle,
     FamilyCreate,
     FamilyDrop,
@@ -35,7 +37,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 26] = [
+    pub const ALL: [Fault; 28] = [
         Fault::PowerCutNode,
         Fault::PowerCutAll,
         Fault::KillNode,
@@ -58,6 +60,8 @@ impl Fault {
         Fault::StaleOwner,
         Fault::GroupChange,
         Fault::DrainDrive,
+        Fault::DrainNode,
+        Fault::AddNode,
         Fault::Settle,
         Fault::FamilyCreate,
         Fault::FamilyDrop,

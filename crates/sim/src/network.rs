@@ -45,8 +45,13 @@ impl Network {
     }
 
     pub fn set_shards(&mut self, shards: usize) {
+        let mut last = vec![0; shards * shards];
+        for from in 0..self.shards {
+            let before = &self.last[from * self.shards..(from + 1) * self.shards];
+            last[from * shards..from * shards + self.shards].copy_from_slice(before);
+        }
+        self.last = last;
         self.shards = shards;
-        self.last = vec![0; shards * shards];
     }
 
     /// From shard to shard inside a node.

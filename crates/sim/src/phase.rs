@@ -12,8 +12,6 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use weft_engine::{DriveId, FamilyId, Order};
 
-/// Virtual time in which everything must be well again.
-const CONVERGENCE_US: u64 = 120_000_000;
 /// Blocks per read when everything is read back.
 const READ_BACK_BLOCKS: u64 = 64;
 
@@ -69,7 +67,7 @@ impl Default for Progress {
 
 impl World {
     pub fn phase_tick(&mut self) {
-        self.queue.push(self.now + 25_000, Event::PhaseTick);
+        self.queue.push(self.now + self.parameters.tick_us * 5 / 4, Event::PhaseTick);
         let next = match self.phase {
             Phase::Starting => self.all_served().map(|()| Phase::Trouble),
             Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),
@@ -77,7 +75,10 @@ impl World {
             Phase::Healing => self.all_back().map(|()| Phase::Settling),
             Phase::Settling => {
                 let settled = self.all_settled().and_then(|()| self.groups_settled());
-                settled.and_then(|()| self.logs_have_left()).map(|()| Phase::Checking)
+                settled
+                    .and_then(|()| self.placement_rests())
+                    .and_then(|()| self.logs_have_left())
+                    .map(|()| Phase::Checking)
             }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
             Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
@@ -90,12 +91,12 @@ impl World {
             Ok(next) => self.enter(next),
             Err(missing) => {
                 self.progress.missing = missing;
-                if self.now > self.progress.since + CONVERGENCE_US {
+                if self.now > self.progress.since + self.parameters.convergence_us {
                     let missing = self.progress.missing.clone();
                     let open: Vec<_> = self.requests.iter().take(3).collect();
                     self.fail(format!(
                         "not well {} s after the faults ended ({:?}): {missing}; open requests: {open:?}",
-                        CONVERGENCE_US / 1_000_000,
+                        self.parameters.convergence_us / 1_000_000,
                         self.phase
                     ));
                 }
@@ -159,6 +160,9 @@ impl World {
             }
         }
         if self.rng.random_bool(0.5) {
+            for node in 0..self.nodes.len() {
+                self.nodes[node].draining = false;
+            }
             for drive in self.control.drives_draining(true) {
                 self.drain_drive(drive, false);
             }
@@ -178,7 +182,9 @@ impl World {
     fn groups_settled(&self) -> Result<(), String> {
         match self.control.unsettled_groups().next() {
             None => Ok(()),
-            Some(group) => Err(format!("group {group} still has former members")),
+            Some(group) => {
+                Err(format!("group {group} still has former members: {}", self.control.describe_whole(group)))
+            }
         }
     }
 
@@ -310,7 +316,7 @@ impl World {
             return Err("some nodes have lost sight of others".into());
         }
         for (shard, state) in self.shards.iter().enumerate() {
-            if common_of(state.view) != view {
+            if !self.nodes[state.node].removed && common_of(state.view) != view {
                 return Err(format!("shard {shard} has not got the newest view"));
             }
         }

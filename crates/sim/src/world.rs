@@ -22,7 +22,7 @@ use weft_engine::shard::{Settings, Shard};
 use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
 
 /// A run that takes more events than this has got stuck in a circle.
-const EVENTS_MAX: u64 = 6_000_000;
+const EVENTS_MAX: u64 = 20_000_000;
 
 pub struct NodeState {
     pub shards: std::ops::Range<usize>,
@@ -37,6 +37,13 @@ pub struct NodeState {
     pub lease: Lease,
     /// What it thinks of each node.
     pub sights: Vec<Sight>,
+    pub rack: u32,
+    /// It serves vDisks only when nobody else can.
+    pub storage_only: bool,
+    /// It is to be left alone.
+    pub draining: bool,
+    /// It was taken away for good.
+    pub removed: bool,
 }
 
 pub struct ShardState {
@@ -114,36 +121,11 @@ impl World {
 
     fn build(&mut self) {
         for node in 0..self.parameters.nodes {
-            let first = self.shards.len();
-            for _ in 0..self.parameters.shards[node] {
-                let shard = self.shards.len();
-                let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
-                self.shards.push(ShardState {
-                    node,
-                    engine: None,
-                    incarnation: 0,
-                    wake: None,
-                    clock_ahead,
-                    common: None,
-                    view: 0,
-                });
-                for _ in 0..self.parameters.drives {
-                    self.add_drive(shard);
-                }
-            }
-            self.nodes.push(NodeState {
-                shards: first..self.shards.len(),
-                up: false,
-                away_since: None,
-                waiting: None,
-                pauses: 0,
-                store_cut: None,
-                lease: Lease::new(&mut self.rng),
-                sights: vec![Sight::default(); self.parameters.nodes],
-            });
+            self.add_node(self.parameters.shards[node]);
         }
-        self.network.set_shards(self.shards.len());
-        self.make_groups();
+        if !self.is_cluster() {
+            self.make_groups();
+        }
         for plan in self.parameters.families.clone() {
             self.create_family(&plan);
         }
@@ -153,6 +135,47 @@ impl World {
         }
         self.queue.push(self.now + 1_000, Event::ControlTick);
         self.queue.push(self.now + 1_000, Event::PhaseTick);
+    }
+
+    /// A node whose process does not run yet, with its shards and empty drives.
+    pub fn add_node(&mut self, shards: usize) -> usize {
+        let (node, first) = (self.nodes.len(), self.shards.len());
+        for _ in 0..shards {
+            let shard = self.shards.len();
+            let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
+            self.shards.push(ShardState {
+                node,
+                engine: None,
+                incarnation: 0,
+                wake: None,
+                clock_ahead,
+                common: None,
+                view: 0,
+            });
+            for _ in 0..self.parameters.drives {
+                self.add_drive(shard);
+            }
+        }
+        let rack = self.rng.random_range(0..self.parameters.racks);
+        self.nodes.push(NodeState {
+            shards: first..self.shards.len(),
+            up: false,
+            away_since: None,
+            waiting: None,
+            pauses: 0,
+            store_cut: None,
+            lease: Lease::new(&mut self.rng),
+            sights: Vec::new(),
+            rack,
+            storage_only: self.parameters.storage_only.contains(&node),
+            draining: false,
+            removed: false,
+        });
+        for state in &mut self.nodes {
+            state.sights.resize(node + 1, Sight::default());
+        }
+        self.network.set_shards(self.shards.len());
+        node
     }
 
     /// A new, empty drive at `shard`.
@@ -390,7 +413,7 @@ impl World {
 
     /// A process starts: new engines that know nothing, and the orders that tell them what is theirs.
     pub fn node_starts(&mut self, node: usize) {
-        if self.nodes[node].up {
+        if self.nodes[node].up || self.nodes[node].removed {
             return;
         }
         self.nodes[node].up = true;

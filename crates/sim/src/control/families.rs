@@ -39,6 +39,9 @@ impl World {
             next: None,
             stale: false,
             stale_before: 0,
+            since: 0,
+            moving_to: None,
+            clients_on: None,
             settled: false,
         });
         self.families.push(Family::new(family, layout, plan.factor));
@@ -125,7 +128,10 @@ impl World {
         }
         let live = self.live_shards();
         let wanted = entry.next.filter(|shard| live.contains(shard));
-        let Some(shard) = wanted.or_else(|| live.choose(&mut self.rng).copied()) else { return };
+        let by_rule = self.is_cluster() && !dropping;
+        let any = || (!by_rule).then(|| live.choose(&mut self.rng).copied()).flatten();
+        let Some(shard) = wanted.or_else(any) else { return };
+        self.arrived(FamilyId(family as u32));
         let lease = self.lease_of(shard);
         let entry = &mut self.control.families[family];
         entry.next = None;

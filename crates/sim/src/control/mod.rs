@@ -3,6 +3,7 @@
 //! wanted; every opening has a higher epoch.
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
+mod cluster;
 mod drives;
 mod families;
 mod groups;
@@ -10,6 +11,7 @@ mod leases;
 mod post;
 mod sight;
 
+use cluster::Table;
 pub use leases::Lease;
 pub use sight::{Sight, common_of};
 
@@ -21,8 +23,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
 use weft_engine::{DriveId, GroupId, Order, ShardId};
-
-const TICK_US: u64 = 20_000;
 
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
@@ -39,6 +39,7 @@ pub struct DriveEntry {
     opening: bool,
     pub retired: bool,
     retry_at: u64,
+    down_since: u64,
     /// The drive whose places in groups it takes.
     replaces: Option<DriveId>,
 }
@@ -70,6 +71,12 @@ pub struct FamilyEntry {
     pub stale: bool,
     /// Owners of older epochs may be answering although they were replaced.
     pub stale_before: u32,
+    /// When the owner was chosen.
+    since: u64,
+    /// The shard it is being handed over to, and since when.
+    moving_to: Option<(usize, u64)>,
+    /// The only node where its clients are, and since when.
+    clients_on: Option<(u32, u64)>,
     pub settled: bool,
 }
 
@@ -86,6 +93,8 @@ pub struct Control {
     pub drives: Vec<DriveEntry>,
     pub families: Vec<FamilyEntry>,
     pub groups: BTreeMap<GroupId, GroupView>,
+    /// The same with versions, in a cluster.
+    table: Table,
     /// Of groups with former members.
     whole: WholeGroups,
     version: u64,
@@ -108,6 +117,7 @@ impl Control {
             opening: false,
             retired: false,
             retry_at: 0,
+            down_since: 0,
             replaces: None,
         });
     }
@@ -189,16 +199,23 @@ impl Control {
 impl World {
     /// Compares what is with what should be, and gives orders.
     pub fn control_tick(&mut self) {
-        self.queue.push(self.now + TICK_US, Event::ControlTick);
+        self.queue.push(self.now + self.parameters.tick_us, Event::ControlTick);
         self.renew_leases();
         self.look_around();
         self.detect();
+        for entry in self.control.drives.iter_mut().filter(|entry| entry.state != DriveState::Down) {
+            entry.down_since = self.now;
+        }
         self.reconcile_drives();
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
         }
-        let settled = self.control.forget_former() as u64;
-        self.coverage.add("groups without former members again", settled);
+        if self.is_cluster() {
+            self.cluster_tick();
+        } else {
+            let settled = self.control.forget_former() as u64;
+            self.coverage.add("groups without former members again", settled);
+        }
         if self.control.changed {
             self.tell_view();
         }

@@ -3,7 +3,6 @@
 //! Promises: versions of views grow at every shard, and tell which common view they were made from.
 //! Leaves to others: what the common view says (`drives`, `groups`).
 
-use super::TICK_US;
 use crate::world::World;
 use rand::Rng;
 use weft_engine::interface::{DriveState, View};
@@ -35,7 +34,10 @@ impl World {
                 continue;
             }
             let mut changed = false;
-            for other in (0..self.nodes.len()).filter(|&other| other != node) {
+            for other in 0..self.nodes.len() {
+                if other == node || self.nodes[other].removed {
+                    continue;
+                }
                 changed |= self.look(node, other);
             }
             if changed {
@@ -59,7 +61,7 @@ impl World {
             return false;
         }
         if sight.differs_since.is_none() {
-            let most = if there { 10 * TICK_US } else { self.parameters.sight_us };
+            let most = if there { 10 * self.parameters.tick_us } else { self.parameters.sight_us };
             sight.patience = self.rng.random_range(most / 6..=most);
         }
         let since = *sight.differs_since.get_or_insert(self.now);
@@ -74,7 +76,7 @@ impl World {
 
     /// Nobody misses anybody.
     pub fn all_in_sight(&self) -> bool {
-        !self.nodes.iter().any(|node| node.sights.iter().any(|sight| sight.lost))
+        !self.nodes.iter().any(|node| !node.removed && node.sights.iter().any(|sight| sight.lost))
     }
 
     /// The control plane has told a shard another view.
