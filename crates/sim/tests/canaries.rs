@@ -71,6 +71,16 @@ fn a_node_that_answers_without_a_lease_is_caught() {
 }
 
 #[test]
+fn leaving_what_former_owners_left_is_caught() {
+    is_caught(Bug::OldOrphansKept, &[Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
+fn recovering_from_the_members_of_before_is_caught() {
+    is_caught(Bug::SegmentsOfBefore, &[Plan::Takeover, Plan::Network, Plan::Cluster]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }
