@@ -24,6 +24,14 @@ pub enum Bug {
     FormerCopiesDropped,
     /// Groups are told to be whole before anybody has looked.
     WholeTooEarly,
+    /// Segments that nobody needs stay in the config record, on drives that shall go.
+    OldSegmentsKept,
+    /// A node gives replies although it must not rely on its lease any more (in the simulator's control plane).
+    DeadlineIgnored,
+    /// What former owners wrote or copied after it had died stays: only own orphans are looked for.
+    OldOrphansKept,
+    /// A new owner recovers from the segments as they were before the last change.
+    SegmentsOfBefore,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
 }

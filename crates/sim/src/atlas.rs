@@ -60,6 +60,9 @@ impl World {
             }
             Fault::OwnerMove | Fault::StaleOwner => self.move_owner(fault == Fault::StaleOwner),
             Fault::GroupChange => self.change_group(),
+            Fault::DrainDrive => self.drain_some_drive(),
+            Fault::DrainNode => self.drain_some_node(),
+            Fault::AddNode => self.add_some_node(),
             Fault::Settle => self.settle_one(),
             Fault::FamilyCreate => self.create_one(),
             Fault::FamilyDrop => self.drop_one(),
@@ -90,7 +93,7 @@ impl World {
         let time = if self.rng.random_bool(0.7) {
             self.rng.random_range(1_000..300_000)
         } else {
-            self.rng.random_range(300_000..3_000_000)
+            self.rng.random_range(300_000..3_000_000) * self.parameters.slowness
         };
         self.queue.push(self.now + time, Event::NodeStarts(node));
         true
@@ -116,10 +119,6 @@ impl World {
         self.nodes[node].pauses += 1;
         let pause = self.nodes[node].pauses;
         self.queue.push(self.now + time, Event::NodeWakes { node, pause });
-        if time > self.parameters.lease_us {
-            // It cannot renew its lease in its sleep.
-            self.store_cut(node, self.now + time + 20_000);
-        }
         true
     }
 
@@ -229,7 +228,7 @@ impl World {
         let from = self.rng.random_range(0..self.nodes.len());
         let both = self.rng.random_bool(0.5);
         let one = self.rng.random_bool(0.5).then(|| self.rng.random_range(0..self.nodes.len()));
-        let until = self.now + self.rng.random_range(20_000..2_000_000);
+        let until = self.now + self.rng.random_range(20_000..2_000_000) * self.parameters.slowness;
         for to in (0..self.nodes.len()).filter(|&to| to != from && one.is_none_or(|one| one == to)) {
             self.network.cut(from, to, until);
             if both {
@@ -261,8 +260,12 @@ impl World {
         if self.rng.random_bool(0.7) {
             return self.exchange_member(group, at);
         }
-        // A drive is being emptied: it leaves every group.
-        let leaving = members[at];
+        self.leave_groups(members[at])
+    }
+
+    /// A drive leaves every group that has somebody else to take its place.
+    fn leave_groups(&mut self, leaving: DriveId) -> bool {
+        let groups: Vec<_> = self.control.groups.keys().copied().collect();
         let mut changed = false;
         for group in groups {
             let place = self.control.groups[&group].members.iter().position(|&member| member == leaving);
@@ -273,6 +276,24 @@ impl World {
         changed
     }
 
+    /// A drive is to be emptied; or one that was may stay after all.
+    fn drain_some_drive(&mut self) -> bool {
+        let draining = self.control.drives_draining(true);
+        if let Some(&drive) = draining.choose(&mut self.rng)
+            && self.rng.random_bool(0.5)
+        {
+            self.drain_drive(drive, false);
+            return true;
+        }
+        let staying = self.control.drives_draining(false);
+        let Some(&drive) = staying.choose(&mut self.rng) else { return false };
+        self.drain_drive(drive, true);
+        if !self.parameters.destroys && !self.is_cluster() && self.rng.random_bool(0.7) {
+            self.leave_groups(DriveId(drive as u32));
+        }
+        true
+    }
+
     fn exchange_member(&mut self, group: GroupId, at: usize) -> bool {
         let view = self.control.groups[&group].clone();
         let domain = |drive: DriveId| self.control.domain_of(drive);
@@ -280,6 +301,7 @@ impl World {
             let others = view.members.iter().enumerate().filter(|(index, _)| *index != at);
             !view.members.contains(&drive)
                 && self.control.drives[drive.0 as usize].ready
+                && !self.control.drives[drive.0 as usize].draining
                 && others.map(|(_, member)| domain(*member)).all(|other| other != domain(drive))
         };
         let fitting: Vec<DriveId> = (0..self.drives.len() as u32).map(DriveId).filter(fits).collect();

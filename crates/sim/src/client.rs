@@ -25,7 +25,7 @@ pub struct Family {
     /// Writes that nobody knows the outcome of, and the epoch they were given to.
     unknown: Vec<(u32, u32)>,
     open_reads: BTreeSet<Moment>,
-    /// The newest epoch in which a shard said that it serves; reads of older owners are not judged.
+    /// The newest epoch in which a shard said that it serves.
     pub ready_epoch: u32,
     /// It exists: clients use it.
     pub exists: bool,
@@ -323,6 +323,7 @@ impl World {
     }
 
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
+        let stale_before = self.control.families[open.family].stale_before;
         let family = &mut self.families[open.family];
         let oldest = family.oldest_read(at);
         match (open.asked, reply) {
@@ -338,9 +339,9 @@ impl World {
                 if len != sectors * SECTOR as u64 {
                     return Err(format!("a read of {sectors} sectors got {len} bytes"));
                 }
-                if open.epoch < family.ready_epoch {
-                    // An owner that was replaced and does not know it: its lease is to stop it from
-                    // answering, not the engine.
+                if open.epoch < stale_before {
+                    // Somebody was put into its place although its lease was good: for once nothing but fences
+                    // protects, and those keep nobody from reading.
                     self.coverage.count("reads of replaced owners, not judged");
                     return Ok(());
                 }
@@ -348,7 +349,7 @@ impl World {
                 family.registers.read(&family.layout, first, &pieces, open.began, at, oldest)
             }
             (Asked::Extents { first, sectors, limit }, Reply::Extents(extents)) => {
-                let stale = open.epoch < family.ready_epoch;
+                let stale = open.epoch < stale_before;
                 self.coverage.count("extents judged");
                 judge_extents(family, first, sectors, limit, &extents, open.began, stale)
             }
@@ -366,7 +367,8 @@ impl World {
         if self.victim.is_some() {
             return Ok(());
         }
-        let wanted = if self.control.all_well_since(self.now.saturating_sub(2_000_000)) {
+        let wanted = if self.control.all_well_since(self.now.saturating_sub(2_000_000)) && self.all_in_sight()
+        {
             self.families[family].factor as usize
         } else {
             1
@@ -388,14 +390,29 @@ impl World {
     /// The process that was asked is dead: nobody will ever answer.
     pub fn forget_requests_of(&mut self, shard: usize) {
         for open in self.requests.close_all_at(shard) {
-            let family = &mut self.families[open.family];
-            family.open_reads.remove(&open.began);
-            if let Asked::Write { number } = open.asked {
-                family.unknown.push((number, open.epoch));
-            }
-            self.clients[open.client].open -= 1;
+            self.forget_request(&open);
             self.coverage.count("requests cut off");
         }
+    }
+
+    /// The node must not answer any more: it drops the connection instead.
+    pub fn withhold(&mut self, ticket: Ticket) {
+        let Some(open) = self.requests.close(ticket) else {
+            self.fail(format!("a second reply, or one to a request that nobody made: ticket {ticket}"));
+            return;
+        };
+        self.forget_request(&open);
+        self.coverage.count("replies withheld without a lease");
+    }
+
+    /// The client hears nothing: a write was done or not.
+    fn forget_request(&mut self, open: &Open) {
+        let family = &mut self.families[open.family];
+        family.open_reads.remove(&open.began);
+        if let Asked::Write { number } = open.asked {
+            family.unknown.push((number, open.epoch));
+        }
+        self.clients[open.client].open -= 1;
     }
 }
 

@@ -27,6 +27,9 @@ pub enum Fault {
     OwnerMove,
     StaleOwner,
     GroupChange,
+    DrainDrive,
+    DrainNode,
+    AddNode,
     Settle,
     FamilyCreate,
     FamilyDrop,
@@ -34,7 +37,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 25] = [
+    pub const ALL: [Fault; 28] = [
         Fault::PowerCutNode,
         Fault::PowerCutAll,
         Fault::KillNode,
@@ -56,6 +59,9 @@ impl Fault {
         Fault::OwnerMove,
         Fault::StaleOwner,
         Fault::GroupChange,
+        Fault::DrainDrive,
+        Fault::DrainNode,
+        Fault::AddNode,
         Fault::Settle,
         Fault::FamilyCreate,
         Fault::FamilyDrop,

@@ -58,11 +58,6 @@ pub enum Event {
     },
     /// A node reaches the config store again.
     StoreHeals(usize),
-    /// The lease of a node that cannot reach the config store ends, if that is still the same cut.
-    LeaseEnds {
-        node: usize,
-        cut: u32,
-    },
     /// A drive that was taken out is there again.
     DriveReturns(usize),
     /// A drive that was taken out is replaced by an empty one.

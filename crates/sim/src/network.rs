@@ -45,8 +45,13 @@ impl Network {
     }
 
     pub fn set_shards(&mut self, shards: usize) {
+        let mut last = vec![0; shards * shards];
+        for from in 0..self.shards {
+            let before = &self.last[from * self.shards..(from + 1) * self.shards];
+            last[from * shards..from * shards + self.shards].copy_from_slice(before);
+        }
+        self.last = last;
         self.shards = shards;
-        self.last = vec![0; shards * shards];
     }
 
     /// From shard to shard inside a node.
@@ -58,7 +63,7 @@ impl Network {
 
     /// From node to node.
     pub fn between(&mut self, now: u64, from: usize, to: usize, rng: &mut SmallRng) -> Delivery {
-        if self.cuts.get(&(from, to)).is_some_and(|&until| until > now) {
+        if self.is_cut(now, from, to) {
             return Delivery { first: None, again: None };
         }
         let time = now + self.base_us + rng.random_range(0..self.base_us.max(2));
@@ -78,6 +83,10 @@ impl Network {
     /// Cuts one direction.
     pub fn cut(&mut self, from: usize, to: usize, until: u64) {
         self.cuts.insert((from, to), until);
+    }
+
+    pub fn is_cut(&self, now: u64, from: usize, to: usize) -> bool {
+        self.cuts.get(&(from, to)).is_some_and(|&until| until > now)
     }
 
     pub fn heal(&mut self) {

@@ -2,7 +2,7 @@
 //! Promises: once faults have stopped everything is served, repaired and settled within a bounded time, or
 //! the seed fails and says what was still missing.
 
-use crate::control::FamilyPhase;
+use crate::control::{FamilyPhase, common_of};
 use crate::engine_view::{held, named};
 use crate::event::Event;
 use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
@@ -12,8 +12,6 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use weft_engine::{DriveId, FamilyId, Order};
 
-/// Virtual time in which everything must be well again.
-const CONVERGENCE_US: u64 = 120_000_000;
 /// Blocks per read when everything is read back.
 const READ_BACK_BLOCKS: u64 = 64;
 
@@ -69,14 +67,18 @@ impl Default for Progress {
 
 impl World {
     pub fn phase_tick(&mut self) {
-        self.queue.push(self.now + 25_000, Event::PhaseTick);
+        self.queue.push(self.now + self.parameters.tick_us * 5 / 4, Event::PhaseTick);
         let next = match self.phase {
             Phase::Starting => self.all_served().map(|()| Phase::Trouble),
             Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),
             Phase::Trouble => return,
             Phase::Healing => self.all_back().map(|()| Phase::Settling),
             Phase::Settling => {
-                self.all_settled().and_then(|()| self.groups_settled()).map(|()| Phase::Checking)
+                let settled = self.all_settled().and_then(|()| self.groups_settled());
+                settled
+                    .and_then(|()| self.placement_rests())
+                    .and_then(|()| self.logs_have_left())
+                    .map(|()| Phase::Checking)
             }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
             Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
@@ -89,12 +91,12 @@ impl World {
             Ok(next) => self.enter(next),
             Err(missing) => {
                 self.progress.missing = missing;
-                if self.now > self.progress.since + CONVERGENCE_US {
+                if self.now > self.progress.since + self.parameters.convergence_us {
                     let missing = self.progress.missing.clone();
                     let open: Vec<_> = self.requests.iter().take(3).collect();
                     self.fail(format!(
                         "not well {} s after the faults ended ({:?}): {missing}; open requests: {open:?}",
-                        CONVERGENCE_US / 1_000_000,
+                        self.parameters.convergence_us / 1_000_000,
                         self.phase
                     ));
                 }
@@ -157,6 +159,14 @@ impl World {
                 state.end_faults();
             }
         }
+        if self.rng.random_bool(0.5) {
+            for node in 0..self.nodes.len() {
+                self.nodes[node].draining = false;
+            }
+            for drive in self.control.drives_draining(true) {
+                self.drain_drive(drive, false);
+            }
+        }
         for family in 0..self.families.len() {
             // Of several owners only the newest stays.
             let entry = &self.control.families[family];
@@ -172,8 +182,26 @@ impl World {
     fn groups_settled(&self) -> Result<(), String> {
         match self.control.unsettled_groups().next() {
             None => Ok(()),
-            Some(group) => Err(format!("group {group} still has former members")),
+            Some(group) => {
+                Err(format!("group {group} still has former members: {}", self.control.describe_whole(group)))
+            }
         }
+    }
+
+    /// No log lies on a drive that is gone, or that is to be emptied while there are others enough.
+    fn logs_have_left(&self) -> Result<(), String> {
+        let (leaving, staying) = (self.control.drives_draining(true), self.control.drives_draining(false));
+        for entry in self.control.families.iter().filter(|entry| entry.phase == FamilyPhase::Ready) {
+            let copies = (entry.record.factor as usize).min(leaving.len() + staying.len());
+            let mut named = entry.record.segments.iter().flat_map(|segment| &segment.members);
+            let stays =
+                |drive: usize| staying.contains(&drive) || leaving.contains(&drive) && staying.len() < copies;
+            if let Some(drive) = named.find(|drive| !stays(drive.0 as usize)) {
+                let family = entry.record.family;
+                return Err(format!("the log of family {family} still names drive {drive}, which shall go"));
+            }
+        }
+        Ok(())
     }
 
     fn all_served(&self) -> Result<(), String> {
@@ -284,8 +312,11 @@ impl World {
         self.all_served()?;
         self.volumes_are_settled()?;
         let view = self.control.version();
+        if !self.all_in_sight() {
+            return Err("some nodes have lost sight of others".into());
+        }
         for (shard, state) in self.shards.iter().enumerate() {
-            if state.view != view {
+            if !self.nodes[state.node].removed && common_of(state.view) != view {
                 return Err(format!("shard {shard} has not got the newest view"));
             }
         }

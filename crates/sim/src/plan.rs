@@ -26,11 +26,21 @@ pub enum Plan {
     Full,
     /// Anything, in random combinations.
     Swarm,
+    /// 3 to 12 nodes under the rules of a real cluster; nodes come, are emptied and go. Some seeds last hours.
+    Cluster,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 7] =
-        [Plan::Calm, Plan::Power, Plan::Drives, Plan::Network, Plan::Takeover, Plan::Full, Plan::Swarm];
+    pub const ALL: [Plan; 8] = [
+        Plan::Calm,
+        Plan::Power,
+        Plan::Drives,
+        Plan::Network,
+        Plan::Takeover,
+        Plan::Full,
+        Plan::Swarm,
+        Plan::Cluster,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -41,6 +51,7 @@ impl Plan {
             Plan::Takeover => "takeover",
             Plan::Full => "full",
             Plan::Swarm => "swarm",
+            Plan::Cluster => "cluster",
         }
     }
 
@@ -64,10 +75,13 @@ impl Plan {
                 MissingDrive,
                 ReplacedDrive,
                 GroupChange,
+                DrainDrive,
                 PowerCutNode,
                 KillNode,
             ],
-            Plan::Network => &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump, GroupChange],
+            Plan::Network => {
+                &[NetworkWeather, Partition, StoreCut, PauseNode, ClockJump, GroupChange, DrainDrive]
+            }
             Plan::Takeover => &[
                 OwnerMove,
                 StaleOwner,
@@ -77,9 +91,28 @@ impl Plan {
                 Partition,
                 NetworkWeather,
                 GroupChange,
+                DrainDrive,
             ],
             Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
             Plan::Swarm => &Fault::ALL,
+            Plan::Cluster => &[
+                DrainNode,
+                AddNode,
+                DrainDrive,
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                PauseNode,
+                StoreCut,
+                Partition,
+                NetworkWeather,
+                SlowDrive,
+                HungDrive,
+                MissingDrive,
+                OwnerMove,
+                Settle,
+            ],
         }
     }
 }
@@ -121,6 +154,12 @@ pub struct Parameters {
     pub nodes: usize,
     pub shards: Vec<usize>,
     pub drives: usize,
+    pub racks: u32,
+    /// Nodes that serve vDisks only when nobody else can.
+    pub storage_only: Vec<usize>,
+    /// Groups that may move at once, and how long a drive may be away before its places are given to others.
+    pub moves_max: usize,
+    pub away_us: u64,
     pub geometry: Geometry,
     pub limits: Limits,
     pub families: Vec<FamilyPlan>,
@@ -136,7 +175,16 @@ pub struct Parameters {
     pub network_us: u64,
     pub detection_us: u64,
     pub lease_us: u64,
+    /// How often the control plane looks; in seeds that last hours all its spans are so many times longer.
+    pub tick_us: u64,
+    pub slowness: u64,
+    /// Time in which everything must be well again.
+    pub convergence_us: u64,
     pub order_us: u64,
+    /// How long it takes a node at most to believe that it cannot reach another.
+    pub sight_us: u64,
+    /// Whether a node closes its vDisks when its deadline has passed, or waits for what the store says.
+    pub closes_at_deadline: bool,
     /// Engine clocks begin anywhere.
     pub clock_origin: u64,
 }
@@ -158,12 +206,16 @@ impl Parameters {
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
             Plan::Drives => rng.random_range(1..=3),
+            Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
         let shards: Vec<usize> =
             (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
         let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
         let shard_count: usize = shards.iter().sum();
+        if nodes > 4 {
+            drives = 1;
+        }
         if destroys && nodes == 1 {
             drives = drives.max(3usize.div_ceil(shard_count));
         }
@@ -194,27 +246,45 @@ impl Parameters {
             depth: rng.random_range(1..=8),
             huge_zero: *[0, 0, 10].choose(rng).expect("not empty"),
         };
-        let rounds = rng.random_range(1..=3);
+        let hours = plan == Plan::Cluster && rng.random_ratio(1, 16);
+        let slowness = if hours { 25 } else { 1 };
+        let mut limits = limits;
+        if hours {
+            limits.audit_interval_us = 60_000_000;
+        }
+        let rounds = if hours { 1 } else { rng.random_range(1..=3) };
+        let round_us = rng.random_range(3_000_000..12_000_000);
+        let fault_every_us = rng.random_range(100_000..1_500_000);
+        let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         Self {
             plan,
             seed,
             nodes,
             shards,
             drives,
+            racks: rng.random_range(1..=4),
+            storage_only: if rng.random_bool(0.3) { vec![0] } else { Vec::new() },
+            moves_max: *[1, 4, 64].choose(rng).expect("not empty"),
+            away_us: rng.random_range(500_000..20_000_000) * slowness,
             geometry,
             limits,
             families,
             load,
             rounds,
-            round_us: rng.random_range(3_000_000..12_000_000),
+            round_us: round_us * spread,
             requests: rng.random_range(1000..4000) / rounds as u64,
-            fault_every_us: rng.random_range(100_000..1_500_000),
+            fault_every_us: fault_every_us * spread,
             faults,
             destroys,
             network_us: rng.random_range(20..500),
-            detection_us: rng.random_range(50_000..600_000),
-            lease_us: rng.random_range(200_000..800_000),
+            detection_us: rng.random_range(50_000..600_000) * slowness,
+            lease_us: rng.random_range(200_000..800_000) * slowness,
+            tick_us: 20_000 * slowness,
+            slowness,
+            convergence_us: if plan == Plan::Cluster { 600_000_000 * slowness } else { 120_000_000 },
             order_us: rng.random_range(100..5_000),
+            sight_us: *[100_000, 500_000, 2_000_000].choose(rng).expect("not empty"),
+            closes_at_deadline: rng.random_bool(0.5),
             clock_origin: rng.random_range(0..1 << 40),
         }
     }
@@ -228,6 +298,10 @@ impl Parameters {
 fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
     let share = if plan == Plan::Swarm { rng.random_range(0.1..0.6) } else { 0.7 };
     let mut faults: Vec<Fault> = plan.faults().iter().copied().filter(|_| rng.random_bool(share)).collect();
+    if plan != Plan::Cluster {
+        // Only there are rules that know what to do then.
+        faults.retain(|fault| !matches!(fault, Fault::DrainNode | Fault::AddNode));
+    }
     if faults.is_empty() && plan != Plan::Calm {
         faults.push(*plan.faults().choose(rng).expect("every plan but calm has faults"));
     }

@@ -4,7 +4,7 @@
 //! (`control`), what goes wrong (`atlas`), when it is over (`phase`).
 
 use crate::client::{Client, Family};
-use crate::control::Control;
+use crate::control::{Control, Lease, Sight};
 use crate::coverage::Coverage;
 use crate::drive::Drive;
 use crate::event::{Event, Queue};
@@ -16,27 +16,34 @@ use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
-use weft_engine::interface::{Area, DriveOperation, DriveWork};
+use weft_engine::interface::{Area, DriveOperation, DriveWork, View};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
 
 /// A run that takes more events than this has got stuck in a circle.
-const EVENTS_MAX: u64 = 6_000_000;
+const EVENTS_MAX: u64 = 20_000_000;
 
 pub struct NodeState {
     pub shards: std::ops::Range<usize>,
     pub up: bool,
-    /// When it last went down or lost the config store.
+    /// When it went down.
     pub away_since: Option<u64>,
     /// What waits for a process that sleeps; None while it does not.
     pub waiting: Option<Vec<Event>>,
     pub pauses: u32,
     /// Orders that wait until the config store can be reached again; None while it can.
     pub store_cut: Option<Vec<(usize, u32, Order)>>,
-    pub store_cuts: u32,
-    /// Its lease has run out: it serves nothing until the store is reached again.
-    pub lease_over: bool,
+    pub lease: Lease,
+    /// What it thinks of each node.
+    pub sights: Vec<Sight>,
+    pub rack: u32,
+    /// It serves vDisks only when nobody else can.
+    pub storage_only: bool,
+    /// It is to be left alone.
+    pub draining: bool,
+    /// It was taken away for good.
+    pub removed: bool,
 }
 
 pub struct ShardState {
@@ -47,7 +54,9 @@ pub struct ShardState {
     wake: Option<u64>,
     /// The engine's clock shows this much more than the world's.
     pub clock_ahead: u64,
-    /// The version of the last view that arrived.
+    /// The last view that the control plane told.
+    pub common: Option<View>,
+    /// The version of the view that was made of it.
     pub view: u64,
 }
 
@@ -112,35 +121,11 @@ impl World {
 
     fn build(&mut self) {
         for node in 0..self.parameters.nodes {
-            let first = self.shards.len();
-            for _ in 0..self.parameters.shards[node] {
-                let shard = self.shards.len();
-                let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
-                self.shards.push(ShardState {
-                    node,
-                    engine: None,
-                    incarnation: 0,
-                    wake: None,
-                    clock_ahead,
-                    view: 0,
-                });
-                for _ in 0..self.parameters.drives {
-                    self.add_drive(shard);
-                }
-            }
-            self.nodes.push(NodeState {
-                shards: first..self.shards.len(),
-                up: false,
-                away_since: None,
-                waiting: None,
-                pauses: 0,
-                store_cut: None,
-                store_cuts: 0,
-                lease_over: false,
-            });
+            self.add_node(self.parameters.shards[node]);
         }
-        self.network.set_shards(self.shards.len());
-        self.make_groups();
+        if !self.is_cluster() {
+            self.make_groups();
+        }
         for plan in self.parameters.families.clone() {
             self.create_family(&plan);
         }
@@ -150,6 +135,47 @@ impl World {
         }
         self.queue.push(self.now + 1_000, Event::ControlTick);
         self.queue.push(self.now + 1_000, Event::PhaseTick);
+    }
+
+    /// A node whose process does not run yet, with its shards and empty drives.
+    pub fn add_node(&mut self, shards: usize) -> usize {
+        let (node, first) = (self.nodes.len(), self.shards.len());
+        for _ in 0..shards {
+            let shard = self.shards.len();
+            let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
+            self.shards.push(ShardState {
+                node,
+                engine: None,
+                incarnation: 0,
+                wake: None,
+                clock_ahead,
+                common: None,
+                view: 0,
+            });
+            for _ in 0..self.parameters.drives {
+                self.add_drive(shard);
+            }
+        }
+        let rack = self.rng.random_range(0..self.parameters.racks);
+        self.nodes.push(NodeState {
+            shards: first..self.shards.len(),
+            up: false,
+            away_since: None,
+            waiting: None,
+            pauses: 0,
+            store_cut: None,
+            lease: Lease::new(&mut self.rng),
+            sights: Vec::new(),
+            rack,
+            storage_only: self.parameters.storage_only.contains(&node),
+            draining: false,
+            removed: false,
+        });
+        for state in &mut self.nodes {
+            state.sights.resize(node + 1, Sight::default());
+        }
+        self.network.set_shards(self.shards.len());
+        node
     }
 
     /// A new, empty drive at `shard`.
@@ -208,7 +234,6 @@ impl World {
                 self.ask_read(client, family, shard, first, sectors);
             }
             Event::StoreHeals(node) => self.store_heals(node),
-            Event::LeaseEnds { node, cut } => self.lease_ends(node, cut),
             Event::DriveReturns(drive) => self.drives[drive].gone = false,
             // Only while it is the victim and still away: in the next round another drive may be the victim,
             // and two lost ones are more than anybody promises to survive.
@@ -226,15 +251,12 @@ impl World {
         self.nodes[self.shards[shard].node].waiting.as_mut()
     }
 
-    /// A process that slept goes on: first it looks at its lease, then at what came in the meantime.
+    /// A process that slept goes on with what came in the meantime: it does not know that it slept.
     pub fn node_wakes(&mut self, node: usize, pause: u32) {
         if self.nodes[node].pauses != pause {
             return;
         }
         let Some(waiting) = self.nodes[node].waiting.take() else { return };
-        if self.nodes[node].lease_over {
-            self.close_all_families(node);
-        }
         for event in waiting {
             match event {
                 // It had come before, whatever has become of the link to the store since.
@@ -280,8 +302,13 @@ impl World {
         for (to, message) in outputs.messages.drain(..) {
             self.send(shard, to, message);
         }
+        let may_reply = self.nodes[self.shards[shard].node].lease.may_reply(self.now);
         for (ticket, reply) in outputs.replies.drain(..) {
-            self.replied(shard, ticket, reply);
+            if may_reply {
+                self.replied(shard, ticket, reply);
+            } else {
+                self.withhold(ticket);
+            }
         }
         for notice in outputs.notices.drain(..) {
             self.noticed(shard, notice);
@@ -386,13 +413,12 @@ impl World {
 
     /// A process starts: new engines that know nothing, and the orders that tell them what is theirs.
     pub fn node_starts(&mut self, node: usize) {
-        if self.nodes[node].up {
+        if self.nodes[node].up || self.nodes[node].removed {
             return;
         }
         self.nodes[node].up = true;
-        if self.nodes[node].store_cut.is_none() {
-            self.nodes[node].away_since = None;
-        }
+        self.nodes[node].away_since = None;
+        self.nodes[node].sights.fill(Sight::default());
         self.coverage.count("nodes started");
         for shard in self.nodes[node].shards.clone() {
             self.tokens += 1;
@@ -406,6 +432,7 @@ impl World {
             state.engine = Some(Box::new(Shard::new(settings)));
             state.wake = None;
             state.view = 0;
+            state.common = None;
             state.clock_ahead = clock_ahead;
         }
         self.node_registers(node);
@@ -418,6 +445,7 @@ impl World {
         }
         self.nodes[node].up = false;
         self.nodes[node].waiting = None;
+        self.nodes[node].lease.forget();
         self.nodes[node].away_since.get_or_insert(self.now);
         for shard in self.nodes[node].shards.clone() {
             self.shards[shard].engine = None;

@@ -61,6 +61,26 @@ fn calling_a_group_whole_too_early_is_caught() {
 }
 
 #[test]
+fn a_log_that_stays_on_a_drive_to_be_emptied_is_caught() {
+    is_caught(Bug::OldSegmentsKept, &[Plan::Drives, Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
+fn a_node_that_answers_without_a_lease_is_caught() {
+    is_caught(Bug::DeadlineIgnored, &[Plan::Network, Plan::Takeover]);
+}
+
+#[test]
+fn leaving_what_former_owners_left_is_caught() {
+    is_caught(Bug::OldOrphansKept, &[Plan::Takeover, Plan::Swarm]);
+}
+
+#[test]
+fn recovering_from_the_members_of_before_is_caught() {
+    is_caught(Bug::SegmentsOfBefore, &[Plan::Takeover, Plan::Network, Plan::Cluster]);
+}
+
+#[test]
 fn a_checksum_that_nobody_looks_at_is_caught() {
     is_caught(Bug::ChecksumNotChecked, &[Plan::Drives]);
 }

@@ -26,9 +26,16 @@ impl WholeGroups {
     pub fn told(&mut self, family: FamilyId, epoch: Epoch, view: u64, groups: &[GroupId]) {
         for group in groups {
             if let Some(whole) = self.0.get_mut(group).filter(|whole| view >= whole.since) {
-                whole.told.insert(family, epoch);
+                // A word of a former owner may come late: it does not take back what the present one said.
+                let newest = whole.told.entry(family).or_insert(epoch);
+                *newest = epoch.max(*newest);
             }
         }
+    }
+
+    /// For people: what was said of a group since which view.
+    pub fn describe(&self, group: GroupId) -> String {
+        format!("{:?}", self.0.get(&group))
     }
 
     /// Takes out the groups of which every one of these owners has said so. `owners` are those of **all** families that
@@ -67,6 +74,7 @@ mod tests {
         assert!(whole.take_settled(&owners).is_empty(), "the group has changed once more");
         whole.told(one, Epoch(3), 12, &[group]);
         whole.told(two, Epoch(2), 13, &[group]);
+        whole.told(two, Epoch(1), 13, &[group]);
         assert_eq!(whole.take_settled(&owners), [group]);
         assert!(whole.take_settled(&owners).is_empty(), "told once");
     }

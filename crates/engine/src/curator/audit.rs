@@ -289,7 +289,8 @@ impl Volume {
                 // A name is given once, and goes from placing to a pending record to the map within one step
                 // each. One that is in none of them will never be named.
                 let coming = named.contains(&egroup) || self.placing.is_writing(egroup);
-                if egroup.epoch() <= self.epoch && !coming && !planted(Bug::SpaceLeak) {
+                let overlooked = planted(Bug::OldOrphansKept) && egroup.epoch() < self.epoch;
+                if egroup.epoch() <= self.epoch && !coming && !overlooked && !planted(Bug::SpaceLeak) {
                     ctx.counters.orphans_deleted += 1;
                     needless.push(egroup);
                 }

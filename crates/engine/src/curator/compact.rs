@@ -1,7 +1,7 @@
 //! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
 //! Promises: nothing is moved in families that waste little, or while clients ask and there is space enough; victims
-//! wait for the checkpoint that deletes them before many more are emptied; a full pool is worth more work than one
-//! with space.
+//! wait for the checkpoint that deletes them before many more are emptied; a full pool, or a drive without room for
+//! copies it is owed, is worth more work.
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
 use super::moves::Job;
@@ -25,6 +25,8 @@ const EMPTIED_MAX: usize = 32;
 const EMPTIED_MAX_WHEN_FULL: usize = 4;
 /// In a full pool even an egroup with few dead units is worth its while.
 const LIVE_PERCENT_WHEN_FULL: u32 = 95;
+/// A percentage that every egroup is below.
+const EVEN_FULL_ONES: u32 = 101;
 /// Egroups with no more live units than this are small: a slow trickle of writes makes many of them.
 const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
 /// So many more egroups than the data needs are nobody's concern.
@@ -84,16 +86,18 @@ impl Volume {
     /// Begins a job if space is wanted and it is time.
     pub(crate) fn start_compaction(&mut self, ctx: &mut Context) {
         let full = self.placing.is_full();
+        // A drive that has no room for the copies it is owed: what lies on it goes to groups that have some.
+        let cramped = !self.audit.copies.cramped().is_empty();
         self.compaction.more = false;
         let allowed = full || self.requests.waiting.is_empty() && !self.checkpointing.is_running();
         if self.compaction.jobs.len() >= ctx.limits.compact_egroups_max
             || !allowed
-            || !self.may_be_wasteful(full)
+            || !(cramped || self.may_be_wasteful(full))
         {
             return;
         }
         let idle_at = self.requests.last_asked.after(IDLE_US);
-        if ctx.now < idle_at && !self.is_space_wanted(full) {
+        if ctx.now < idle_at && !cramped && !self.is_space_wanted(full) {
             // The longer it waits, the emptier egroups become, and the less there is to move.
             self.compaction.not_before = self.compaction.not_before.max(idle_at);
         }
@@ -106,11 +110,11 @@ impl Volume {
         self.compaction.emptied.retain(|&egroup| directory.contains(egroup));
         self.compaction.avoid.retain(|_, until| *until > ctx.now);
         let emptied_max = if full { EMPTIED_MAX_WHEN_FULL } else { EMPTIED_MAX };
-        if self.compaction.emptied.len() >= emptied_max || !self.is_wasteful(full) {
+        if self.compaction.emptied.len() >= emptied_max || !(cramped || self.is_wasteful(full)) {
             return;
         }
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
-        let victims = self.choose_victims(percent);
+        let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
             return;
         }
@@ -151,13 +155,19 @@ impl Volume {
         self.is_scattered() || if full { units > live } else { units > live + live / 3 + SLACK_UNITS }
     }
 
-    /// The emptiest that fit into one egroup together.
-    fn choose_victims(&self, percent: u32) -> VecDeque<EgroupId> {
+    /// The emptiest that fit into one egroup together; first those on drives without room for what they are owed.
+    fn choose_victims(&self, percent: u32, ctx: &Context) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
         let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
         let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
-        for egroup in small.chain(self.map.directory.least_live(percent)) {
+        let cramped = self.audit.copies.cramped();
+        let is_cramped = |egroup: &EgroupId| {
+            let group = self.map.group_of(*egroup);
+            group.is_some_and(|group| ctx.members(group).iter().any(|drive| cramped.contains(drive)))
+        };
+        let all = self.map.directory.least_live(if cramped.is_empty() { 0 } else { EVEN_FULL_ONES });
+        for egroup in all.filter(is_cramped).chain(small).chain(self.map.directory.least_live(percent)) {
             let entry =
                 self.map.directory.get(egroup).expect("an egroup with a live share is in the directory");
             if victims.contains(&egroup) {

@@ -81,6 +81,8 @@ pub(super) struct Copies {
     running: BTreeMap<u64, Copy>,
     /// Given up until the next round of the audit.
     hopeless: BTreeSet<Key>,
+    /// Drives that had no room for a copy they are owed.
+    cramped: BTreeSet<DriveId>,
 }
 
 impl Copies {
@@ -108,6 +110,10 @@ impl Copies {
             || self.running.values().any(|copy| copy.drive == drive)
     }
 
+    pub fn cramped(&self) -> &BTreeSet<DriveId> {
+        &self.cramped
+    }
+
     pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
         if self.owed.len() < OWED_MAX && !self.knows(egroup, drive) {
             self.owed.insert((egroup, drive), 0);
@@ -117,6 +123,7 @@ impl Copies {
     /// Drives came or went: what waited for one may go on.
     pub fn on_view(&mut self) {
         self.hopeless.clear();
+        self.cramped.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
     }
@@ -260,7 +267,10 @@ impl Volume {
                 }
             }
             (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
-            (Step::Writing, Err(Refusal::NoSpace)) => return self.audit.copies.put_off(&copy, ctx.now),
+            (Step::Writing, Err(Refusal::NoSpace)) => {
+                self.audit.copies.cramped.insert(copy.drive);
+                return self.audit.copies.put_off(&copy, ctx.now);
+            }
             // The member went away; it is audited when it is back.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
             (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, ctx),
@@ -310,6 +320,7 @@ impl Volume {
     /// With the last copy that a drive was owed, its list is looked at again: then it counts as whole.
     fn end_copy(&mut self, drive: DriveId) {
         if !self.audit.copies.owes(drive) {
+            self.audit.copies.cramped.remove(&drive);
             self.audit.want(drive);
         }
     }

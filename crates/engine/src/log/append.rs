@@ -393,7 +393,9 @@ impl Appender {
     pub fn names_leaving_drives(&self, view: &View) -> bool {
         let stays = |drive: &DriveId| view.drives.get(drive).is_some_and(|view| view.state.stays());
         let unneeded = &self.segments[..trimmed(&self.segments, self.trim)];
-        self.changing.is_none() && unneeded.iter().any(|segment| !segment.members.iter().all(stays))
+        !planted(Bug::OldSegmentsKept)
+            && self.changing.is_none()
+            && unneeded.iter().any(|segment| !segment.members.iter().all(stays))
     }
 
     /// Leaves segments out whose records are all trimmed.

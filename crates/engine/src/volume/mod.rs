@@ -25,6 +25,7 @@ use crate::map::Map;
 use crate::map::checkpoint::Checkpointing;
 use crate::map::edits::Place;
 use crate::message::{Answer, Refusal};
+use crate::sabotage::{Bug, planted};
 use read::Reads;
 use request::Requests;
 use std::collections::BTreeMap;
@@ -84,7 +85,10 @@ pub struct Volume {
 impl Volume {
     /// Begins to open the family in `record.epoch`.
     pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
-        let FamilyRecord { family, epoch, size, factor, segments, version } = record;
+        let FamilyRecord { family, epoch, size, factor, mut segments, version } = record;
+        if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
+            segments.pop();
+        }
         let mut volume = Self {
             family,
             epoch,

@@ -73,6 +73,13 @@ impl World {
         entry.replaces = Some(DriveId(drive as u32));
     }
 
+    /// A drive is to be emptied, or is not any more.
+    pub fn drain_drive(&mut self, drive: usize, draining: bool) {
+        self.control.drives[drive].draining = draining;
+        self.control.changed = true;
+        self.coverage.count(if draining { "drains of drives begun" } else { "drains of drives undone" });
+    }
+
     /// A drive's process stops using it, though it may come back.
     pub fn close_drive(&mut self, drive: usize) {
         let entry = &mut self.control.drives[drive];

@@ -33,10 +33,15 @@ impl World {
             },
             owner: None,
             phase: FamilyPhase::Closed,
+            lease: None,
             serving: BTreeMap::new(),
             retry_at: 0,
             next: None,
             stale: false,
+            stale_before: 0,
+            since: 0,
+            moving_to: None,
+            clients_on: None,
             settled: false,
         });
         self.families.push(Family::new(family, layout, plan.factor));
@@ -78,23 +83,31 @@ impl World {
         self.order(shard, Order::SegmentsChanged { family, epoch, version, taken });
     }
 
-    /// Families whose owner is not there any more need another.
-    pub(super) fn families_leave(&mut self, node: usize) {
-        for family in 0..self.control.families.len() {
-            let pause = self.rng.random_range(0..100_000);
-            let entry = &mut self.control.families[family];
-            let Some(owner) = entry.owner else { continue };
-            if self.nodes[node].shards.contains(&owner) && !entry.serving.contains_key(&owner) {
-                entry.owner = None;
-                entry.retry_at = self.now + pause;
-                if matches!(entry.phase, FamilyPhase::Opening | FamilyPhase::Ready) {
-                    entry.phase = FamilyPhase::Closed;
-                }
-            }
+    /// A family whose owner's lease is over needs another.
+    fn leave_lost_owner(&mut self, family: usize) {
+        let Some(owner) = self.control.families[family].owner else { return };
+        if self.lease_of(owner) == self.control.families[family].lease {
+            return;
+        }
+        let pause = self.rng.random_range(0..100_000);
+        let entry = &mut self.control.families[family];
+        entry.owner = None;
+        entry.lease = None;
+        entry.retry_at = self.now + pause;
+        if matches!(entry.phase, FamilyPhase::Opening | FamilyPhase::Ready) {
+            entry.phase = FamilyPhase::Closed;
         }
     }
 
+    /// Shards that may be serving it, as far as leases tell.
+    fn may_serve(&self, family: usize) -> Vec<usize> {
+        let serving = self.control.families[family].serving.iter();
+        let live = serving.filter(|&(&shard, serving)| serving.lease == self.lease_of(shard));
+        live.map(|(&shard, _)| shard).collect()
+    }
+
     pub(super) fn reconcile_family(&mut self, family: usize) {
+        self.leave_lost_owner(family);
         let entry = &self.control.families[family];
         if entry.retry_at > self.now || entry.owner.is_some() || entry.phase == FamilyPhase::Dropped {
             return;
@@ -104,9 +117,10 @@ impl World {
             return;
         }
         let dropping = entry.phase == FamilyPhase::Dropping;
-        if !entry.serving.is_empty() && (dropping || !entry.stale) {
+        let serving = self.may_serve(family);
+        if !serving.is_empty() && (dropping || !entry.stale) {
             // Whoever still serves is asked to stop, and waited for.
-            for shard in entry.serving.keys().copied().collect::<Vec<_>>() {
+            for shard in serving {
                 self.order(shard, Order::CloseFamily { family: FamilyId(family as u32) });
             }
             self.control.families[family].retry_at = self.now + 50_000;
@@ -114,12 +128,20 @@ impl World {
         }
         let live = self.live_shards();
         let wanted = entry.next.filter(|shard| live.contains(shard));
-        let Some(shard) = wanted.or_else(|| live.choose(&mut self.rng).copied()) else { return };
+        let by_rule = self.is_cluster() && !dropping;
+        let any = || (!by_rule).then(|| live.choose(&mut self.rng).copied()).flatten();
+        let Some(shard) = wanted.or_else(any) else { return };
+        self.arrived(FamilyId(family as u32));
+        let lease = self.lease_of(shard);
         let entry = &mut self.control.families[family];
         entry.next = None;
         entry.stale = false;
         entry.record.epoch = Epoch(entry.record.epoch.0 + 1);
+        if !serving.is_empty() {
+            entry.stale_before = entry.record.epoch.0;
+        }
         entry.owner = Some(shard);
+        entry.lease = lease;
         entry.settled = false;
         let serves_already = entry.serving.contains_key(&shard);
         let record = entry.record.clone();
@@ -143,6 +165,7 @@ impl World {
             return;
         }
         entry.owner = None;
+        entry.lease = None;
         entry.phase = FamilyPhase::Closed;
         entry.next = to;
         entry.stale = stale;

@@ -19,19 +19,37 @@ impl Control {
         self.whole.changed(group, self.version + 1);
     }
 
-    /// Former members of groups that the present owner of every family has called whole are forgotten. Returns how many
-    /// groups it were.
-    pub(super) fn forget_former(&mut self) -> usize {
+    /// Groups that the present owner of every family has called whole; told once.
+    pub(super) fn take_settled(&mut self) -> Vec<GroupId> {
         let living =
             |entry: &&FamilyEntry| !matches!(entry.phase, FamilyPhase::Dropping | FamilyPhase::Dropped);
         let owners = self.families.iter().filter(living);
         let owners = owners.map(|entry| (entry.record.family, entry.record.epoch)).collect();
-        let settled = self.whole.take_settled(&owners);
+        self.whole.take_settled(&owners)
+    }
+
+    /// Former members of such groups are forgotten. Returns how many groups it were.
+    pub(super) fn forget_former(&mut self) -> usize {
+        let settled = self.take_settled();
         for group in &settled {
             self.groups.get_mut(group).expect("groups stay").former.clear();
             self.changed = true;
         }
         settled.len()
+    }
+
+    /// What is known of a group with former members.
+    pub fn describe_whole(&self, group: GroupId) -> String {
+        let epochs: Vec<_> = self
+            .families
+            .iter()
+            .map(|entry| (entry.record.family, entry.phase, entry.record.epoch))
+            .collect();
+        format!(
+            "{:?}, owners said {}, families are {epochs:?}",
+            self.groups[&group],
+            self.whole.describe(group)
+        )
     }
 
     /// Groups that remember former members.

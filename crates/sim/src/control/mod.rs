@@ -3,11 +3,17 @@
 //! wanted; every opening has a higher epoch.
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
+mod cluster;
 mod drives;
 mod families;
 mod groups;
 mod leases;
 mod post;
+mod sight;
+
+use cluster::Table;
+pub use leases::Lease;
+pub use sight::{Sight, common_of};
 
 use crate::event::Event;
 use crate::world::World;
@@ -18,13 +24,14 @@ use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
 use weft_engine::{DriveId, GroupId, Order, ShardId};
 
-const TICK_US: u64 = 20_000;
-
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
     pub shard: usize,
     pub domain: u32,
+    /// Up, down or lost.
     pub state: DriveState,
+    /// It is to be emptied.
+    pub draining: bool,
     /// Whether it was ever ready: until then it may be formatted (again).
     formatted: bool,
     /// The engine of this process uses it.
@@ -32,6 +39,7 @@ pub struct DriveEntry {
     opening: bool,
     pub retired: bool,
     retry_at: u64,
+    down_since: u64,
     /// The drive whose places in groups it takes.
     replaces: Option<DriveId>,
 }
@@ -51,15 +59,33 @@ pub struct FamilyEntry {
     pub record: FamilyRecord,
     pub owner: Option<usize>,
     pub phase: FamilyPhase,
-    /// Shards that have been told to serve it and not to stop, with the epoch: the truth, which the
-    /// control plane knows only as far as leases tell it.
-    pub serving: BTreeMap<usize, u32>,
+    /// The lease of the owner's node when the family was given to it.
+    pub lease: Option<u64>,
+    /// Shards that have been told to serve it and not to stop: the truth, which the control plane knows only as far as
+    /// leases tell it.
+    pub serving: BTreeMap<usize, Serving>,
     pub retry_at: u64,
     /// Where it should go next; any shard if None.
     pub next: Option<usize>,
     /// The next opening does not wait for the old owner to stop.
     pub stale: bool,
+    /// Owners of older epochs may be answering although they were replaced.
+    pub stale_before: u32,
+    /// When the owner was chosen.
+    since: u64,
+    /// The shard it is being handed over to, and since when.
+    moving_to: Option<(usize, u64)>,
+    /// The only node where its clients are, and since when.
+    clients_on: Option<(u32, u64)>,
     pub settled: bool,
+}
+
+/// How a shard was told to serve a family.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    pub epoch: u32,
+    /// Its node's lease at that time.
+    lease: Option<u64>,
 }
 
 #[derive(Default)]
@@ -67,6 +93,8 @@ pub struct Control {
     pub drives: Vec<DriveEntry>,
     pub families: Vec<FamilyEntry>,
     pub groups: BTreeMap<GroupId, GroupView>,
+    /// The same with versions, in a cluster.
+    table: Table,
     /// Of groups with former members.
     whole: WholeGroups,
     version: u64,
@@ -83,11 +111,13 @@ impl Control {
             shard,
             domain,
             state: DriveState::Down,
+            draining: false,
             formatted: false,
             ready: false,
             opening: false,
             retired: false,
             retry_at: 0,
+            down_since: 0,
             replaces: None,
         });
     }
@@ -101,7 +131,9 @@ impl Control {
                 .enumerate()
                 .map(|(drive, entry)| {
                     let shard = ShardId(entry.shard as u32);
-                    (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state: entry.state })
+                    let leaves = entry.draining && entry.state == DriveState::Up;
+                    let state = if leaves { DriveState::Draining } else { entry.state };
+                    (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state })
                 })
                 .collect(),
             groups: self.groups.clone(),
@@ -123,7 +155,7 @@ impl Control {
 
     /// The epoch in which a shard was told to serve a family, 0 if it was not.
     pub fn serving_epoch(&self, shard: usize, family: usize) -> u32 {
-        self.families[family].serving.get(&shard).copied().unwrap_or(0)
+        self.families[family].serving.get(&shard).map_or(0, |serving| serving.epoch)
     }
 
     pub fn shard_died(&mut self, shard: usize) {
@@ -145,6 +177,12 @@ impl Control {
         self.drives.iter().all(|drive| drive.retired || (drive.ready && drive.state == DriveState::Up))
     }
 
+    /// Drives in the pool that are to be emptied, or that stay.
+    pub fn drives_draining(&self, draining: bool) -> Vec<usize> {
+        let there = |entry: &DriveEntry| !entry.retired && entry.draining == draining;
+        (0..self.drives.len()).filter(|&drive| there(&self.drives[drive])).collect()
+    }
+
     pub fn domains_up(&self) -> BTreeSet<u32> {
         self.drives.iter().filter(|drive| drive.state == DriveState::Up).map(|drive| drive.domain).collect()
     }
@@ -161,14 +199,23 @@ impl Control {
 impl World {
     /// Compares what is with what should be, and gives orders.
     pub fn control_tick(&mut self) {
-        self.queue.push(self.now + TICK_US, Event::ControlTick);
+        self.queue.push(self.now + self.parameters.tick_us, Event::ControlTick);
+        self.renew_leases();
+        self.look_around();
         self.detect();
+        for entry in self.control.drives.iter_mut().filter(|entry| entry.state != DriveState::Down) {
+            entry.down_since = self.now;
+        }
         self.reconcile_drives();
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
         }
-        let settled = self.control.forget_former() as u64;
-        self.coverage.add("groups without former members again", settled);
+        if self.is_cluster() {
+            self.cluster_tick();
+        } else {
+            let settled = self.control.forget_former() as u64;
+            self.coverage.add("groups without former members again", settled);
+        }
         if self.control.changed {
             self.tell_view();
         }
@@ -178,13 +225,9 @@ impl World {
     fn detect(&mut self) {
         for node in 0..self.nodes.len() {
             let state = &self.nodes[node];
-            let patience = if state.up {
-                // It lives, perhaps: wait until its lease is surely over.
-                2 * self.parameters.lease_us
-            } else {
-                self.parameters.detection_us
-            };
-            if state.away_since.is_none_or(|since| self.now < since + patience) {
+            // One that is dead closes its connections; one that is silent is believed to be away with its lease.
+            let dead = state.away_since.is_some_and(|since| self.now >= since + self.parameters.detection_us);
+            if !dead && state.lease.held(self.now).is_some() {
                 continue;
             }
             for drive in 0..self.control.drives.len() {
@@ -195,7 +238,6 @@ impl World {
                     self.control.unrest = self.now;
                 }
             }
-            self.families_leave(node);
         }
     }
 
@@ -213,7 +255,9 @@ impl World {
                 }
             }
         }
-        self.families_leave(node);
+        if self.nodes[node].store_cut.is_none() {
+            self.get_lease(node);
+        }
         self.tell_view();
         self.reconcile_drives();
     }
@@ -232,10 +276,7 @@ impl World {
     /// Shards that could serve: alive, and in touch with the store.
     pub fn live_shards(&self) -> Vec<usize> {
         (0..self.shards.len())
-            .filter(|&shard| {
-                let node = &self.nodes[self.shards[shard].node];
-                node.up && node.store_cut.is_none() && self.shards[shard].engine.is_some()
-            })
+            .filter(|&shard| self.shards[shard].engine.is_some() && self.lease_of(shard).is_some())
             .collect()
     }
 }

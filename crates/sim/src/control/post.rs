@@ -3,7 +3,7 @@
 //! from the store gets its orders later.
 //! Leaves to others: what follows from them.
 
-use super::FamilyPhase;
+use super::{FamilyPhase, Serving, common_of};
 use crate::event::Event;
 use crate::world::World;
 use rand::Rng;
@@ -46,17 +46,23 @@ impl World {
         }
         match &order {
             Order::OpenFamily(record) => {
+                let lease = self.lease_of(shard);
                 let entry = &mut self.control.families[record.family.0 as usize];
-                if record.epoch < entry.record.epoch {
-                    // It waited while somebody else was chosen: the store would tell the node so.
+                if record.epoch < entry.record.epoch || lease != entry.lease {
+                    // It waited while somebody else was chosen, or for longer than the lease it was chosen under:
+                    // the store would tell the node so.
                     return;
                 }
-                entry.serving.insert(shard, record.epoch.0);
+                let serving = Serving { epoch: record.epoch.0, lease };
+                entry.serving.insert(shard, serving);
             }
             Order::CloseFamily { family } => {
                 self.control.families[family.0 as usize].serving.remove(&shard);
             }
-            Order::View(view) => self.shards[shard].view = view.version,
+            Order::View(_) => {
+                let Order::View(view) = order else { unreachable!("it was a view a moment ago") };
+                return self.view_received(shard, view);
+            }
             _ => {}
         }
         self.deliver(shard, incarnation, Input::Order(order));
@@ -82,7 +88,7 @@ impl World {
                     FamilyTrouble::Fenced => "owners fenced",
                 });
                 let serving = &mut self.control.families[family.0 as usize].serving;
-                if serving.get(&shard) == Some(&epoch.0) {
+                if serving.get(&shard).is_some_and(|serving| serving.epoch == epoch.0) {
                     serving.remove(&shard);
                 }
             }
@@ -140,7 +146,7 @@ impl World {
                 }
             }
             Notice::GroupsWhole { family, epoch, view, groups } if alive => {
-                self.control.whole.told(family, epoch, view, &groups);
+                self.control.whole.told(family, epoch, common_of(view), &groups);
             }
             Notice::FamilySettled { family } if alive => {
                 self.coverage.count("families settled");
