@@ -1,14 +1,17 @@
-//! Directories of nodes that do not run: what the offline tools need to read drives.
-//! Promises: nothing on a drive is changed; the directories are locked as long as the result lives.
+//! The directories of nodes that do not run: what the offline tools need to read drives.
+//! Promises: nothing on a drive and nothing in etcd is changed; the directories are locked as long as the result lives.
 //! Leaves to others: understanding what is read (`weft check`, `weft inspect`).
 
-use crate::config::cluster::{ClusterConfig, ClusterError, ClusterStore};
-use crate::config::etcd::Etcd;
+mod member;
+
+use crate::config::cluster::ClusterError;
+use crate::config::etcd::EtcdError;
 use crate::config::{
     ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, Membership,
-    MembershipError, MembershipStage, RedbStore,
+    MembershipError, RedbStore,
 };
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -17,12 +20,14 @@ use std::sync::Arc;
 use weft_engine::DriveId;
 use weft_engine::interface::{Area, Geometry};
 
-pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord};
+pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE};
+pub use member::OfflineNode;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error(
-        "{dir} holds no node: there is no {CONFIG_FILE} in it; give the directory that `weft up --dir` was given"
+        "{dir} holds no node: there is no {CONFIG_FILE} or {MEMBERSHIP_FILE} in it; give the directory that `weft up \
+         --dir` was given"
     )]
     NoNode { dir: PathBuf },
     #[error(transparent)]
@@ -32,30 +37,53 @@ pub enum OfflineError {
     #[error(transparent)]
     Membership(#[from] MembershipError),
     #[error(
-        "{dir} is being moved into the cluster {cluster}; finish that with `weft cluster init --name {cluster}`"
+        "the records of the cluster {cluster} are in etcd, and it does not answer: {source}; start etcd, or say where \
+         it is (--etcd)"
+    )]
+    NoEtcd { cluster: String, source: EtcdError },
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("{dir} is a node that is alone, in no cluster with the others; look at it alone")]
+    Alone { dir: PathBuf },
+    #[error(
+        "{dir} is a node of the cluster {cluster} (id {id}), and others here are not; give nodes of one cluster"
+    )]
+    OtherCluster { dir: PathBuf, cluster: String, id: u64 },
+    #[error("{first} and {second} are both node {node}: one of them is a copy; give the one that is in use")]
+    Twice { first: PathBuf, second: PathBuf, node: u32 },
+    #[error(
+        "{dir} is being moved into the cluster {cluster}; finish that first with `weft cluster init --name {cluster} \
+         --dir {dir}`"
     )]
     Importing { dir: PathBuf, cluster: String },
-    #[error("the records of the cluster {cluster} are in its etcd, which is needed here: {source}")]
-    Etcd { cluster: String, source: ClusterError },
-    #[error("{dir} and {other} are not of one cluster; give directories of one, or one directory")]
-    NotTogether { dir: PathBuf, other: PathBuf },
 }
 
-/// Everything of nodes at rest.
+/// Everything of some nodes at rest: of one that is alone, or of one or more of a cluster.
 pub struct Offline {
     pub dirs: Vec<PathBuf>,
-    /// Formatted drives, also those that cannot be read.
+    /// Formatted drives in these directories, also those that cannot be read.
     pub drives: Vec<OfflineDrive>,
-    /// Drives that the groups and vDisks may need as well and that other nodes of the cluster have.
-    pub drives_elsewhere: usize,
+    /// The other drives that are in use in the cluster, and the nodes they are in.
+    pub elsewhere: BTreeMap<DriveId, u32>,
+    /// The nodes of the cluster; none if the node is alone.
+    pub nodes: BTreeMap<u32, OfflineNode>,
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
     _locks: Vec<DirectoryLock>,
 }
 
+impl Offline {
+    /// The node of a drive that is here, if that is one of a cluster.
+    pub fn node_of(&self, drive: DriveId) -> Option<u32> {
+        self.drives.iter().find(|known| known.drive == drive)?.node
+    }
+}
+
 /// A drive at rest.
 pub struct OfflineDrive {
     pub drive: DriveId,
+    /// The node it is in, if that is one of a cluster.
+    pub node: Option<u32>,
     pub geometry: Geometry,
     /// The device, or the files without their ending.
     pub place: String,
@@ -114,105 +142,66 @@ impl DriveReader {
     }
 }
 
-/// Opens the directory of a node that does not run.
-pub fn open(dir: &Path) -> Result<Offline, OfflineError> {
-    open_all(&[dir.to_path_buf()])
-}
-
-/// Opens directories together: of several nodes of one cluster, or one.
-pub fn open_all(dirs: &[PathBuf]) -> Result<Offline, OfflineError> {
-    assert!(!dirs.is_empty(), "there is something to open");
-    let mut found = Vec::new();
-    for dir in dirs {
-        let no_node = || OfflineError::NoNode { dir: dir.clone() };
-        let dir = dir.canonicalize().map_err(|_| no_node())?;
-        let membership = Membership::read(&dir)?;
-        if membership.is_none() && !dir.join(CONFIG_FILE).is_file() {
-            return Err(no_node());
+/// Opens the directories of nodes that do not run. `etcd` are the addresses of the cluster's etcd; none: those that the
+/// directories know.
+pub fn open(dirs: &[PathBuf], etcd: &[String]) -> Result<Offline, OfflineError> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut members = Vec::new();
+    for given in dirs {
+        let no_node = || OfflineError::NoNode { dir: given.clone() };
+        let dir = given.canonicalize().map_err(|_| no_node())?;
+        if found.contains(&dir) {
+            continue;
         }
-        let lock = DirectoryLock::take(&dir)?;
-        found.push((dir, membership, lock));
+        // A directory that was moved into a cluster still has the records that it had before.
+        match Membership::read(&dir)? {
+            Some(membership) => members.push((dir.clone(), membership)),
+            None if dir.join(CONFIG_FILE).is_file() => {}
+            None => return Err(no_node()),
+        }
+        found.push(dir);
     }
-    let (first_dir, first, _) = &found[0];
-    for (dir, membership, _) in &found[1..] {
-        let id = |membership: &Option<Membership>| membership.as_ref().map(|membership| membership.id);
-        if id(membership).is_none() || id(membership) != id(first) {
-            return Err(OfflineError::NotTogether { dir: dir.clone(), other: first_dir.clone() });
+    if !members.is_empty() {
+        if let Some(dir) = found.into_iter().find(|dir| members.iter().all(|(member, _)| member != dir)) {
+            return Err(OfflineError::Alone { dir });
         }
+        return member::open(members, etcd);
     }
-    match first {
-        Some(membership) => {
-            let config = load_cluster(first_dir, membership)?;
-            Ok(of_cluster(config, found))
-        }
-        None => of_single(found),
+    let mut found = found.into_iter();
+    let dir = found.next().ok_or_else(|| OfflineError::NoNode { dir: PathBuf::new() })?;
+    match found.next() {
+        Some(dir) => Err(OfflineError::Alone { dir }),
+        None => open_alone(dir),
     }
 }
 
-type Found = (PathBuf, Option<Membership>, DirectoryLock);
-
-fn of_single(found: Vec<Found>) -> Result<Offline, OfflineError> {
-    let dir = &found[0].0;
-    let config = RedbStore::open(dir, false)?.load()?;
-    let kept = config.drives.iter().filter(|record| is_kept(record));
-    let drives = kept.map(|record| offline_drive(dir, record)).collect();
+fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
+    let lock = DirectoryLock::take(&dir)?;
+    let config = RedbStore::open(&dir, false)?.load()?;
+    let in_use = config.drives.iter().filter(|record| is_in_use(record));
+    let drives = in_use.map(|record| offline_drive(&dir, record, None)).collect();
     Ok(Offline {
         drives,
-        drives_elsewhere: 0,
+        dirs: vec![dir],
+        elsewhere: BTreeMap::new(),
+        nodes: BTreeMap::new(),
         groups: config.groups,
         families: config.families,
-        dirs: found.iter().map(|(dir, ..)| dir.clone()).collect(),
-        _locks: found.into_iter().map(|(.., lock)| lock).collect(),
+        _locks: vec![lock],
     })
 }
 
-fn load_cluster(dir: &Path, membership: &Membership) -> Result<ClusterConfig, OfflineError> {
-    let cluster = membership.cluster.clone();
-    if membership.stage != MembershipStage::Member {
-        return Err(OfflineError::Importing { dir: dir.to_path_buf(), cluster });
-    }
-    let load = || -> Result<ClusterConfig, ClusterError> {
-        let etcd = Etcd::new(&membership.endpoints)?;
-        let store = ClusterStore::new(etcd, &membership.cluster)?;
-        store.check(membership.id)?;
-        store.load()
-    };
-    load().map_err(|source| OfflineError::Etcd { cluster, source })
-}
-
-fn of_cluster(config: ClusterConfig, found: Vec<Found>) -> Offline {
-    let mut drives = Vec::new();
-    let mut drives_elsewhere = 0;
-    for record in config.drives.values().map(|drive| &drive.record).filter(|record| is_kept(record)) {
-        let is_here = |(_, membership, _): &&Found| {
-            membership.as_ref().is_some_and(|membership| membership.node == record.node)
-        };
-        match found.iter().find(is_here) {
-            Some((dir, ..)) => drives.push(offline_drive(dir, record)),
-            None => drives_elsewhere += 1,
-        }
-    }
-    Offline {
-        drives,
-        drives_elsewhere,
-        groups: config.groups.into_values().map(|group| group.record).collect(),
-        families: config.families.into_values().map(|family| family.record).collect(),
-        dirs: found.iter().map(|(dir, ..)| dir.clone()).collect(),
-        _locks: found.into_iter().map(|(.., lock)| lock).collect(),
-    }
-}
-
-/// It may hold something of value.
-fn is_kept(record: &DriveRecord) -> bool {
+fn is_in_use(record: &DriveRecord) -> bool {
     match record.state {
         DriveRecordState::Formatted | DriveRecordState::Draining => true,
         DriveRecordState::Making | DriveRecordState::Lost => false,
     }
 }
 
-fn offline_drive(dir: &Path, record: &DriveRecord) -> OfflineDrive {
+fn offline_drive(dir: &Path, record: &DriveRecord, node: Option<u32>) -> OfflineDrive {
     OfflineDrive {
         drive: record.id(),
+        node,
         geometry: Geometry { log: record.log, data: record.data },
         place: drives::describe(dir, record),
         present: drives::open(dir, record, Access::ReadOnly).map(|open| DriveReader::new(&open)),

@@ -517,7 +517,7 @@ impl Worker {
 
     /// What has become due.
     fn on_time(&mut self, now: Time) {
-        if self.shard.wake_at().is_some_and(|at| at <= now) {
+        if !self.stopping && self.shard.wake_at().is_some_and(|at| at <= now) {
             self.inputs.push_back(Input::Wake);
         }
         if self.retry_at.is_some_and(|at| at <= now) {

@@ -15,7 +15,7 @@ use weft_engine::interface::Area;
 use weft_engine::keeper::ring_replay::{Chain, chain};
 use weft_engine::keeper::ring_scan::{FoundFrame, RingScan};
 use weft_engine::{DriveId, EgroupId, FamilyId};
-use weft_node::offline::{AreaReader, DriveReader, OfflineDrive};
+use weft_node::offline::{AreaReader, DriveReader, Offline, OfflineDrive};
 
 /// Bytes read at once.
 const CHUNK: u64 = 1 << 20;
@@ -204,9 +204,15 @@ fn sweep(
 }
 
 /// The drive of this number, or what to give instead.
-pub fn find(drives: &[OfflineDrive], number: u32) -> anyhow::Result<&OfflineDrive> {
-    drives.iter().find(|drive| drive.drive.0 == number).with_context(|| {
-        let known: Vec<String> = drives.iter().map(|drive| drive.drive.to_string()).collect();
-        format!("there is no drive {number}; this node has {}", known.join(", "))
+pub fn find(offline: &Offline, number: u32) -> anyhow::Result<&OfflineDrive> {
+    offline.drives.iter().find(|drive| drive.drive.0 == number).with_context(|| {
+        if let Some(node) = offline.elsewhere.get(&DriveId(number)) {
+            return format!("drive {number} is in node {node} of the cluster; give its directory");
+        }
+        let known: Vec<String> = offline.drives.iter().map(|drive| drive.drive.to_string()).collect();
+        match known.is_empty() {
+            true => format!("there is no drive {number}; there is none here"),
+            false => format!("there is no drive {number}; there is {} here", known.join(", ")),
+        }
     })
 }

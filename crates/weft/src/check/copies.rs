@@ -1,12 +1,14 @@
-//! Whether everything that the map of a vDisk names is there, in as many copies as it should be, and only once.
+//! Whether everything that the map of a vDisk names is there, in as many copies as it should be, all the same, and only
+//! once. What drives elsewhere may have is counted, not missed.
 //! Leaves to others: finding the map (`family`), verifying units (`units`).
 
 use super::contents::Contents;
-use super::family::{Family, Group};
+use super::family::{Family, Group, Missing};
 use super::findings::Findings;
 use super::units::{self, Damaged};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::record::PageKind;
+use weft_engine::formats::table::TablePage;
 use weft_engine::{Block, DriveId, EgroupId, GroupId};
 
 /// A run of mapped blocks in an egroup.
@@ -27,23 +29,47 @@ pub struct Counted {
     pub copies: u64,
     pub orphans: u64,
     pub orphan_bytes: u64,
+    pub unseen: UnseenCopies,
+}
+
+/// What drives elsewhere may have.
+#[derive(Debug, Default)]
+pub struct UnseenCopies {
+    pub leaf_pages: u64,
+    pub copies: u64,
+    /// Blocks and pages of which no sound copy is here.
+    pub units: u64,
 }
 
 struct Check<'a> {
     family: &'a Family<'a>,
     damaged: &'a BTreeMap<DriveId, Damaged>,
     counted: Counted,
+    /// Copies that present members of groups lack, and former ones have.
+    owed: u64,
 }
 
 /// Walks the whole map.
 pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &mut Findings) -> Counted {
-    let mut check = Check { family, damaged, counted: Counted::default() };
+    let mut check = Check { family, damaged, counted: Counted::default(), owed: 0 };
+    if family.unseen.log {
+        return check.counted;
+    }
     let by_egroup = check.walk(findings);
     for (egroup, runs) in &by_egroup {
         check.data_egroup(*egroup, runs, findings);
     }
+    // Of these it is only known that they are in use: the leaf pages that name them are elsewhere.
+    for (egroup, entry) in family.directory.iter() {
+        if entry.live > 0 && check.counted.unseen.leaf_pages > 0 && !by_egroup.contains_key(&egroup) {
+            check.copies(egroup, entry.group, entry.units, &[], findings);
+        }
+    }
     check.map_egroups(findings);
-    check.orphans(findings);
+    if family.unseen.knows_egroups() {
+        check.orphans(findings);
+    }
+    check.tell_owed(findings);
     check.counted
 }
 
@@ -57,7 +83,7 @@ impl Check<'_> {
         let family = self.family;
         let mut by_egroup: BTreeMap<EgroupId, Vec<Mapped>> = BTreeMap::new();
         let mut live: BTreeMap<EgroupId, u32> = BTreeMap::new();
-        let mut all_leaves = true;
+        let mut all_leaves = family.unseen.knows_egroups();
         let mut put = |block, count, egroup, unit| {
             by_egroup.entry(egroup).or_default().push(Mapped { unit, count, block });
         };
@@ -67,7 +93,12 @@ impl Check<'_> {
             }
             let leaf = match family.leaf(number, place) {
                 Ok(leaf) => leaf,
-                Err(reason) => {
+                Err(Missing::Unseen) => {
+                    all_leaves = false;
+                    self.counted.unseen.leaf_pages += 1;
+                    continue;
+                }
+                Err(Missing::Lost(reason)) => {
                     all_leaves = false;
                     let first = number * weft_engine::limits::LEAF_BLOCKS;
                     let text = format!("leaf page {number} (blocks from {first} on) is lost: {reason}");
@@ -113,6 +144,9 @@ impl Check<'_> {
 
     fn data_egroup(&mut self, egroup: EgroupId, runs: &[Mapped], findings: &mut Findings) {
         let Some(entry) = self.family.directory.get(egroup) else {
+            if !self.family.unseen.knows_egroups() {
+                return self.counted.unseen.units += runs.iter().map(|run| u64::from(run.count)).sum::<u64>();
+            }
             let block = runs[0].block;
             let text =
                 format!("block {block} is mapped to egroup {egroup}, which the directory does not know");
@@ -149,7 +183,8 @@ impl Check<'_> {
     fn map_egroups(&mut self, findings: &mut Findings) {
         let family = self.family;
         let pages = family.index.iter().map(|(_, _, place)| place);
-        let chunks = family.index.chunks();
+        let chunks =
+            family.checkpoint.as_ref().map(|(_, checkpoint)| checkpoint.index.clone()).unwrap_or_default();
         let mut used: BTreeMap<EgroupId, BTreeSet<u32>> = BTreeMap::new();
         for place in pages.chain(chunks.iter().map(|named| named.place)) {
             for unit in place.unit..place.unit + place.units {
@@ -185,11 +220,29 @@ impl Check<'_> {
             return self.problem(findings, "group_unknown", None, text);
         };
         let name = (self.family.id(), egroup);
+        // While a group changes, copies on former members count for those that present ones do not have yet.
+        let has = |drive: &&DriveId| {
+            let contents = self.family.drives.get(drive);
+            contents.map_or_else(
+                || self.family.may_be_elsewhere(&[**drive]),
+                |contents| contents.egroups.contains_key(&name),
+            )
+        };
+        let mut spare = view.former.iter().filter(has).count();
+        let mut first: Option<&TablePage> = None;
         for drive in &view.members {
             // What a drive that cannot be read lacks is told once, for the drive.
-            let Some(contents) = self.family.drives.get(drive) else { continue };
+            let Some(contents) = self.family.drives.get(drive) else {
+                self.counted.unseen.copies += u64::from(self.family.may_be_elsewhere(&[*drive]));
+                continue;
+            };
             self.counted.copies += 1;
             let Some(page) = contents.egroups.get(&name) else {
+                if spare > 0 {
+                    spare -= 1;
+                    self.owed += 1;
+                    continue;
+                }
                 let text = format!("the copy of egroup {egroup} is missing here");
                 self.problem(findings, "copy_missing", Some(*drive), text);
                 continue;
@@ -198,6 +251,14 @@ impl Check<'_> {
                 let text = format!("egroup {egroup} has {} units here and should have {units}", page.units());
                 self.problem(findings, "copy_wrong", Some(*drive), text);
                 continue;
+            }
+            let other = *first.get_or_insert(page);
+            let differ = |(unit, _): &&(u32, Option<Block>)| {
+                page.checksums[*unit as usize] != other.checksums[*unit as usize]
+            };
+            if let Some((unit, _)) = used.iter().find(differ) {
+                let text = format!("unit {unit} of egroup {egroup} is not what another copy of it has");
+                self.problem(findings, "copies_differ", Some(*drive), text);
             }
             let blocks = units::trailer(contents, page).unwrap_or_default();
             for (unit, block) in used {
@@ -214,7 +275,7 @@ impl Check<'_> {
     }
 
     fn lost_units(
-        &self,
+        &mut self,
         egroup: EgroupId,
         group: &Group,
         used: &[(u32, Option<Block>)],
@@ -227,6 +288,7 @@ impl Check<'_> {
             .filter_map(|drive| self.family.drives.get(drive))
             .filter(|contents| contents.egroups.contains_key(&name))
             .collect();
+        let is_elsewhere = self.family.may_be_elsewhere(&group.holders());
         for (unit, block) in used {
             let sound = |contents: &&Contents| {
                 contents.egroups[&name].units() > *unit
@@ -235,9 +297,23 @@ impl Check<'_> {
             if holders.iter().any(sound) {
                 continue;
             }
+            if is_elsewhere {
+                self.counted.unseen.units += 1;
+                continue;
+            }
             let what = block.map_or("a page of the map".to_string(), |block| format!("block {block}"));
             let text = format!("{what} (egroup {egroup}, unit {unit}) is sound on no drive that can be read");
             self.problem(findings, "block_lost", None, text);
+        }
+    }
+
+    fn tell_owed(&self, findings: &mut Findings) {
+        if self.owed > 0 {
+            let text = format!(
+                "{} copies are on former members of their groups, and not on the new ones yet; the nodes go on with that",
+                self.owed
+            );
+            findings.note("copies_owed", None, Some(self.family.name), text);
         }
     }
 

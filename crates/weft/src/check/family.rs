@@ -1,5 +1,6 @@
 //! One vDisk at rest, opened as an owner would open it: newest checkpoint, pages, then the records behind it.
-//! Promises: reads only; what is missing or damaged is told, and the rest is still looked at.
+//! Promises: reads only; what is missing or damaged is told, and the rest is still looked at. What may be on drives of the
+//! cluster that are not here is called unseen, not lost.
 //! Leaves to others: copies of what the map names (`copies`).
 
 use super::contents::Contents;
@@ -7,7 +8,7 @@ use super::findings::Findings;
 use super::held::{self, HeldRecord};
 use super::units;
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::formats::frame::RecordKind;
+use weft_engine::formats::frame::{RecordHeader, RecordKind};
 use weft_engine::formats::record::{Body, Checkpoint, MapRecord, NamedEgroup, PageKind, PagePlace, Record};
 use weft_engine::interface::{FamilyRecord, Segment};
 use weft_engine::limits::EGROUP_UNITS;
@@ -22,6 +23,10 @@ pub struct Family<'a> {
     pub name: &'a str,
     pub record: FamilyRecord,
     pub drives: &'a BTreeMap<DriveId, Contents>,
+    /// Drives of the cluster that are not looked at, and their nodes.
+    elsewhere: &'a BTreeMap<DriveId, u32>,
+    /// What of it may be there.
+    pub unseen: Unseen,
     /// The drives that hold the egroups of a group, former members last.
     pub groups: BTreeMap<GroupId, Group>,
     pub checkpoint: Option<(Seq, Checkpoint)>,
@@ -40,6 +45,32 @@ pub struct Family<'a> {
     pub replayed: u64,
     /// Bytes of data in replayed records, drained or not.
     pub replayed_bytes: u64,
+}
+
+/// What may be on drives elsewhere.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Unseen {
+    /// The end of the log, and so the newest checkpoint: nothing of the map is known.
+    pub log: bool,
+    pub records: u64,
+    /// Pages that tell where other pages are, and which egroups there are.
+    pub index_pages: u64,
+    pub directory_pages: u64,
+}
+
+impl Unseen {
+    /// All egroups of the family are known.
+    pub fn knows_egroups(&self) -> bool {
+        !self.log && self.records + self.index_pages + self.directory_pages == 0
+    }
+}
+
+/// Why a page cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Missing {
+    /// A drive elsewhere may have it.
+    Unseen,
+    Lost(String),
 }
 
 pub struct Group {
@@ -62,6 +93,7 @@ impl<'a> Family<'a> {
         config: &'a FamilyConfig,
         groups: &[GroupRecord],
         drives: &'a BTreeMap<DriveId, Contents>,
+        elsewhere: &'a BTreeMap<DriveId, u32>,
         findings: &mut Findings,
     ) -> Family<'a> {
         let groups = groups.iter().map(|group| {
@@ -72,6 +104,8 @@ impl<'a> Family<'a> {
             name: &config.name,
             record: config.record(),
             drives,
+            elsewhere,
+            unseen: Unseen::default(),
             groups: groups.collect(),
             checkpoint: None,
             index: PageIndex::default(),
@@ -96,8 +130,13 @@ impl<'a> Family<'a> {
         let held = family.held();
         family.find_ends(&held, findings);
         family.load_checkpoint(&held, findings);
-        family.load_pages(findings);
-        family.replay(&held, findings);
+        if family.sees_log() && !family.unseen.log {
+            family.load_pages(findings);
+            family.replay(&held, findings);
+        } else {
+            family.forget_checkpoint();
+            family.tell_unseen_log(findings);
+        }
         family
     }
 
@@ -107,6 +146,42 @@ impl<'a> Family<'a> {
 
     fn problem(&self, findings: &mut Findings, kind: &'static str, drive: Option<DriveId>, text: String) {
         findings.problem(kind, drive, Some(self.name), text);
+    }
+
+    /// None of these drives can be read here, and one of them is elsewhere.
+    fn is_elsewhere(&self, drives: &[DriveId]) -> bool {
+        !drives.iter().any(|drive| self.drives.contains_key(drive)) && self.may_be_elsewhere(drives)
+    }
+
+    pub fn may_be_elsewhere(&self, drives: &[DriveId]) -> bool {
+        drives.iter().any(|drive| self.elsewhere.contains_key(drive))
+    }
+
+    /// Whether a drive that can be read, or one that should be readable, tells of every record from the newest
+    /// checkpoint on. What is acknowledged is on all members, so one of each segment is enough to know that no
+    /// newer checkpoint counts. Without that, an old one might name what was deleted since.
+    fn sees_log(&self) -> bool {
+        let from = self.checkpoint.as_ref().map_or(Seq(0), |(seq, _)| *seq);
+        let segments = &self.record.segments;
+        let nexts = segments.iter().skip(1).map(|segment| segment.first).chain([Seq(u64::MAX)]);
+        segments.iter().zip(nexts).all(|(segment, next)| next <= from || !self.is_elsewhere(&segment.members))
+    }
+
+    fn forget_checkpoint(&mut self) {
+        self.checkpoint = None;
+        self.map_egroups.clear();
+        self.unseen.log = true;
+    }
+
+    fn tell_unseen_log(&self, findings: &mut Findings) {
+        let members = self.record.segments.iter().flat_map(|segment| &segment.members);
+        let nodes: BTreeSet<u32> = members.filter_map(|drive| self.elsewhere.get(drive)).copied().collect();
+        let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+        let text = format!(
+            "its log is not on these drives, so nothing was checked of its map; give the directory of node {} too",
+            nodes.join(" or ")
+        );
+        findings.note("log_elsewhere", None, Some(self.name), text);
     }
 
     fn held(&self) -> HeldBy {
@@ -129,6 +204,12 @@ impl<'a> Family<'a> {
             Some(held::high(records).unwrap_or(Seq(0)).max(before))
         };
         let ends: Vec<Seq> = last.members.iter().filter_map(high).collect();
+        if ends.is_empty() && self.may_be_elsewhere(&last.members) {
+            // Everything before is known to be acknowledged.
+            self.end = before;
+            self.acknowledged = before;
+            return;
+        }
         if ends.is_empty() {
             let text = "none of the drives that hold the end of its log can be read".to_string();
             return self.problem(findings, "log_unreachable", None, text);
@@ -156,6 +237,14 @@ impl<'a> Family<'a> {
                 self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
             }
             _ => {
+                if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) {
+                    for drive in holders {
+                        let text = format!("its newest checkpoint, record {seq}, is damaged here");
+                        self.problem(findings, "record_copy_missing", Some(drive), text);
+                    }
+                    self.unseen.log = true;
+                    return;
+                }
                 let text = format!(
                     "its newest checkpoint, record {seq}, is damaged on every drive: the map is lost"
                 );
@@ -165,17 +254,21 @@ impl<'a> Family<'a> {
     }
 
     /// A page of the map from wherever it is sound.
-    pub fn page(&self, place: PagePlace) -> Option<Vec<u8>> {
+    pub fn page(&self, place: PagePlace) -> Result<Vec<u8>, Missing> {
         let group = self.map_egroups.get(&place.egroup).and_then(|named| self.groups.get(&named.group));
         let holders = group.map(Group::holders).unwrap_or_default();
-        units::read_anywhere(self.drives, &holders, &(self.id(), place.egroup), place.unit, place.units)
+        let name = (self.id(), place.egroup);
+        match units::read_anywhere(self.drives, &holders, &name, place.unit, place.units) {
+            Some(page) => Ok(page),
+            None if self.may_be_elsewhere(&holders) => Err(Missing::Unseen),
+            None => Err(Missing::Lost("it is on no drive, or damaged on every one".to_string())),
+        }
     }
 
     /// Leaf `number`, which the index knows.
-    pub fn leaf(&self, number: u64, place: PagePlace) -> Result<Leaf, String> {
-        let page =
-            self.page(place).ok_or_else(|| "it is on no drive, or damaged on every one".to_string())?;
-        Leaf::decode(&page, number, self.id()).map_err(|error| error.to_string())
+    pub fn leaf(&self, number: u64, place: PagePlace) -> Result<Leaf, Missing> {
+        let page = self.page(place)?;
+        Leaf::decode(&page, number, self.id()).map_err(|error| Missing::Lost(error.to_string()))
     }
 
     fn load_pages(&mut self, findings: &mut Findings) {
@@ -191,16 +284,17 @@ impl<'a> Family<'a> {
                 self.problem(findings, "index_page_twice", None, text);
                 continue;
             }
-            let loaded = match self.page(named.place) {
-                Some(page) => self
-                    .index
-                    .load_chunk(&named, &page, self.record.family)
-                    .map_err(|error| error.to_string()),
-                None => Err("it is on no drive, or damaged on every one".to_string()),
-            };
-            if let Err(reason) = loaded {
-                let text = format!("{what} index page {} is lost: {reason}", named.number);
-                self.problem(findings, "index_page_lost", None, text);
+            let loaded = self.page(named.place).and_then(|page| {
+                let loaded = self.index.load_chunk(&named, &page, self.record.family);
+                loaded.map_err(|error| Missing::Lost(error.to_string()))
+            });
+            match loaded {
+                Ok(()) => {}
+                Err(Missing::Unseen) => self.unseen.index_pages += 1,
+                Err(Missing::Lost(reason)) => {
+                    let text = format!("{what} index page {} is lost: {reason}", named.number);
+                    self.problem(findings, "index_page_lost", None, text);
+                }
             }
         }
         let directory: Vec<(u64, PagePlace)> = self
@@ -210,16 +304,17 @@ impl<'a> Family<'a> {
             .map(|(_, number, place)| (number, place))
             .collect();
         for (number, place) in directory {
-            let loaded = match self.page(place) {
-                Some(page) => {
-                    let family = self.record.family;
-                    self.directory.load_page(&page, number, family).map_err(|error| error.to_string())
+            let loaded = self.page(place).and_then(|page| {
+                let loaded = self.directory.load_page(&page, number, self.record.family);
+                loaded.map_err(|error| Missing::Lost(error.to_string()))
+            });
+            match loaded {
+                Ok(()) => {}
+                Err(Missing::Unseen) => self.unseen.directory_pages += 1,
+                Err(Missing::Lost(reason)) => {
+                    let text = format!("directory page {number} is lost: {reason}");
+                    self.problem(findings, "directory_page_lost", None, text);
                 }
-                None => Err("it is on no drive, or damaged on every one".to_string()),
-            };
-            if let Err(reason) = loaded {
-                let text = format!("directory page {number} is lost: {reason}");
-                self.problem(findings, "directory_page_lost", None, text);
             }
         }
     }
@@ -233,6 +328,9 @@ impl<'a> Family<'a> {
         while seq <= self.end {
             let record = self.find_record(seq, held, findings);
             match record {
+                None if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) => {
+                    self.unseen.records += 1;
+                }
                 None => {
                     let text = format!(
                         "record {seq} of its log is on no drive, or damaged on every one: the vDisk will not open"
@@ -252,16 +350,27 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// One record from the first member that has it sound; members that lack it are told.
+    /// One record from the first member that has it sound; members that lack it or have something else are told.
     fn find_record(&self, seq: Seq, held: &HeldBy, findings: &mut Findings) -> Option<Record> {
         let members = &segment_of(&self.record.segments, seq).members;
         let mut found: Option<Record> = None;
+        let mut first: Option<(DriveId, RecordHeader)> = None;
         for drive in members {
             let Some(records) = held.get(drive) else { continue };
             let copy = records.get(&seq).filter(|record| record.sound);
             if copy.is_none() && seq <= self.acknowledged {
                 let text = format!("record {seq} of its log is missing or damaged here");
                 self.problem(findings, "record_copy_missing", Some(*drive), text);
+            }
+            if let Some(copy) = copy.filter(|_| seq <= self.acknowledged) {
+                match first {
+                    Some((other, header)) if !is_same(&header, &copy.header) => {
+                        let text = format!("record {seq} of its log is not what drive {other} has");
+                        self.problem(findings, "record_copies_differ", Some(*drive), text);
+                    }
+                    Some(_) => {}
+                    None => first = Some((*drive, copy.header)),
+                }
             }
             if found.is_none() {
                 found = copy.and_then(|copy| held::read(&self.drives[drive], copy));
@@ -324,6 +433,14 @@ impl<'a> Family<'a> {
             }
         }
     }
+}
+
+/// Two copies of a record say the same. Their epochs may differ: what was not acknowledged is sent again.
+fn is_same(one: &RecordHeader, other: &RecordHeader) -> bool {
+    let content = |header: &RecordHeader| {
+        (header.kind, header.payload_crc, header.payload_len, header.block, header.count)
+    };
+    content(one) == content(other)
 }
 
 /// The segment that a record belongs to.

@@ -11,6 +11,9 @@ const TOLD_MAX: u64 = 50;
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct Finding {
     pub kind: &'static str,
+    /// The node that the drive is in, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +48,13 @@ impl Findings {
         self.counts.values().sum()
     }
 
+    /// Adds the nodes that drives are in.
+    pub fn name_nodes(&mut self, nodes: &BTreeMap<DriveId, u32>) {
+        for finding in self.problems.iter_mut().chain(&mut self.notes) {
+            finding.node = finding.drive.and_then(|drive| nodes.get(&DriveId(drive))).copied();
+        }
+    }
+
     /// Takes in what another part of the check has found.
     pub fn append(&mut self, mut other: Findings) {
         for (kind, count) in other.counts {
@@ -56,11 +66,14 @@ impl Findings {
 }
 
 fn finding(kind: &'static str, drive: Option<DriveId>, vdisk: Option<&str>, text: String) -> Finding {
-    Finding { kind, drive: drive.map(|drive| drive.0), vdisk: vdisk.map(str::to_owned), text }
+    Finding { kind, node: None, drive: drive.map(|drive| drive.0), vdisk: vdisk.map(str::to_owned), text }
 }
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(node) = self.node {
+            write!(f, "node {node}: ")?;
+        }
         if let Some(drive) = self.drive {
             write!(f, "drive {drive}: ")?;
         }
@@ -83,5 +96,7 @@ mod tests {
         }
         assert_eq!((findings.count(), findings.problems.len() as u64), (TOLD_MAX * 3, TOLD_MAX));
         assert_eq!(findings.problems[0].to_string(), "drive 2: vDisk vol1: unit 7");
+        findings.name_nodes(&BTreeMap::from([(DriveId(2), 5)]));
+        assert_eq!(findings.problems[0].to_string(), "node 5: drive 2: vDisk vol1: unit 7");
     }
 }

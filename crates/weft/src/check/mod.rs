@@ -1,10 +1,10 @@
-//! `weft check`: verifies everything on the drives of nodes that do not run.
-//! Promises: changes nothing; exit code 0 if all is sound, 1 if something is not, 2 if it could not begin.
+//! `weft check`: verifies everything on the drives of nodes that do not run: one that is alone, or some or all of a cluster.
+//! Promises: changes nothing; exit code 0 if all is sound, 1 if something is not, 2 if it could not begin. What is on nodes
+//! of the cluster that are not looked at is told as such, and is no problem.
 //!
 //! It reads like the keeper and the owner of each vDisk do when they open: superblocks, the whole log ring, the egroup
 //! table (`contents`, `held`), every unit (`units`), then for each vDisk the newest checkpoint, the pages and
-//! the records behind it (`family`), and holds what the map names against what is there (`copies`). Of a cluster, vDisks are
-//! looked at only when all its drives are there: with some of them, nobody can say what is lost.
+//! the records behind it (`family`), and holds what the map names against what is there (`copies`).
 
 pub mod contents;
 mod copies;
@@ -13,6 +13,7 @@ pub mod findings;
 pub mod held;
 mod progress;
 mod report;
+mod sight;
 pub mod units;
 
 use crate::output;
@@ -20,6 +21,7 @@ use contents::Contents;
 use findings::Findings;
 use progress::Progress;
 use report::{DriveReport, Report, VdiskReport};
+use sight::Sight;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,26 +32,40 @@ use weft_node::offline::{self, FamilyState, Offline, OfflineDrive};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   weft check ./weft-data
-  weft check ./node0 ./node1 ./node2          # all nodes of a cluster, on this machine: their vDisks too
   weft --json check ./weft-data | jq .problems_by_kind
+  weft check /mnt/a/weft /mnt/b/weft /mnt/c/weft      nodes of one cluster together
+
+The records of a cluster are read from etcd, which must run. With the directories of all its nodes everything is
+compared with everything; with some, what is there is verified, and it is said what could not be seen.
 
 Exit code 0: all is sound. 1: problems were found. 2: it could not begin, for example because the node runs.")]
 pub struct CheckArgs {
-    /// Directory of the node, which must not run; of several nodes of one cluster
+    /// Directory of the node, which must not run; several of one cluster are checked together
     #[arg(env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
+    /// Addresses of the cluster's etcd [default: those that the directory knows]
+    // Not from the environment: that may be of another cluster than the directory.
+    #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
+    pub etcd: Vec<String>,
     #[arg(skip)]
     pub json: bool,
 }
 
 pub fn run(arguments: CheckArgs) -> anyhow::Result<ExitCode> {
-    let offline = offline::open_all(&arguments.dirs)?;
-    let nothing = offline.drives.is_empty() && offline.families.is_empty();
-    anyhow::ensure!(
-        !nothing,
-        "the config store of {} holds no drives, so there is nothing to check; put the right config.redb back",
-        arguments.dirs[0].display()
-    );
+    let offline = offline::open(&arguments.dirs, &arguments.etcd)?;
+    let names: Vec<String> = offline.dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let names = names.join(", ");
+    if offline.nodes.is_empty() {
+        anyhow::ensure!(
+            !(offline.drives.is_empty() && offline.families.is_empty()),
+            "the config store of {names} holds no drives, so there is nothing to check; put the right config.redb back",
+        );
+    } else {
+        anyhow::ensure!(
+            !offline.drives.is_empty(),
+            "the cluster knows no drives in {names}, so there is nothing to check; give the directory of a node that has some",
+        );
+    }
     let report = check(&offline);
     if arguments.json {
         output::json(&serde_json::to_value(&report)?);
@@ -82,28 +98,24 @@ fn check(offline: &Offline) -> Report {
         }
     }
     let mut vdisks = Vec::new();
-    let families = if offline.drives_elsewhere == 0 { offline.families.as_slice() } else { &[] };
-    if offline.drives_elsewhere > 0 {
-        let text = format!(
-            "the cluster has {} more drives, in other nodes; give the directories of all its nodes to check vDisks too",
-            offline.drives_elsewhere
-        );
-        findings.note("vdisks_not_checked", None, None, text);
-    }
-    for config in families {
+    let mut sight = Sight::new(offline);
+    for config in &offline.families {
         if config.state == FamilyState::Dropping {
             let text = "it is being deleted; the node goes on with that when it starts".to_string();
             findings.note("dropping", None, Some(&config.name), text);
             continue;
         }
-        let family = family::Family::read(config, &offline.groups, &drives, &mut findings);
+        let family =
+            family::Family::read(config, &offline.groups, &drives, &offline.elsewhere, &mut findings);
         let counted = copies::check(&family, &damaged, &mut findings);
+        sight.add(&family.unseen, &counted.unseen);
         vdisks.push(VdiskReport {
             name: config.name.clone(),
             family: config.family,
             size: config.size,
             factor: config.factor,
             epoch: config.epoch,
+            seen: !family.unseen.log,
             checkpoint: family.checkpoint.as_ref().map_or(0, |(seq, _)| seq.0),
             acknowledged: family.acknowledged.0,
             end: family.end.0,
@@ -118,7 +130,16 @@ fn check(offline: &Offline) -> Report {
         });
     }
     unknown_families(offline, &drives, &mut findings);
+    sight.tell(offline, &mut findings);
+    if findings.counts.contains_key("copy_missing") {
+        let text = "copies that are missing are made again while the nodes run, from those that are there: the last nodes that \
+                    were stopped had nowhere to put a second one";
+        findings.note("copies_missing", None, None, text.to_string());
+    }
+    let nodes = offline.drives.iter().filter_map(|drive| Some((drive.drive, drive.node?)));
+    findings.name_nodes(&nodes.collect());
     Report {
+        complete: sight.is_complete(),
         sound: findings.count() == 0,
         problems_count: findings.count(),
         problems_by_kind: findings.counts,
@@ -150,6 +171,7 @@ fn check_drives(drives: &[OfflineDrive], progress: &Progress) -> Vec<Checked> {
 fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
     let mut findings = Findings::default();
     let mut report = DriveReport {
+        node: drive.node,
         drive: drive.drive.0,
         place: drive.place.clone(),
         readable: false,

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub sound: bool,
+    /// Everything was looked at; otherwise there are drives in nodes of the cluster that were not given.
+    pub complete: bool,
     /// All problems, also those not listed.
     pub problems_count: u64,
     pub problems_by_kind: BTreeMap<&'static str, u64>,
@@ -22,6 +24,9 @@ pub struct Report {
 
 #[derive(Debug, Serialize)]
 pub struct DriveReport {
+    /// In a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
     pub drive: u32,
     pub place: String,
     pub readable: bool,
@@ -40,6 +45,8 @@ pub struct VdiskReport {
     pub size: u64,
     pub factor: u32,
     pub epoch: u32,
+    /// Its log and map were found; otherwise they are on nodes that were not given, and the rest says nothing.
+    pub seen: bool,
     /// The record of the newest checkpoint; 0 if there is none.
     pub checkpoint: u64,
     /// The last record that every member holds, and the last that any holds.
@@ -84,15 +91,16 @@ impl Report {
             "ORPHANS",
         ]);
         for vdisk in &self.vdisks {
+            let shown = |text: String| if vdisk.seen { text } else { "-".into() };
             vdisks.row(vec![
                 vdisk.name.clone(),
                 size::show(vdisk.size),
                 vdisk.factor.to_string(),
-                vdisk.checkpoint.to_string(),
-                format!("{} records", vdisk.records_replayed),
-                size::show(vdisk.mapped_blocks * weft_engine::buffer::BLOCK as u64),
-                vdisk.egroups.to_string(),
-                vdisk.orphans.to_string(),
+                if vdisk.seen { vdisk.checkpoint.to_string() } else { "elsewhere".into() },
+                shown(format!("{} records", vdisk.records_replayed)),
+                shown(size::show(vdisk.mapped_blocks * weft_engine::buffer::BLOCK as u64)),
+                shown(vdisk.egroups.to_string()),
+                shown(vdisk.orphans.to_string()),
             ]);
         }
         if !self.vdisks.is_empty() {
@@ -112,7 +120,10 @@ impl Report {
         }
         let read = size::show(self.bytes_read);
         match self.problems_count {
-            0 => output::line(&format!("sound: {read} read in {:.1} s, no problem found", self.seconds)),
+            0 => {
+                let how_far = if self.complete { "sound" } else { "sound as far as it was seen" };
+                output::line(&format!("{how_far}: {read} read in {:.1} s, no problem found", self.seconds));
+            }
             count => {
                 let kinds: Vec<String> =
                     self.problems_by_kind.iter().map(|(kind, count)| format!("{count} {kind}")).collect();

@@ -57,7 +57,10 @@ fn one(offline: &Offline, contents: &Contents, findings: &Findings, text: &mut S
         families.entry(*family).or_default().2 += held.records.len() as u64;
     }
     let mut lines = vec![
-        format!("drive {}: {}", contents.drive, contents.place),
+        match offline.node_of(contents.drive) {
+            Some(node) => format!("drive {} of node {node}: {}", contents.drive, contents.place),
+            None => format!("drive {}: {}", contents.drive, contents.place),
+        },
         format!("  incarnation   {:016x}, formatted {} times", superblock.incarnation, superblock.formatted),
         format!("  log ring      {}", size::show(superblock.geometry.log)),
         format!("  data area     {}", size::show(superblock.geometry.data)),
@@ -104,6 +107,7 @@ fn one(offline: &Offline, contents: &Contents, findings: &Findings, text: &mut S
         .collect();
     json!({
         "drive": contents.drive.0,
+        "node": offline.node_of(contents.drive),
         "place": contents.place,
         "incarnation": format!("{:016x}", superblock.incarnation),
         "formatted": superblock.formatted,

@@ -1,6 +1,6 @@
 //! `weft inspect egroup`: the egroups of a vDisk on all drives, or one of them unit by unit.
 
-use super::{Place, Shown, problem_lines};
+use super::{Place, Shown, elsewhere_line, problem_lines};
 use crate::check::contents::Contents;
 use crate::check::findings::Findings;
 use crate::check::units;
@@ -43,6 +43,7 @@ pub fn show(arguments: &EgroupArgs) -> anyhow::Result<Shown> {
         Some(egroup) => one(&drives, family, egroup, arguments)?,
         None => all(&drives, family),
     };
+    shown.text.push_str(&elsewhere_line(&offline));
     shown.text.push_str(&problem_lines(&findings));
     Ok(shown)
 }

@@ -1,7 +1,7 @@
 //! `weft inspect map`: the checkpoint of a vDisk, and where its blocks are.
 
-use super::{Place, Shown, problem_lines};
-use crate::check::family::Family;
+use super::{Place, Shown, elsewhere_line, problem_lines};
+use crate::check::family::{Family, Missing};
 use crate::check::findings::Findings;
 use crate::output::Table;
 use crate::size;
@@ -52,7 +52,7 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     let config = super::vdisk(&offline, &arguments.vdisk)?;
     let mut findings = Findings::default();
     let drives = super::read_drives(&offline, &mut findings)?;
-    let family = Family::read(config, &offline.groups, &drives, &mut findings);
+    let family = Family::read(config, &offline.groups, &drives, &offline.elsewhere, &mut findings);
     let first = arguments.offset.unwrap_or(0) / BLOCK as u64;
     if arguments.offset.is_some_and(|offset| offset >= config.size) {
         bail!("the vDisk {} has {} bytes; give a smaller --offset", config.name, config.size);
@@ -96,7 +96,13 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     if more {
         text.push_str("... and more: add --all, or --offset to look at one place\n");
     }
+    // Without the log or pages, "nothing is mapped" above would be too much said.
+    for note in findings.notes.iter().filter(|note| note.kind.ends_with("_elsewhere")) {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text.push_str(&elsewhere_line(&offline));
     text.push_str(&problem_lines(&findings));
+    value["complete"] = json!(offline.elsewhere.is_empty());
     value["runs"] = Value::Array(values);
     value["more"] = json!(more);
     value["problems"] = serde_json::to_value(&findings.problems)?;
@@ -177,7 +183,11 @@ fn find_runs(
                     put(false, block, count, egroup, unit);
                 });
             }
-            Err(reason) => {
+            Err(Missing::Unseen) => {
+                let text = format!("leaf page {number} is on drives that are not here");
+                findings.note("leaf_page_elsewhere", None, Some(family.name), text);
+            }
+            Err(Missing::Lost(reason)) => {
                 let text = format!("leaf page {number} is lost: {reason}");
                 findings.problem("leaf_page_lost", None, Some(family.name), text);
             }

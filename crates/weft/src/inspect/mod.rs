@@ -1,4 +1,4 @@
-//! `weft inspect`: looks at what lies on the drives of a node that does not run.
+//! `weft inspect`: looks at what lies on the drives of nodes that do not run: one that is alone, or some or all of a cluster.
 //! Promises: changes nothing; damaged places are shown as such, not hidden.
 //! Leaves to others: verifying everything (`check`), whose reading of drives it uses.
 
@@ -43,17 +43,21 @@ enum What {
     Map(map::MapArgs),
 }
 
-/// Where the node is.
+/// Where the nodes are.
 #[derive(clap::Args, Debug)]
 struct Place {
-    /// Directory of the node, which must not run
+    /// Directory of the node, which must not run; may be repeated for several of one cluster
     #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
-    dir: PathBuf,
+    dir: Vec<PathBuf>,
+    /// Addresses of the cluster's etcd [default: those that the directory knows]
+    // Not from the environment: that may be of another cluster than the directory.
+    #[arg(long, value_name = "URL[,URL]", value_delimiter = ',')]
+    etcd: Vec<String>,
 }
 
 impl Place {
     fn open(&self) -> anyhow::Result<Offline> {
-        Ok(offline::open(&self.dir)?)
+        Ok(offline::open(&self.dir, &self.etcd)?)
     }
 }
 
@@ -80,7 +84,7 @@ pub fn run(arguments: InspectArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads one drive. What is wrong with it becomes lines behind the rest.
 fn read_drive(offline: &Offline, number: u32) -> anyhow::Result<(Contents, Findings)> {
-    let drive = contents::find(&offline.drives, number)?;
+    let drive = contents::find(offline, number)?;
     let mut findings = Findings::default();
     let contents = Contents::read(drive, &mut findings, &|_| {})
         .with_context(|| format!("drive {number} ({}) cannot be read", drive.place))?;
@@ -102,7 +106,8 @@ fn read_drives(
         }
     }
     if drives.is_empty() {
-        bail!("no drive of {} can be read; weft check {0} tells why", offline.dirs[0].display());
+        let dirs: Vec<String> = offline.dirs.iter().map(|dir| dir.display().to_string()).collect();
+        bail!("no drive of {0} can be read; weft check {0} tells why", dirs.join(" "));
     }
     Ok(drives)
 }
@@ -111,8 +116,8 @@ fn vdisk<'a>(offline: &'a Offline, name: &str) -> anyhow::Result<&'a FamilyConfi
     offline.families.iter().find(|family| family.name == name).with_context(|| {
         let names: Vec<&str> = offline.families.iter().map(|family| family.name.as_str()).collect();
         match names.is_empty() {
-            true => format!("there is no vDisk {name}; this node has none"),
-            false => format!("there is no vDisk {name}; this node has {}", names.join(", ")),
+            true => format!("there is no vDisk {name}; there is none"),
+            false => format!("there is no vDisk {name}; there is {}", names.join(", ")),
         }
     })
 }
@@ -120,4 +125,22 @@ fn vdisk<'a>(offline: &'a Offline, name: &str) -> anyhow::Result<&'a FamilyConfi
 /// Problems as lines of text.
 fn problem_lines(findings: &Findings) -> String {
     findings.problems.iter().map(|problem| format!("problem: {problem}\n")).collect()
+}
+
+/// What is not told because it is on nodes that were not given.
+fn elsewhere_line(offline: &Offline) -> String {
+    let mut nodes: Vec<u32> = offline.elsewhere.values().copied().collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    if nodes.is_empty() {
+        return String::new();
+    }
+    let named: Vec<String> = nodes
+        .iter()
+        .map(|node| {
+            let name = offline.nodes.get(node).map_or("", |node| node.name.as_str());
+            format!("{node} ({name})")
+        })
+        .collect();
+    format!("note: copies on node {} are not shown: give their directories too (--dir)\n", named.join(", "))
 }

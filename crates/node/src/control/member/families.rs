@@ -2,6 +2,7 @@
 //! Promises: a vDisk is opened only in the epoch that its record has, and closed as soon as the record gives it to
 //! somebody else.
 
+use super::locality::Clients;
 use super::{Member, Phase, Served};
 use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState};
@@ -94,7 +95,15 @@ impl Control {
         };
         tracing::debug!(%family, %epoch, ?phase, "a vDisk was given to this node");
         let Some(member) = self.part.member_mut() else { return };
-        member.served.insert(family, Served { shard, epoch, size: record.size, phase });
+        let served = Served {
+            shard,
+            epoch,
+            size: record.size,
+            phase,
+            since: Instant::now(),
+            clients: Clients::default(),
+        };
+        member.served.insert(family, served);
         self.shards[shard].send(Mail::Order(order));
         self.note_serving(family);
     }

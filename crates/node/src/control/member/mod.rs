@@ -13,6 +13,7 @@ mod families;
 mod hand_over;
 mod jobs;
 mod life;
+mod locality;
 mod mirror;
 mod nodes;
 mod requests;
@@ -84,6 +85,8 @@ struct Served {
     /// Bytes, as the engine was told.
     size: u64,
     phase: Phase,
+    since: Instant,
+    clients: locality::Clients,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

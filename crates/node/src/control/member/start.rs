@@ -132,6 +132,7 @@ pub fn run(
             tokio::spawn(mirror::follow(control.clone(), follower));
             tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
+            tokio::spawn(super::locality::watch(control.clone()));
             Ok(())
         };
         start::serve(&control, shards, dir, api, begin).await

@@ -42,7 +42,9 @@ impl Worker {
     fn wake_at(&self) -> Option<Time> {
         let negotiations = (self.statistics.connections > 0).then_some(self.look_at_negotiations);
         let others = [self.peers.wake_at(), self.drives.wake_at()];
-        [self.shard.wake_at(), self.retry_at, negotiations].into_iter().chain(others).flatten().min()
+        // The engine is about to be dropped: what it still wants to do will not be done.
+        let engine = self.shard.wake_at().filter(|_| !self.stopping);
+        [engine, self.retry_at, negotiations].into_iter().chain(others).flatten().min()
     }
 
     /// Hands in what is queued, and waits until there is something to do.

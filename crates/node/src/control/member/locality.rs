@@ -1,0 +1,138 @@
+//! Where the clients of a vDisk are, as its owner sees it: when all of them have been on one other node for long, the
+//! vDisk goes there. Counted here and nowhere else: the store hears of the move only.
+
+use super::{Phase, Served};
+use crate::config::cluster::NodeState;
+use crate::control::{Control, SharedControl};
+use crate::shard_loop::{Mail, ShardStatistics};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use weft_engine::FamilyId;
+use weft_engine::cluster::detection::{LOCALITY_US, STAY_US};
+
+/// Clients are looked at so often.
+const LOOK: Duration = Duration::from_secs(5);
+
+const LOCALITY: Duration = Duration::from_micros(LOCALITY_US);
+const STAY: Duration = Duration::from_micros(STAY_US);
+
+/// Of one vDisk.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Clients {
+    /// Requests so far, by the node that asked.
+    asked_by: BTreeMap<u32, u64>,
+    /// The only node they have come from, and since when. None: from several, or from nowhere yet.
+    only_on: Option<(u32, Instant)>,
+}
+
+impl Clients {
+    /// Takes in what has been counted by now.
+    fn note(&mut self, asked_by: &BTreeMap<u32, u64>, now: Instant) {
+        let before = |node: &u32| self.asked_by.get(node).copied().unwrap_or(0);
+        let mut busy = asked_by.iter().filter(|(node, count)| **count > before(node)).map(|(&node, _)| node);
+        match (busy.next(), busy.next()) {
+            // Nobody asks anything: that says nothing.
+            (None, _) => {}
+            (Some(node), None) => {
+                if self.only_on.is_none_or(|(known, _)| known != node) {
+                    self.only_on = Some((node, now));
+                }
+            }
+            (Some(_), Some(_)) => self.only_on = None,
+        }
+        self.asked_by = asked_by.clone();
+    }
+
+    /// The node it should be on instead of this one.
+    fn better_place(&self, here: u32, served_since: Instant, now: Instant) -> Option<u32> {
+        let (node, since) = self.only_on?;
+        let is_settled = now.duration_since(since) >= LOCALITY && now.duration_since(served_since) >= STAY;
+        (node != here && is_settled).then_some(node)
+    }
+}
+
+/// Looks for vDisks whose clients are elsewhere.
+pub async fn watch(control: SharedControl) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let asked: Vec<_> = {
+            let control = control.lock();
+            let ask = |shard: &std::sync::Arc<crate::shard_loop::Mailbox>| {
+                let (to, answer) = tokio::sync::oneshot::channel();
+                shard.send(Mail::Statistics(to));
+                answer
+            };
+            control.shards.iter().map(ask).collect()
+        };
+        let mut counted = Vec::new();
+        for answer in asked {
+            if let Ok(Ok(statistics)) = tokio::time::timeout(LOOK, answer).await {
+                counted.push(statistics);
+            }
+        }
+        control.lock().note_clients(&counted);
+    }
+}
+
+impl Control {
+    fn note_clients(&mut self, counted: &[ShardStatistics]) {
+        let now = Instant::now();
+        let Some(member) = self.part.member_mut() else { return };
+        let here = member.node;
+        let mut moves: Vec<(FamilyId, u32)> = Vec::new();
+        for (&family, served) in &mut member.served {
+            let Served { clients, since, phase, .. } = served;
+            let Some(family_counted) = counted.iter().find_map(|shard| shard.families.get(&family)) else {
+                continue;
+            };
+            clients.note(&family_counted.asked_by, now);
+            if *phase == Phase::Ready
+                && let Some(to) = clients.better_place(here, *since, now)
+            {
+                moves.push((family, to));
+            }
+        }
+        for (family, to) in moves {
+            let Some(member) = self.part.member() else { return };
+            let node = member.mirror.nodes.get(&to);
+            let takes_vdisks =
+                node.is_some_and(|node| node.record.state == NodeState::In && !node.record.storage_only);
+            if !takes_vdisks || !member.mirror.alive.contains_key(&to) {
+                continue;
+            }
+            tracing::info!(%family, to, "all clients of a vDisk are on another node: it goes there");
+            member.spawn(
+                move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)),
+                move |_, told| {
+                    if let Err(error) = told {
+                        tracing::warn!(%family, %error, "a vDisk stays although its clients are elsewhere");
+                    }
+                },
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vdisk_follows_clients_that_have_been_on_one_other_node_for_long() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut clients = Clients::default();
+        clients.note(&BTreeMap::from([(2, 10)]), after(0));
+        clients.note(&BTreeMap::from([(2, 20)]), after(30));
+        assert_eq!(clients.better_place(1, began, after(59)), None, "not long enough");
+        clients.note(&BTreeMap::from([(2, 20)]), after(60));
+        assert_eq!(clients.better_place(1, began, after(299)), None, "it has only just come here itself");
+        assert_eq!(clients.better_place(1, began, after(300)), Some(2), "silence does not begin it anew");
+        assert_eq!(clients.better_place(2, began, after(300)), None, "it is there already");
+        clients.note(&BTreeMap::from([(1, 1), (2, 30)]), after(301));
+        assert_eq!(clients.better_place(1, began, after(400)), None, "somebody else asks too");
+        clients.note(&BTreeMap::from([(1, 1), (2, 40)]), after(302));
+        assert_eq!(clients.better_place(1, began, after(361)), None, "and only now stopped");
+        assert_eq!(clients.better_place(1, began, after(362)), Some(2));
+    }
+}
