@@ -131,8 +131,11 @@ load_begins() {
     fio_pid=$!
     trail=()
     highest=$((${rate:-0} * 5 / 4 + 1))
-    # Until it is at work.
-    sleep 1
+    local i
+    for i in $(seq 50); do
+        [ "$(iops_now)" = 0 ] || break
+        sleep 0.2
+    done
 }
 
 bars=(· ▁ ▂ ▃ ▄ ▅ ▆ ▇ █)
@@ -151,11 +154,10 @@ live() {
     [ "$now" -le "$highest" ] || highest=$now
     level=$((now * 8 / highest))
     [ "$now" = 0 ] || [ "$level" -gt 0 ] || level=1
-    # It takes a moment until it is at work.
-    [ "$now" = 0 ] && [ "${#trail[@]}" = 0 ] || trail+=("${bars[$level]}")
+    trail+=("${bars[$level]}")
     [ "${#trail[@]}" -le 40 ] || trail=("${trail[@]:1}")
     # Padded by hand: printf counts bytes where the locale is plain.
-    [ -z "$clear" ] || printf '%s  client %s│%s%*s│%s %6d IOPS  %s' "$clear" "$cyan" "$(printf %s "${trail[@]:-}")" \
+    [ -z "$clear" ] || printf '%s  client %s│%s%*s│%s %6d IOPS  %s' "$clear" "$cyan" "$(printf %s "${trail[@]}")" \
         $((40 - ${#trail[@]})) '' "$plain" "$now" "${1:-}"
     sleep 0.5
 }

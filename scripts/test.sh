@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # All tests, or the parts that are named: scripts/test.sh [format] [lint] [build] [unit] [sim] [canaries] [process] [postgres]
 # Goes on after a failure, tells at the end what passed, and exits with 1 if anything failed.
-# SIM_SEEDS (30): simulator seeds of each plan. WEFT_KILLS (6): kills of the kill tests.
+# SIM_SEEDS (30): simulator seeds of each plan. WEFT_KILLS (6): kills of the kill tests. WEFT_CLUSTER_ROUNDS (1): how often
+# the tests of clusters have their troubles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 all_parts=(format lint build unit sim canaries process postgres)
 case "${1:-}" in
     -h | --help)
-        sed -n '2,4s/^# //p' "$0"
+        sed -n '2,5s/^# //p' "$0"
         exit 0
         ;;
 esac

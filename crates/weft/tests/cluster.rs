@@ -348,6 +348,52 @@ fn restart(cluster: &mut Cluster, load: &Load, number: u32) {
 }
 
 #[test]
+fn nothing_acknowledged_is_lost_when_clients_lose_their_nodes() {
+    let (mut cluster, sockets, mut checker) = cluster_of("cluster-cut", 3);
+    let mut random = SmallRng::seed_from_u64(3);
+    for round in 0..4 * rounds() {
+        let place = random.random_range(0..3);
+        let mut client = NbdClient::connect_patiently(&sockets[place as usize], "v");
+        checker.verify_all(&mut client);
+        checker.load(&mut client, 16, random.random_range(200..3000)).expect("the connection holds");
+        let what = match round % 4 {
+            0 => {
+                cluster.member(place).kill();
+                "the client's node was killed"
+            }
+            1 => {
+                let owner = cluster.wait_until_served("v");
+                cluster.member(owner).kill();
+                cluster.member(place).kill();
+                "the client's node and the owner were killed"
+            }
+            2 => {
+                cluster.kill_all();
+                "all nodes were killed"
+            }
+            _ => {
+                cluster.kill_all();
+                cluster.etcd.kill();
+                cluster.etcd.launch();
+                "all nodes and etcd were killed"
+            }
+        };
+        // What had been sent before the end counts as acknowledged.
+        checker.drain(&mut client);
+        checker.connection_lost();
+        if round % 4 == 0 {
+            let mut other = NbdClient::connect_patiently(&sockets[(place as usize + 1) % 3], "v");
+            // The owner lives, and goes on with what it had got from the node that was killed.
+            checker.look_at_all(&mut other);
+        }
+        cluster.start_all();
+        cluster.wait_until_whole();
+        step(&format!("round {round}: {what}; {} writes acknowledged so far", checker.acknowledged));
+    }
+    compare_and_check(cluster, &sockets, checker);
+}
+
+#[test]
 fn troubles_of_all_kinds_follow_each_other() {
     let (mut cluster, sockets, checker) = cluster_of("cluster-all", 3);
     let mut random = SmallRng::seed_from_u64(9);

@@ -72,6 +72,10 @@ fn nodes_that_are_cut_off_do_no_harm() {
         trouble(&cluster, &load, "a member was cut off for 10 s", long, |net| net.isolate(third));
         trouble(&cluster, &load, "the owner was cut off for 10 s", long, |net| net.isolate(owner));
         let owner = owner_elsewhere(&cluster, place);
+        trouble(&cluster, &load, "the owner was cut off from etcd for 10 s", long, |net| {
+            net.cut_from_etcd(owner)
+        });
+        let owner = owner_elsewhere(&cluster, place);
         trouble(
             &cluster,
             &load,

@@ -109,12 +109,7 @@ impl Cluster {
         for _ in 0..options.nodes {
             cluster.join(options.drive_size, &[]);
         }
-        for member in &mut cluster.members {
-            member.launch();
-        }
-        for number in 0..options.nodes {
-            cluster.members[number as usize].await_ready();
-        }
+        cluster.start_all();
         cluster.wait_until_whole();
         cluster
     }
@@ -235,14 +230,31 @@ impl Cluster {
         found.and_then(|drive| drive["drive"].as_u64()).expect("each node has a drive") as u32
     }
 
-    /// The power of all nodes fails at the same time; what is on their drives must be sound together.
-    pub fn cut_and_check(mut self) {
+    /// The power of all nodes fails at the same time.
+    pub fn kill_all(&mut self) {
         for member in &self.members {
             member.suspend();
         }
         for member in &mut self.members {
             member.kill();
         }
+    }
+
+    /// Starts every node that does not run.
+    pub fn start_all(&mut self) {
+        let mut started: Vec<&mut Member> =
+            self.members.iter_mut().filter(|member| member.child.is_none()).collect();
+        for member in &mut started {
+            member.launch();
+        }
+        for member in &mut started {
+            member.await_ready();
+        }
+    }
+
+    /// ... and what is on their drives must be sound together.
+    pub fn cut_and_check(mut self) {
+        self.kill_all();
         let mut line: Vec<&str> = self.members[0].prefix.iter().map(String::as_str).collect();
         line.extend(["timeout", "-k", "5", "180", WEFT, "--json", "check"]);
         line.extend(self.members.iter().map(Member::dir_text));

@@ -97,6 +97,12 @@ impl Net {
         self.cut_one_way(other, one);
     }
 
+    /// The node and etcd hear nothing of each other.
+    pub fn cut_from_etcd(&self, node: u32) {
+        self.in_node(node, &format!("nft add rule inet weft in ip saddr {} drop", self.hub_address()));
+        self.in_node(node, &format!("nft add rule inet weft out ip daddr {} drop", self.hub_address()));
+    }
+
     /// The node hears nobody and nobody hears it, etcd included.
     pub fn isolate(&self, node: u32) {
         self.in_node(node, "nft add rule inet weft in iifname eth0 drop");
