@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub enum LockError {
 
 /// Held as long as it lives.
 pub struct DirectoryLock {
-    _file: File,
+    file: File,
 }
 
 impl DirectoryLock {
@@ -50,6 +50,15 @@ impl DirectoryLock {
                 _ => return Err(failed(error)),
             }
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+
+    /// Tells this directory from copies of it, until the machine is started anew: a process that runs elsewhere at the same
+    /// time has another place.
+    pub fn place(&self) -> String {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let (device, inode) =
+            self.file.metadata().map_or((0, 0), |metadata| (metadata.dev(), metadata.ino()));
+        format!("{}:{device}:{inode}", boot.trim())
     }
 }

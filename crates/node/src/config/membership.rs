@@ -80,10 +80,15 @@ impl Membership {
         written().map_err(|source| MembershipError::Io { path: path.clone(), source })
     }
 
+    /// The life before the next one; None: there was none.
+    pub fn former_life(&self) -> Option<u64> {
+        (self.incarnation > 0).then_some(self.incarnation)
+    }
+
     /// Counts a new start of the node, durably, before anybody is told of it. The lock proves that the one
     /// before is over.
     pub fn begin_life(&mut self, dir: &Path, _lock: &DirectoryLock) -> Result<Life, MembershipError> {
-        let former = (self.incarnation > 0).then_some(self.incarnation);
+        let former = self.former_life();
         self.incarnation += 1;
         self.write(dir)?;
         Ok(Life { incarnation: self.incarnation, former })

@@ -55,7 +55,7 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
 }
 
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {
-    AliveRecord { node, incarnation, up: Vec::new(), down: Vec::new() }
+    AliveRecord { node, incarnation, place: String::new(), up: Vec::new(), down: Vec::new() }
 }
 
 #[test]

@@ -431,6 +431,14 @@ impl Etcd {
     pub fn kill(&mut self) {
         end(&mut self.child);
     }
+
+    /// Another one begins at the same address, with what is in this directory beside the first one's: nothing, or what it
+    /// had.
+    pub fn replace(&mut self, directory: &str) {
+        self.kill();
+        self.dir.set_file_name(directory);
+        self.launch();
+    }
 }
 
 impl Drop for Etcd {

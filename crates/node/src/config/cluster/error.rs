@@ -48,6 +48,12 @@ pub enum ClusterError {
         "node {node} lives elsewhere (start {incarnation} of it); stop that one, or wait until its lease is over"
     )]
     AliveElsewhere { node: u32, incarnation: u64 },
+    #[error(
+        "this directory of node {node} knows of {known} starts, and the cluster of {life}: it is an old copy; use the \
+         directory that was started last, or, if that is gone for good, take the node out (weft node remove {node} \
+         --force) and join with an empty one"
+    )]
+    OldDirectory { node: u32, known: u64, life: u64 },
     #[error("this node is not the controller any more")]
     NotController,
 }

@@ -179,7 +179,11 @@ impl Follower {
         }
         let mut changes = Vec::new();
         for event in events {
-            changes.extend(Change::read(&self.store.keys, &event.key, event.value.as_ref())?);
+            let change = Change::read(&self.store.keys, &event.key, event.value.as_ref())?;
+            if let Some(Change::Cluster(cluster)) = &change {
+                self.store.accept(&cluster.record)?;
+            }
+            changes.extend(change);
         }
         self.position = revision;
         Ok(changes.is_empty() || self.news.blocking_send(News::Changed { revision, changes }).is_ok())

@@ -47,7 +47,7 @@ impl ClusterStore {
             }
         }
         let cluster = cluster.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
-        cluster.record.check(self.name())?;
+        self.accept(&cluster.record)?;
         let mut config = ClusterConfig::new(revision, cluster);
         config.apply(revision, changes);
         Ok(config)

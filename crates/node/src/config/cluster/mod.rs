@@ -46,13 +46,21 @@ use change::Verdict;
 pub struct ClusterStore {
     pub(super) etcd: Etcd,
     pub(super) keys: Keys,
+    /// The cluster that it has to be, whatever has come to be at etcd's address; None: any of the name.
+    expected: Option<u64>,
 }
 
 impl ClusterStore {
     /// The cluster of this name, whether it exists or not; nothing is asked yet.
     pub fn new(etcd: Etcd, name: &str) -> Result<Self, ClusterError> {
         let keys = Keys::new(name).ok_or_else(|| ClusterError::BadName { name: name.to_string() })?;
-        Ok(Self { etcd, keys })
+        Ok(Self { etcd, keys, expected: None })
+    }
+
+    /// Only the cluster of this id counts: another one of the same name, in an etcd that was made anew or behind another
+    /// address, is an error to whoever reads records, and nothing is put there.
+    pub fn expecting(self, id: u64) -> Self {
+        Self { expected: Some(id), ..self }
     }
 
     pub fn name(&self) -> &str {
@@ -93,14 +101,21 @@ impl ClusterStore {
     /// The cluster's own record, if this version understands the cluster and `id` is its id.
     pub fn check(&self, id: u64) -> Result<Versioned<ClusterRecord>, ClusterError> {
         let found = self.cluster_record()?;
-        if found.record.id != id {
-            return Err(ClusterError::OtherCluster {
-                name: self.name().to_string(),
-                id,
-                found: found.record.id,
-            });
-        }
+        self.refuse_other(id, found.record.id)?;
         Ok(found)
+    }
+
+    fn refuse_other(&self, id: u64, found: u64) -> Result<(), ClusterError> {
+        if found == id {
+            return Ok(());
+        }
+        Err(ClusterError::OtherCluster { name: self.name().to_string(), id, found })
+    }
+
+    /// Refuses a cluster that is not the expected one, or that this version must not touch.
+    pub(super) fn accept(&self, record: &ClusterRecord) -> Result<(), ClusterError> {
+        record.check(self.name())?;
+        self.expected.map_or(Ok(()), |id| self.refuse_other(id, record.id))
     }
 
     /// Changes the cluster's settings.
@@ -121,7 +136,7 @@ impl ClusterStore {
         let found = self.etcd.get(&self.keys.cluster())?;
         let found = found.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
         let record: Versioned<ClusterRecord> = parse(&found)?;
-        record.record.check(self.name())?;
+        self.accept(&record.record)?;
         Ok(record)
     }
 }

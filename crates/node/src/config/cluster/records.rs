@@ -87,7 +87,8 @@ pub struct ClusterNodeRecord {
     /// It holds data and serves no vDisks.
     #[serde(default)]
     pub storage_only: bool,
-    /// Its last start; 0: it was never started.
+    /// Its newest life, written when that was announced; 0: it was never started. A directory that has counted fewer starts
+    /// is an old copy.
     #[serde(default)]
     pub last_life: u64,
     pub state: NodeState,
@@ -109,6 +110,9 @@ pub struct AliveRecord {
     pub node: u32,
     /// Counts the node's starts: another one means that its shards know nothing any more.
     pub incarnation: u64,
+    /// The directory that it runs in, as `DirectoryLock::place` names it; empty: not told.
+    #[serde(default)]
+    pub place: String,
     /// Its drives that can be used, and those that cannot. One in neither is still being opened.
     pub up: Vec<u32>,
     pub down: Vec<u32>,

@@ -46,6 +46,9 @@ pub fn begin(
     lock: &DirectoryLock,
     losses: &UnboundedSender<()>,
 ) -> Result<Living, LifeError> {
+    let place = lock.place();
+    // Refused, a copy has counted nothing: it stays behind what the node itself has counted.
+    store.may_begin(membership.node, &place, membership.former_life())?;
     let Life { incarnation, former } = membership.begin_life(dir, lock)?;
     let losses = losses.clone();
     let on_loss = move || {
@@ -54,7 +57,7 @@ pub fn begin(
     };
     let lease = NodeLease::take(store.etcd(), Duration::from_micros(LEASE_US), on_loss)
         .map_err(ClusterError::from)?;
-    let record = AliveRecord { node: membership.node, incarnation, up: Vec::new(), down: Vec::new() };
+    let record = AliveRecord { node: membership.node, incarnation, place, up: Vec::new(), down: Vec::new() };
     store.announce(&record, lease.lease(), former)?;
     Ok(Living { lease, incarnation, former })
 }
@@ -77,7 +80,9 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<()>) {
                     control.lock().begin_life(living, membership);
                     break;
                 }
-                Err(LifeError::Cluster(error @ ClusterError::NodeRemoved { .. })) => {
+                Err(LifeError::Cluster(
+                    error @ (ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. }),
+                )) => {
                     tracing::error!(%error, "this node ends");
                     control.lock().stop.notify_one();
                     return;
@@ -168,7 +173,8 @@ impl Control {
             }
         }
         let Some(life) = &member.life else { return };
-        let record = AliveRecord { node: member.node, incarnation: life.incarnation, up, down };
+        let (node, place) = (member.node, member.lock.place());
+        let record = AliveRecord { node, incarnation: life.incarnation, place, up, down };
         // One at a time: the last word must be the newest.
         if member.announcing.under_way || member.announcing.told.as_ref() == Some(&record) {
             return;

@@ -114,11 +114,19 @@ async fn answers(control: &SharedControl, family: FamilyId, longest: Duration) -
         });
         control.owner(family).send(Mail::Request { family, request: Request::Flush, answer });
     }
-    match tokio::time::timeout(longest, reply).await {
-        Ok(Ok(Reply::Done)) => Ok(()),
-        Ok(Ok(Reply::Error(error))) => Err(error.to_string()),
-        Ok(_) => Err("its shard is gone".to_string()),
-        Err(_) => Err(format!("no answer within {} s", longest.as_secs())),
+    let gone = control.wait_for(longest, |control| {
+        let entry = control.part.member()?.mirror.families.get(&family);
+        entry.is_none_or(|entry| entry.record.state == FamilyState::Dropping).then_some(())
+    });
+    tokio::select! {
+        answered = tokio::time::timeout(longest, reply) => match answered {
+            Ok(Ok(Reply::Done)) => Ok(()),
+            Ok(Ok(Reply::Error(error))) => Err(error.to_string()),
+            Ok(_) => Err("its shard is gone".to_string()),
+            Err(_) => Err(format!("no answer within {} s", longest.as_secs())),
+        },
+        // Requests to a vDisk without an owner wait for one, and this one will have none.
+        Some(()) = gone => Err("it was deleted meanwhile".to_string()),
     }
 }
 
@@ -296,14 +304,29 @@ pub(in crate::control) async fn move_vdisk(
         }
         family
     };
-    with_store(control, move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)))
-        .await?;
+    let changed =
+        with_store(control, move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)))
+            .await?;
+    seen(control, changed.revision).await?;
+    // It may be deleted meanwhile, or sent elsewhere: then there is nothing to wait for.
     let there = control
         .wait_for(MOVE_WAIT, |control| {
             let member = control.part.member()?;
-            (member.owner_node(family) == Some(to)).then_some(())
+            let record = member.mirror.families.get(&family).map(|entry| &entry.record);
+            let Some(record) = record.filter(|record| record.state == FamilyState::Live) else {
+                return Some(Err(Refusal::not_found("the vDisk was deleted meanwhile")));
+            };
+            let is_elsewhere = record.moving_to.is_some_and(|wanted| wanted != to);
+            match member.owner_node(family) {
+                Some(owner) if owner == to => Some(Ok(())),
+                _ if is_elsewhere => {
+                    Some(Err(Refusal::conflict("the vDisk was sent to another node meanwhile")))
+                }
+                _ => None,
+            }
         })
-        .await;
+        .await
+        .transpose()?;
     let answered = answers(control, family, MOVE_WAIT).await;
     let mut view = control.lock().view_of(family)?;
     if there.is_none() {

@@ -14,11 +14,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weft_engine::cluster::detection::LEASE_US;
 use weft_engine::interface::View;
 
 /// Etcd may be starting at the same time as its nodes.
 const ETCD_WAIT: Duration = Duration::from_secs(60);
 const ETCD_PAUSE: Duration = Duration::from_millis(500);
+
+/// The lease of a life that has ended is over before.
+const OTHER_WAIT: Duration = Duration::from_micros(3 * LEASE_US);
 
 /// Copies of a new vDisk for which nobody has said a number.
 const FACTOR: u32 = 2;
@@ -32,10 +36,12 @@ pub fn run(
 ) -> Result<(), StartError> {
     check(settings, dir, &membership)?;
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
-    let store = ClusterStore::new(etcd, &membership.cluster)?;
+    let store = ClusterStore::new(etcd, &membership.cluster)?.expecting(membership.id);
     wait_for_etcd(&store, membership.id)?;
     let node = membership.node;
     let removed = ClusterError::NodeRemoved { node };
+    // Before anything is done in the node's name: a copy of a directory must not tell others where it is to be found.
+    wait_for_other(&store, &membership, lock)?;
     let known = store.node(node)?.filter(|known| known.record.state != NodeState::Removed);
     let record = known.ok_or(removed)?.record;
     let api = start::bind_api(Some(settings.api.map_or_else(|| address_of(&record.api), Ok)?))?;
@@ -66,11 +72,9 @@ pub fn run(
         // A port that was free to choose is known only now. Others look for the node there as soon as it lives.
         let here = listener.address().to_string();
         let api_address = api.local_addr().map_err(io_error("serve the API"))?.to_string();
-        let next_life = membership.incarnation + 1;
         let known = store.change_node(node, |record| {
             record.transport = vec![here.clone(); record.shards as usize];
             record.api.clone_from(&api_address);
-            record.last_life = next_life;
         })?;
         let (begun, known) = {
             let store = store.clone();
@@ -161,6 +165,29 @@ fn check(settings: &Settings, dir: &Path, membership: &Membership) -> Result<(),
 
 fn address_of(text: &str) -> Result<SocketAddr, StartError> {
     text.parse().map_err(|_| StartError::BadInput(format!("the node's record has {text:?} for an address")))
+}
+
+/// The node may have lived elsewhere until a moment ago: a machine that was started anew, a directory that was moved.
+fn wait_for_other(
+    store: &ClusterStore,
+    membership: &Membership,
+    lock: &DirectoryLock,
+) -> Result<(), StartError> {
+    let until = Instant::now() + OTHER_WAIT;
+    let mut is_told = false;
+    loop {
+        match store.may_begin(membership.node, &lock.place(), membership.former_life()) {
+            Ok(()) => return Ok(()),
+            Err(error @ ClusterError::AliveElsewhere { .. }) if Instant::now() < until => {
+                if !is_told {
+                    eprintln!("weft: waiting for a lease to end: {error}");
+                    is_told = true;
+                }
+                std::thread::sleep(ETCD_PAUSE);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
