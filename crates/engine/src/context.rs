@@ -8,7 +8,8 @@ use crate::identity::Ticket;
 use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
 use crate::interface::{DriveState, Notice, Outputs, Reply, View};
 use crate::limits::Limits;
-use crate::message::{Answer, Message, Question, Refusal};
+use crate::message::{Answer, Message, Question, Refusal, UnitRun};
+use crate::pace::{self, Paces};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names what an answer is for, inside one volume.
@@ -42,6 +43,8 @@ struct Call {
     purpose: Purpose,
     question: Question,
     ask_again: Time,
+    /// Of a read: when it was asked, and how many reads the drive had then.
+    read: Option<(Time, u64)>,
 }
 
 /// All questions of a shard.
@@ -51,6 +54,7 @@ pub struct Calls {
     open: BTreeMap<u64, Call>,
     /// No question has to be asked again before this. May be too early, never too late.
     next_repeat: Option<Time>,
+    pub paces: Paces,
 }
 
 /// An answer with what it was for.
@@ -65,7 +69,7 @@ impl Calls {
     /// Call numbers of a shard that started at another time must differ, so that a late answer to an earlier
     /// life finds nothing; `seed` gives them another beginning.
     pub fn new(seed: u64) -> Self {
-        Self { last: seed << 40, open: BTreeMap::new(), next_repeat: None }
+        Self { last: seed << 40, open: BTreeMap::new(), next_repeat: None, paces: Paces::default() }
     }
 
     pub fn len_of(&self, family: FamilyId) -> usize {
@@ -98,7 +102,13 @@ impl Calls {
 
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
-        self.open.retain(|_, call| call.family != family);
+        let Self { open, paces, .. } = self;
+        open.retain(|_, call| {
+            if call.family == family && call.read.is_some() {
+                paces.ended(call.drive);
+            }
+            call.family != family
+        });
     }
 
     /// An answer has come. None: it was answered before, or nobody waits any more.
@@ -119,6 +129,12 @@ impl Calls {
             return None;
         }
         let call = self.open.remove(&call).expect("it was just found");
+        if let Some((asked, questions)) = call.read {
+            self.paces.ended(call.drive);
+            if answer.is_ok() && is_small(&call.question) {
+                self.paces.learn(call.drive, now.since(asked), questions);
+            }
+        }
         Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer })
     }
 
@@ -174,6 +190,13 @@ impl Calls {
 }
 
 const NEVER: Time = Time(u64::MAX);
+
+/// Whether the time of the answer tells how busy the drive is, rather than how much was asked.
+fn is_small(question: &Question) -> bool {
+    let Question::ReadUnits { runs, .. } = question else { return false };
+    let units = |run: &UnitRun| u64::from(run.count);
+    runs.iter().map(units).sum::<u64>() <= u64::from(pace::UNITS_MAX)
+}
 
 /// The earlier of a wish to wake, if there is one, and `at`.
 pub fn earlier(wish: Option<Time>, at: Time) -> Option<Time> {
@@ -251,7 +274,8 @@ impl Context<'_> {
             self.local.push_back(Message::Answer { call, drive, family, free: 0, answer });
             let ask_again = NEVER;
             let question = Question::Trim { up_to: crate::identity::Seq(0) };
-            self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again });
+            let read = None;
+            self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again, read });
             return;
         }
         let shard = shard.expect("a drive that is up is in the view");
@@ -261,7 +285,9 @@ impl Context<'_> {
             self.calls.next_repeat = earlier(self.calls.next_repeat, ask_again);
         }
         let message = Message::Ask { call, drive, family, epoch, question: question.clone() };
-        self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again });
+        let is_read = matches!(question, Question::ReadUnits { .. });
+        let read = is_read.then(|| (self.now, self.calls.paces.asked(drive)));
+        self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again, read });
         if own {
             self.local.push_back(message);
         } else {

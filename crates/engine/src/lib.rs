@@ -20,6 +20,7 @@ pub mod limits;
 pub mod log;
 pub mod map;
 pub mod message;
+pub mod pace;
 pub mod sabotage;
 pub mod shard;
 pub mod volume;

@@ -1,4 +1,4 @@
-//! Reads: newest first, from the overlay, the edits, the leaf pages; then from the nearest good copy.
+//! Reads: newest first, from the overlay, the edits, the leaf pages; then from the good copy that answers first.
 //! Promises: nothing is given that was not durable when it was looked up, or not verified (I7); the parts of a
 //! read may be looked up at different instants, all of them between the request and its reply.
 //! Leaves to others: fetching pages (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 
 /// Zeros are given in pieces of at most this many blocks.
 const ZERO_BLOCKS: u64 = 256;
+
+/// The own copy is read unless another one is expected to answer so much sooner. As long as flash is not overloaded it
+/// answers within this time, and then another node would only cost both of them CPU; a disk with a queue does not.
+const REMOTE_US: u64 = 1_000;
 
 #[derive(Debug)]
 enum Target {
@@ -159,7 +163,8 @@ impl Volume {
         ctx.ask(self.family, self.epoch, drive, Question::ReadUnits { egroup, runs }, Purpose::Units(number));
     }
 
-    /// The member to read from: up, not tried, own drives first; spread over equals.
+    /// The copy to read: on a drive that is up and was not tried; the one that is expected to answer first, where a
+    /// question to another node counts for more; spread over equals.
     pub(crate) fn nearest_copy(
         &self,
         egroup: EgroupId,
@@ -168,17 +173,22 @@ impl Volume {
     ) -> Option<DriveId> {
         let group = self.map.group_of(egroup)?;
         let view = ctx.view.groups.get(&group)?;
-        let mut best: Option<(u64, DriveId)> = None;
+        let mut best: Option<((bool, u64, u64), DriveId)> = None;
         // Former members may be the only ones that have it, while the audit copies it to the new ones.
         for (position, &drive) in view.members.iter().chain(&view.former).enumerate() {
             if tried.contains(&drive) || !ctx.is_up(drive) {
                 continue;
             }
-            let former = u64::from(position >= view.members.len());
-            let remote = u64::from(!ctx.is_own(drive));
-            let rank = (former * 2 + remote) << 32 | ctx.draw.below(1 << 16);
+            let former = position >= view.members.len();
+            let way_us = if ctx.is_own(drive) { 0 } else { REMOTE_US };
+            let rank = (former, ctx.calls.paces.expected_us(drive) + way_us, ctx.draw.below(1 << 16));
             if best.is_none_or(|(other, _)| rank < other) {
+                if let Some((_, other)) = best {
+                    ctx.calls.paces.passed_over(other);
+                }
                 best = Some((rank, drive));
+            } else {
+                ctx.calls.paces.passed_over(drive);
             }
         }
         best.map(|(_, drive)| drive)
