@@ -12,6 +12,7 @@ pub mod coverage;
 pub mod drive;
 pub mod engine_view;
 pub mod event;
+pub mod growth;
 pub mod judge;
 pub mod kept;
 pub mod layout;

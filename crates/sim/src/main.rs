@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use std::time::Instant;
 use weft_sim::coverage::Coverage;
+use weft_sim::growth::Growth;
 use weft_sim::kept::kept;
 use weft_sim::plan::Plan;
 use weft_sim::run::{Outcome, run};
@@ -44,6 +45,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Scale(Scale),
+    Growth(Growth),
 }
 
 /// What all seeds of this call met.
@@ -67,8 +69,12 @@ impl Tally {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Some(Command::Scale(scale)) = &arguments.command {
-        return match scale.run() {
+    if let Some(command) = &arguments.command {
+        let done = match command {
+            Command::Scale(scale) => scale.run(),
+            Command::Growth(growth) => growth.run(),
+        };
+        return match done {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("weft-sim: the result cannot be written: {error}");
