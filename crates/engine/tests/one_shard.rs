@@ -222,6 +222,37 @@ fn what_is_written_is_read_back_in_every_stage_of_its_life() {
 }
 
 #[test]
+fn a_log_whose_members_are_all_given_up_is_told_as_lost() {
+    let limits = Limits::default();
+    let mut world = World::new(3, 1, limits.clone());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let lost: BTreeSet<DriveId> =
+        world.record.segments.iter().flat_map(|segment| segment.members.iter().copied()).collect();
+    assert!(!lost.is_empty() && lost.len() < 3, "somebody is left: {lost:?}");
+    world.record.epoch = Epoch(2);
+    world.shard = Shard::new(Settings { shard: ShardId(0), seed: 2, limits });
+    let mut view = View { version: 2, ..View::default() };
+    for drive in (0..3).map(DriveId) {
+        let mut state = DriveState::Lost;
+        if !lost.contains(&drive) {
+            state = DriveState::Up;
+            let geometry = world.geometry;
+            world.step(Input::Order(Order::OpenDrive { drive, geometry, format: false }));
+        }
+        view.drives.insert(drive, DriveView { shard: ShardId(0), domain: drive.0, state });
+    }
+    world.step(Input::Order(Order::View(view)));
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(3_000_000);
+    // What was acknowledged there is nowhere: an empty vDisk in its place would be a lie (I3).
+    let told = world.notices.iter().find_map(|notice| match notice {
+        Notice::FamilyFailed { reason, .. } => Some(reason.clone()),
+        _ => None,
+    });
+    assert!(matches!(told, Some(FamilyTrouble::RecordLost(_))), "{:?}", world.notices);
+}
+
+#[test]
 fn random_writes_over_the_whole_life_match_a_model() {
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};

@@ -208,6 +208,10 @@ impl Volume {
             if answered.is_empty() && !segment.members.iter().all(lost) {
                 return;
             }
+            if answered.is_empty() && index + 1 == segments.len() {
+                // Nobody is left who knows where the log ended, so what was acknowledged there is lost.
+                return self.fail(FamilyTrouble::RecordLost(segment.first), ctx);
+            }
             let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
             let inside = |seq: &Seq| segment.first <= *seq && *seq < end;
             newest = answered.iter().flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max();
