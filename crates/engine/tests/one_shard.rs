@@ -246,7 +246,7 @@ fn a_log_whose_members_are_all_given_up_is_told_as_lost() {
     world.pass(3_000_000);
     // What was acknowledged there is nowhere: an empty vDisk in its place would be a lie (I3).
     let told = world.notices.iter().find_map(|notice| match notice {
-        Notice::FamilyFailed { reason, .. } => Some(reason.clone()),
+        Notice::FamilyFailed { reason, .. } => Some(*reason),
         _ => None,
     });
     assert!(matches!(told, Some(FamilyTrouble::RecordLost(_))), "{:?}", world.notices);

@@ -302,7 +302,9 @@ impl Appender {
             return true;
         }
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
-        if now.len() >= self.factor.max(1) as usize && now.iter().all(|&drive| ctx.is_open(drive)) {
+        let apart = |members: &[DriveId]| domains(ctx.view, members.iter().copied());
+        let is_full = now.len() >= self.factor.max(1) as usize;
+        if is_full && now.iter().all(|&drive| ctx.is_open(drive)) && apart(&now) == now.len() {
             return false;
         }
         let wanted = self.choose_members(ctx);
@@ -311,7 +313,9 @@ impl Appender {
             && (now.is_empty()
                 || wanted.len() > now.len()
                 || now.iter().any(|&drive| !ctx.is_up(drive))
-                || leaving(&wanted) < leaving(&now))
+                || leaving(&wanted) < leaving(&now)
+                // They came together when there was nowhere else to go, and now there is.
+                || apart(&wanted) > apart(&now))
     }
 
     /// Members that are up stay; then own drives, then others, never two of one fault domain while others exist.

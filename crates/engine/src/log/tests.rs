@@ -131,6 +131,19 @@ fn a_log_stays_on_a_drive_that_is_to_be_emptied_while_there_are_not_enough_other
 }
 
 #[test]
+fn a_log_whose_copies_had_to_come_together_is_spread_again() {
+    let mut story = Story::new(&[0, 1, 0]);
+    story.set(1, DriveState::Down);
+    story.change();
+    assert_eq!(story.members(), [0, 2], "two copies in one domain are better than one");
+    assert!(!story.wants_others(), "there is nowhere else to go");
+    story.set(1, DriveState::Up);
+    story.change();
+    assert_eq!(story.members(), [0, 1]);
+    assert!(!story.wants_others(), "once is enough");
+}
+
+#[test]
 fn copies_stay_in_distinct_domains_while_one_of_them_is_away_only_for_now() {
     let mut story = Story::new(&[0, 1, 0, 2]);
     assert_eq!(story.members(), [0, 1]);

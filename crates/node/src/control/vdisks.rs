@@ -55,14 +55,14 @@ pub(super) fn check_size(size: u64) -> Result<(u64, String), Refusal> {
     Ok((whole, note))
 }
 
-/// Refuses a number of copies that so many drives cannot hold; `add` says how there could be more.
-pub(super) fn check_factor(factor: u32, drives: usize, add: &str) -> Result<(), Refusal> {
+/// Refuses a number of copies that so many places (they are called `what`) cannot hold; `add` says how there could be more.
+pub(super) fn check_factor(factor: u32, places: usize, what: &str, add: &str) -> Result<(), Refusal> {
     if factor == 0 || factor > 3 {
         return Err(Refusal::bad_input(format!("a vDisk cannot have {factor} copies: choose 1, 2 or 3")));
     }
-    if factor as usize > drives {
+    if factor as usize > places {
         return Err(Refusal::bad_input(format!(
-            "{factor} copies need {factor} drives that are up, and there are {drives}; {add} or choose fewer copies (--rf)"
+            "{factor} copies need {factor} {what} that are up, and there are {places}; {add} or choose fewer copies (--rf)"
         )));
     }
     Ok(())
@@ -140,7 +140,7 @@ impl Control {
         }
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
-        check_factor(factor, up, "add drives (weft up --drives N)")?;
+        check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
         let alone = self.part.alone();
         let id = alone.node.next_family.max(1);
         alone.node.next_family = id + 1;

@@ -291,14 +291,17 @@ fn no_drive(drive: u32) -> Refusal {
 }
 
 impl Member {
-    /// Nodes with drives that work, as the store says: copies of one block are never on one node twice.
-    pub(super) fn drives_up(&self) -> usize {
-        self.mirror.alive.values().map(|alive| alive.record.up.len()).sum()
+    /// Where copies of one block can be apart: nodes with drives that work. One node by itself has its drives for that, as
+    /// when it was alone.
+    pub(super) fn places(&self) -> usize {
+        let working = self.mirror.alive.values().map(|alive| alive.record.up.len()).filter(|&up| up > 0);
+        let (nodes, drives) = working.fold((0, 0), |(nodes, drives), up| (nodes + 1, drives + up));
+        if nodes == 1 { drives } else { nodes }
     }
 
     /// Two copies where there is room for two.
     pub(super) fn default_factor(&self, told: u32) -> u32 {
-        told.min(self.drives_up().max(1) as u32)
+        told.min(self.places().max(1) as u32)
     }
 
     pub(super) fn owner_node(&self, family: weft_engine::FamilyId) -> Option<u32> {

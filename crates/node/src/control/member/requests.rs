@@ -77,9 +77,8 @@ pub(in crate::control) async fn create(
                 "a cluster has at most {VDISKS_MAX} vDisks; delete one first"
             )));
         }
-        let up = member.drives_up();
         let factor = wanted.factor.unwrap_or_else(|| member.default_factor(control.factor));
-        check_factor(factor, up, "add nodes (weft node join) or drives")?;
+        check_factor(factor, member.places(), "nodes with drives", "add nodes (weft node join)")?;
         factor
     };
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());

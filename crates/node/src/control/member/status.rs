@@ -233,6 +233,7 @@ impl Member {
         let mut lines: Vec<(usize, String)> = Vec::new();
         let mut loses = false;
         for (&node, record) in mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node)) {
+            let mine = |drive: &u32| on.get(drive) == Some(&node);
             let stays = |drive: &u32| up.contains(drive) && on.get(drive) != Some(&node);
             let touched: Vec<&GroupRecord> = mirror
                 .groups
@@ -246,7 +247,6 @@ impl Member {
             loses |= copied_gone > 0;
             let moves =
                 mirror.families.keys().filter(|family| self.owner_node(**family) == Some(node)).count();
-            let mine = |drive: &u32| on.get(drive) == Some(&node);
             let to_copy: u64 = used.iter().filter(|(drive, _)| mine(drive)).map(|(_, bytes)| bytes).sum();
             let free: u64 = mirror
                 .drives
@@ -255,9 +255,20 @@ impl Member {
                 .filter(|drive| stays(&drive.drive))
                 .map(|drive| drive.data.saturating_sub(used.get(&drive.drive).copied().unwrap_or(0)))
                 .sum();
-            let copies = match gone {
-                0 => "every block keeps a copy".to_string(),
-                gone => format!("{gone} group(s) keep no copy"),
+            // What was written last is in the log, and nowhere else yet.
+            let logs = mirror
+                .families
+                .values()
+                .filter_map(|family| Some((family.record.factor, family.record.segments.last()?)))
+                .filter(|(_, segment)| {
+                    segment.members.iter().any(mine) && !segment.members.iter().any(stays)
+                });
+            let (logs, copied_logs) =
+                logs.fold((0, 0), |(logs, copied), (factor, _)| (logs + 1, copied + usize::from(factor > 1)));
+            loses |= copied_logs > 0;
+            let copies = match (gone, logs) {
+                (0, 0) => "every block keeps a copy".to_string(),
+                (gone, logs) => format!("{gone} group(s) and {logs} log(s) keep no copy"),
             };
             let room = if touched.is_empty() {
                 "nothing has to be copied".to_string()
@@ -266,7 +277,7 @@ impl Member {
             };
             let name = &record.record.name;
             lines.push((
-                gone,
+                gone + logs,
                 format!("if node {node} ({name}) fails now: {moves} vDisk(s) move, {copies}; {room}"),
             ));
         }
