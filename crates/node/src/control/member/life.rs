@@ -2,7 +2,7 @@
 //! when the lease is lost.
 //! Promises: a life ends before the next one begins; what was served in the one is not in the other.
 
-use super::Phase;
+use super::{Member, Phase};
 use crate::config::cluster::{AliveRecord, ClusterError, ClusterStore, NodeLease};
 use crate::config::{DirectoryLock, Life, Membership};
 use crate::control::{Control, SharedControl, Standing};
@@ -121,6 +121,13 @@ pub(in crate::control) async fn leave(control: &SharedControl) {
 
 type Beginning =
     (ClusterStore, Membership, std::path::PathBuf, std::sync::Arc<DirectoryLock>, UnboundedSender<()>);
+
+impl Member {
+    /// The cluster knows which drives of this node are up.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announcing.told.is_some()
+    }
+}
 
 impl Control {
     /// The lease is over: nothing is served any more. Gives what the next life needs; None: the node ends anyway.

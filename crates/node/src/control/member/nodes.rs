@@ -11,7 +11,7 @@ use crate::control::refusal::Refusal;
 use crate::control::start::{Settings, StartError};
 use crate::control::{SharedControl, Standing};
 use crate::shard_loop::Mail;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::interface::Order;
 use weft_engine::{DriveId, ShardId};
 
@@ -299,9 +299,23 @@ impl Member {
         if nodes == 1 { drives } else { nodes }
     }
 
-    /// Two copies where there is room for two.
+    /// The same if everything worked that the store knows of.
+    pub(super) fn places_known(&self) -> usize {
+        let drives = self.mirror.drives.values().map(|drive| &drive.record);
+        let kept = drives.filter(|drive| drive.state != DriveRecordState::Lost);
+        let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
+        for drive in kept {
+            *nodes.entry(drive.node).or_default() += 1;
+        }
+        nodes.retain(|node, _| {
+            self.mirror.nodes.get(node).is_some_and(|node| node.record.state == NodeState::In)
+        });
+        if nodes.len() == 1 { nodes.values().sum() } else { nodes.len() }
+    }
+
+    /// Two copies where there is room for two, also while that does not work: what is away now is no reason to keep one copy.
     pub(super) fn default_factor(&self, told: u32) -> u32 {
-        told.min(self.places().max(1) as u32)
+        told.min(self.places_known().max(1) as u32)
     }
 
     pub(super) fn owner_node(&self, family: weft_engine::FamilyId) -> Option<u32> {

@@ -22,6 +22,9 @@ const VDISKS_MAX: usize = 100_000;
 /// What was written into the store is known here within this time, or etcd is in trouble.
 const NEWS_WAIT: Duration = Duration::from_secs(10);
 
+/// A node that is being started, or has just been, is up within this time.
+const PLACES_WAIT: Duration = Duration::from_secs(5);
+
 /// A hand-over that is not over by then goes on by itself.
 const MOVE_WAIT: Duration = Duration::from_secs(30);
 
@@ -68,6 +71,7 @@ pub(in crate::control) async fn create(
 ) -> Result<VdiskView, Refusal> {
     check_name(&wanted.name)?;
     let (size, note) = check_size(wanted.size)?;
+    wait_for_places(control, wanted.factor).await;
     let factor = {
         let control = control.lock();
         control.check_ready()?;
@@ -100,6 +104,18 @@ pub(in crate::control) async fn create(
     let mut view = control.lock().view_of(family)?;
     view.note = note;
     Ok(view)
+}
+
+/// Nodes that have just been started are known here a moment later: waits for them, if the copies need them.
+async fn wait_for_places(control: &SharedControl, factor: Option<u32>) {
+    let enough = |control: &mut Control| {
+        let member = control.part.member()?;
+        let factor = factor.unwrap_or_else(|| member.default_factor(control.factor)) as usize;
+        // With more copies than places it is refused at once.
+        (member.places() >= factor || member.places_known() < factor).then_some(())
+    };
+    // Should they not come, the request says so.
+    let _ = control.wait_for(PLACES_WAIT, enough).await;
 }
 
 /// Whether somebody serves a vDisk: it is asked, wherever it is.

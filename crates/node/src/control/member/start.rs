@@ -21,6 +21,9 @@ use weft_engine::interface::View;
 const ETCD_WAIT: Duration = Duration::from_secs(60);
 const ETCD_PAUSE: Duration = Duration::from_millis(500);
 
+/// The cluster knows of this node's drives within this time.
+const ANNOUNCE_WAIT: Duration = Duration::from_secs(10);
+
 /// The lease of a life that has ended is over before.
 const OTHER_WAIT: Duration = Duration::from_micros(3 * LEASE_US);
 
@@ -133,6 +136,11 @@ pub fn run(
                     eprintln!("weft: {line}");
                 }
             }
+            // Ready is who is known to the others. Should etcd have gone meanwhile, they hear of it later.
+            let is_told = |control: &mut Control| {
+                control.part.member().is_some_and(super::Member::is_announced).then_some(())
+            };
+            let _ = control.wait_for(ANNOUNCE_WAIT, is_told).await;
             tokio::spawn(mirror::follow(control.clone(), follower));
             tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
