@@ -1,10 +1,10 @@
 //! `cluster.json` in a node's directory: which cluster the node belongs to, and how often it was started there.
 //! Promises: what was written is durable when the call returns; a cut in between leaves the old file whole.
 
+use super::durable_file;
 use super::lock::DirectoryLock;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Its name in the node's directory.
@@ -64,20 +64,10 @@ impl Membership {
     }
 
     pub fn write(&self, dir: &Path) -> Result<(), MembershipError> {
-        let path = dir.join(MEMBERSHIP_FILE);
-        let new = dir.join(format!("{MEMBERSHIP_FILE}.new"));
         let mut text = serde_json::to_vec_pretty(self).expect("a membership is plain data");
         text.push(b'\n');
-        let written = || {
-            // The bytes before the name, and the name before anybody is told: a cut leaves the old file or
-            // the new one.
-            let mut file = File::create(&new)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&new, &path)?;
-            File::open(dir)?.sync_all()
-        };
-        written().map_err(|source| MembershipError::Io { path: path.clone(), source })
+        durable_file::replace(dir, MEMBERSHIP_FILE, &text)
+            .map_err(|source| MembershipError::Io { path: dir.join(MEMBERSHIP_FILE), source })
     }
 
     /// The life before the next one; None: there was none.

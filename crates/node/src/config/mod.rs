@@ -5,6 +5,7 @@
 //! ([`cluster::ClusterStore`]), where several change them at once.
 
 pub mod cluster;
+pub(crate) mod durable_file;
 pub mod etcd;
 mod import;
 mod lock;

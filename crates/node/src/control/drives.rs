@@ -68,14 +68,9 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
-        let mut plan = Self { found: BTreeMap::new() };
-        forget_half_made(dir, records, book)?;
-        for record in records.iter_mut() {
-            plan.open_known(dir, settings, record, book)?;
-        }
+        let mut plan = Self::open(dir, settings, records, book)?;
         check_copies(settings, records)?;
-        plan.add_devices(dir, settings, records, book)?;
-        plan.add_files(dir, settings, records, book)?;
+        plan.add_wanted(dir, settings, records, book)?;
         if plan.usable() > 0 {
             return Ok(plan);
         }
@@ -98,14 +93,36 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
+        let mut plan = Self::open(dir, settings, records, book)?;
+        plan.add_wanted(dir, settings, records, book)?;
+        Ok(plan)
+    }
+
+    /// Opens the drives there are.
+    fn open(
+        dir: &Path,
+        settings: &Settings,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
+    ) -> Result<Self, StartError> {
         let mut plan = Self { found: BTreeMap::new() };
         forget_half_made(dir, records, book)?;
         for record in records.iter_mut() {
             plan.open_known(dir, settings, record, book)?;
         }
-        plan.add_devices(dir, settings, records, book)?;
-        plan.add_files(dir, settings, records, book)?;
         Ok(plan)
+    }
+
+    /// Makes the drives that are wanted besides.
+    fn add_wanted(
+        &mut self,
+        dir: &Path,
+        settings: &Settings,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
+    ) -> Result<(), StartError> {
+        self.add_devices(dir, settings, records, book)?;
+        self.add_files(dir, settings, records, book)
     }
 
     /// Makes drives beside those that are there; `settings.drives` of them are files.

@@ -20,7 +20,7 @@ const NAME_BYTES_MAX: usize = 63;
 pub(super) const CREATE_WAIT: Duration = Duration::from_secs(30);
 
 /// A deletion is waited for so long; it goes on by itself afterwards.
-pub(super) const DELETE_WAIT: Duration = Duration::from_secs(30);
+const DELETE_WAIT: Duration = Duration::from_secs(30);
 
 /// Sizes are whole blocks.
 const SIZE_GRAIN: u64 = 4096;
@@ -106,13 +106,18 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
 
 pub async fn delete(control: &SharedControl, name: &str, force: bool) -> Result<String, Refusal> {
     let family = control.lock().begin_delete(name, force)?;
+    Ok(wait_until_gone(control, family, name).await)
+}
+
+/// Waits for the end of a deletion; a remark for people, if it takes long.
+pub(super) async fn wait_until_gone(control: &SharedControl, family: FamilyId, name: &str) -> String {
     let gone = control
         .wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(()))
         .await;
-    Ok(match gone {
+    match gone {
         Some(()) => String::new(),
         None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
-    })
+    }
 }
 
 impl Control {
@@ -173,7 +178,8 @@ impl Control {
         Ok(family)
     }
 
-    fn begin_delete(&mut self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
+    /// Refuses to delete what is in use; with `force` only what is attached.
+    pub(super) fn check_deletable(&self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
         self.check_ready()?;
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         if self.attachments.contains_key(&family) {
@@ -181,12 +187,16 @@ impl Control {
                 "vDisk {name} is attached; detach it first (weft vdisk detach {name})"
             )));
         }
-        let entry = self.families.get(&family).expect("the name was just found");
-        if !force && !entry.config.exports.is_empty() {
+        if !force && !self.families[&family].config.exports.is_empty() {
             return Err(Refusal::conflict(format!(
                 "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
             )));
         }
+        Ok(family)
+    }
+
+    fn begin_delete(&mut self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
+        let family = self.check_deletable(name, force)?;
         self.close_exports(family, None);
         let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.config.exports.clear();

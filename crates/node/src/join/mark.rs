@@ -3,9 +3,9 @@
 
 use super::JoinError;
 use crate::config::cluster::ClusterNodeRecord;
+use crate::config::durable_file;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 const MARK_FILE: &str = "joining.json";
@@ -40,17 +40,9 @@ impl Mark {
     }
 
     fn write(&self, dir: &Path) -> Result<(), JoinError> {
-        let (path, new) = (dir.join(MARK_FILE), dir.join(format!("{MARK_FILE}.new")));
         let text = serde_json::to_vec_pretty(self).expect("a mark is plain data");
-        let written = || {
-            // The bytes before the name: a cut leaves no half of a mark.
-            let mut file = File::create(&new)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&new, &path)?;
-            File::open(dir)?.sync_all()
-        };
-        written().map_err(|source| JoinError::Io { path: path.clone(), source })
+        durable_file::replace(dir, MARK_FILE, &text)
+            .map_err(|source| JoinError::Io { path: dir.join(MARK_FILE), source })
     }
 
     pub fn remove(dir: &Path) -> Result<(), JoinError> {

@@ -1,6 +1,7 @@
 //! The election of the controller, and its turns: what the store holds, what owners have found, a decision, again when
 //! something has changed.
 
+use super::asking::ask_living;
 use super::decide::{Memory, decide};
 use crate::api::WholeView;
 use crate::config::cluster::{Campaign, ClusterConfig, ClusterError, ClusterStore, Leadership};
@@ -17,9 +18,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Between two tries to become the controller, when nobody seems to be it.
 const CAMPAIGN_AGAIN: Duration = Duration::from_millis(500);
-
-/// A node that is asked for what its owners have found answers within this time, or is asked again in the next turn.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 enum Turn {
     /// Somebody else decides.
@@ -128,15 +126,6 @@ fn gather(mirror: &ClusterConfig) -> Vec<WholeView> {
     if mirror.groups.values().all(|group| group.record.former.is_empty()) {
         return Vec::new();
     }
-    let nodes = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
-    let addresses: Vec<String> = nodes.map(|(_, node)| node.record.api.clone()).collect();
-    let asked = addresses.into_iter().map(|api| std::thread::spawn(move || ask(&api))).collect::<Vec<_>>();
-    asked.into_iter().filter_map(|asked| asked.join().ok()).flatten().collect()
-}
-
-fn ask(api: &str) -> Vec<WholeView> {
-    let answer = ureq::get(&format!("http://{api}/v1/internal/whole")).timeout(ANSWER_WAIT).call();
-    let text = answer.ok().and_then(|answer| answer.into_string().ok()).unwrap_or_default();
     // Who says nothing has found nothing, as far as is known: nothing is forgotten meanwhile.
-    serde_json::from_str(&text).unwrap_or_default()
+    ask_living::<Vec<WholeView>>(mirror, "/v1/internal/whole").into_iter().flatten().collect()
 }

@@ -11,20 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weft_engine::cluster::ownership::{self, Clients, How, Move, Owner};
 use weft_engine::cluster::placement::{self, MOVES_MAX, Standing, Wishes};
-use weft_engine::{DriveId, FamilyId, GroupId, ShardId, Time};
+use weft_engine::{DriveId, GroupId, ShardId, Time};
 
 /// What a controller remembers between two decisions. A new one begins without: it then waits a little longer.
 pub struct Memory {
-    began: Instant,
     /// Nodes that have no lease, and since when that is known.
     away: BTreeMap<u32, Instant>,
-    /// Since when somebody owns a vDisk in this epoch.
-    owned: BTreeMap<FamilyId, (u32, Instant)>,
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self { began: Instant::now(), away: BTreeMap::new(), owned: BTreeMap::new() }
+        Self { away: BTreeMap::new() }
     }
 
     /// Takes in what the store holds now.
@@ -34,17 +31,6 @@ impl Memory {
         for node in mirror.nodes.keys().filter(|node| is_away(node)) {
             self.away.entry(*node).or_insert(now);
         }
-        self.owned.retain(|family, _| mirror.families.contains_key(family));
-        for (&family, entry) in &mirror.families {
-            let owned = self.owned.entry(family).or_insert((entry.record.epoch, now));
-            if owned.0 != entry.record.epoch {
-                *owned = (entry.record.epoch, now);
-            }
-        }
-    }
-
-    fn time(&self, moment: Instant) -> Time {
-        Time(moment.saturating_duration_since(self.began).as_micros() as u64)
     }
 }
 
@@ -59,7 +45,7 @@ pub fn decide(
     let now = Instant::now();
     memory.note(mirror, now);
     // Clients of what nobody serves are waiting: that comes first.
-    let moved = move_families(store, mirror, leadership, memory, now)?;
+    let moved = move_families(store, mirror, leadership)?;
     let arranged = arrange_groups(store, mirror, leadership, memory, now, whole)?;
     Ok(moved.max(arranged))
 }
@@ -68,11 +54,9 @@ fn move_families(
     store: &ClusterStore,
     mirror: &ClusterConfig,
     leadership: &Leadership,
-    memory: &Memory,
-    now: Instant,
 ) -> Result<u64, ClusterError> {
     let mut revision = 0;
-    for decided in owners(mirror, memory, now).moves() {
+    for decided in owners(mirror).moves() {
         let Some(seen) = mirror.families.get(&decided.family) else { continue };
         match carry_out(store, mirror, leadership, &decided, seen) {
             Ok(changed) => {
@@ -119,7 +103,7 @@ fn carry_out(
 }
 
 /// The cluster as the rules of ownership see it.
-fn owners(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> ownership::Cluster {
+fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
     let nodes = mirror.nodes.iter().filter(|(_, node)| node.record.state != NodeState::Removed);
     let nodes = nodes.map(|(&number, node)| {
         let record = &node.record;
@@ -138,13 +122,13 @@ fn owners(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> ownership::C
             node: node_of(shard),
             shard,
             lease: record.life,
-            since: memory.owned.get(&id).map_or(Time(0), |&(_, since)| memory.time(since)),
+            since: Time(0),
         });
-        // Where clients are the owner itself knows, and asks to be moved.
+        // Where clients are the owner itself knows, and for how long: it asks to be moved, so no time counts here.
         let family = ownership::Family { owner, moving_to: record.moving_to, clients: Clients::default() };
         (id, family)
     });
-    ownership::Cluster { now: memory.time(now), nodes: nodes.collect(), families: families.collect() }
+    ownership::Cluster { now: Time(0), nodes: nodes.collect(), families: families.collect() }
 }
 
 fn arrange_groups(

@@ -5,6 +5,7 @@
 //! Leaves to others: deciding for the cluster (`controller`, on whichever node is elected), records and leases
 //! (`config::cluster`).
 
+mod asking;
 mod audits;
 mod controller;
 mod decide;

@@ -9,7 +9,9 @@ use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
 use crate::control::exports::EXPORTS_MAX;
 use crate::control::listener::Address;
 use crate::control::refusal::Refusal;
-use crate::control::vdisks::{CREATE_WAIT, DELETE_WAIT, check_factor, check_growth, check_name, check_size};
+use crate::control::vdisks::{
+    CREATE_WAIT, check_factor, check_growth, check_name, check_size, wait_until_gone,
+};
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, SystemTime};
@@ -150,22 +152,7 @@ pub(in crate::control) async fn delete(
     name: &str,
     force: bool,
 ) -> Result<String, Refusal> {
-    let family = {
-        let control = control.lock();
-        control.check_ready()?;
-        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        if control.attachments.contains_key(&family) {
-            return Err(Refusal::conflict(format!(
-                "vDisk {name} is attached; detach it first (weft vdisk detach {name})"
-            )));
-        }
-        if !force && !control.families[&family].config.exports.is_empty() {
-            return Err(Refusal::conflict(format!(
-                "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
-            )));
-        }
-        family
-    };
+    let family = control.lock().check_deletable(name, force)?;
     with_store(control, move |store| {
         store.change_vdisk(family, |record| {
             record.state = FamilyState::Dropping;
@@ -173,13 +160,7 @@ pub(in crate::control) async fn delete(
         })
     })
     .await?;
-    let gone = control
-        .wait_for(DELETE_WAIT, |control| (!control.families.contains_key(&family)).then_some(()))
-        .await;
-    Ok(match gone {
-        Some(()) => String::new(),
-        None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
-    })
+    Ok(wait_until_gone(control, family, name).await)
 }
 
 pub(in crate::control) async fn resize(

@@ -1,5 +1,6 @@
 //! How the cluster is, as this node sees it: made from the store's contents, and from what the other nodes answer.
 
+use super::asking::ask_living;
 use super::nodes::is_drained;
 use super::{Member, Phase, node_of};
 use crate::api::{ClusterDriveView, ClusterView, GroupPlaceView, NodeView, RepairView, ReportView};
@@ -9,11 +10,8 @@ use crate::control::refusal::Refusal;
 use crate::control::{Control, SharedControl, statistics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weft_engine::{FamilyId, ShardId};
-
-/// A node that does not answer by then is left out of the sums.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 /// vDisks that are named when many are not served.
 const LINES_MAX: usize = 10;
@@ -65,20 +63,8 @@ pub async fn cluster(control: &SharedControl) -> Result<ClusterView, Refusal> {
 
 /// Asks all living nodes how things are on them.
 fn gather(mirror: &ClusterConfig) -> Reports {
-    let nodes = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
-    let addresses: Vec<String> = nodes.map(|(_, node)| node.record.api.clone()).collect();
-    let asked: Vec<_> = addresses
-        .into_iter()
-        .map(|api| {
-            std::thread::spawn(move || {
-                let url = format!("http://{api}/v1/internal/report");
-                let answer = ureq::get(&url).timeout(ANSWER_WAIT).call().ok()?;
-                serde_json::from_str::<ReportView>(&answer.into_string().ok()?).ok()
-            })
-        })
-        .collect();
     let mut reports = Reports::default();
-    for report in asked.into_iter().filter_map(|asked| asked.join().ok().flatten()) {
+    for report in ask_living::<ReportView>(mirror, "/v1/internal/report") {
         reports.used.extend(report.used);
         reports.waiting.extend(report.waiting);
     }

@@ -1,0 +1,23 @@
+//! Asking the other nodes what only they know. Blocks: not for the control plane's own thread.
+
+use crate::config::cluster::ClusterConfig;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// Who does not answer by then is done without.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// Asks all living nodes, this one too, at the same time; the answers of those that gave one.
+pub fn ask_living<T: DeserializeOwned + Send + 'static>(mirror: &ClusterConfig, path: &str) -> Vec<T> {
+    let living = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
+    let asked: Vec<_> = living
+        .map(|(_, node)| format!("http://{}{path}", node.record.api))
+        .map(|url| std::thread::spawn(move || ask(&url)))
+        .collect();
+    asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
+}
+
+fn ask<T: DeserializeOwned>(url: &str) -> Option<T> {
+    let answer = ureq::get(url).timeout(ANSWER_WAIT).call().ok()?;
+    serde_json::from_str(&answer.into_string().ok()?).ok()
+}
