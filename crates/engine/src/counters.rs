@@ -37,4 +37,5 @@ pub struct Counters {
     pub takeovers: u64,
     pub records_replayed: u64,
     pub records_appended_again: u64,
+    pub snapshots_taken: u64,
 }

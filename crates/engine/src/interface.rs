@@ -2,7 +2,9 @@
 //! The node and the simulator speak exactly this; the engine knows no file, socket, clock or thread.
 
 use crate::buffer::Buffer;
-use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket};
+use crate::identity::{
+    DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket,
+};
 use crate::message::Message;
 use std::collections::BTreeMap;
 
@@ -49,6 +51,19 @@ pub enum Request {
         len: u64,
         limit: u32,
     },
+    /// Like `Read`, of a snapshot. Its size is for the caller to know: beyond what was written it reads as zeros.
+    ReadSnapshot {
+        snapshot: Generation,
+        offset: u64,
+        len: u32,
+    },
+    /// Like `Extents`, of a snapshot.
+    SnapshotExtents {
+        snapshot: Generation,
+        offset: u64,
+        len: u64,
+        limit: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +102,8 @@ pub enum RequestError {
     /// Too many requests are open; the client has to wait for replies first.
     #[error("too many requests are waiting")]
     Busy,
+    #[error("the vDisk has no such snapshot")]
+    NoSnapshot,
 }
 
 /// The two regions of a drive. Offsets in each begin at 0.
@@ -167,6 +184,12 @@ pub enum Order {
     /// Drain everything and write a checkpoint, to make the next start quick.
     /// Ends in [`Notice::FamilySettled`].
     Settle { family: FamilyId },
+    /// Take a snapshot: it is the vDisk between two writes, with everything acknowledged before this order. Asked again
+    /// (of whoever is owner then) it makes no second one. Ends in [`Notice::SnapshotTaken`] or `SnapshotRefused`.
+    TakeSnapshot { family: FamilyId, snapshot: SnapshotId },
+    /// The snapshot of this generation is not needed any more; unknown ones are fine. What only it held becomes free in
+    /// the background. Ends in [`Notice::SnapshotDropped`].
+    DropSnapshot { family: FamilyId, generation: Generation },
 }
 
 /// News for the control plane.
@@ -185,6 +208,28 @@ pub enum Notice {
         family: FamilyId,
         epoch: Epoch,
         replayed: u64,
+        /// The snapshots there are, in order. (One that the control plane does not know was begun by an owner that died
+        /// before it could tell: it may be dropped.)
+        snapshots: Vec<(Generation, SnapshotId)>,
+    },
+    /// The snapshot is durable, and is named by this generation from now on.
+    SnapshotTaken {
+        family: FamilyId,
+        epoch: Epoch,
+        snapshot: SnapshotId,
+        generation: Generation,
+    },
+    SnapshotRefused {
+        family: FamilyId,
+        epoch: Epoch,
+        snapshot: SnapshotId,
+        reason: SnapshotTrouble,
+    },
+    /// Nobody can read it any more.
+    SnapshotDropped {
+        family: FamilyId,
+        epoch: Epoch,
+        generation: Generation,
     },
     /// Not served: it cannot be opened, or lost its place.
     FamilyFailed {
@@ -245,6 +290,17 @@ pub enum FamilyTrouble {
     PageLost(u64),
     #[error("a newer owner exists")]
     Fenced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotTrouble {
+    #[error("a vDisk has at most {} snapshots at a time; remove some first", crate::limits::SNAPSHOTS_MAX)]
+    TooMany,
+    #[error(
+        "this vDisk has had {} snapshots in its life, and can have no more; copy it to a new one",
+        crate::limits::GENERATIONS_MAX
+    )]
+    TooManyEver,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -342,6 +342,14 @@ impl Shard {
                     self.touched.insert(family);
                 }
             }
+            Order::TakeSnapshot { family, snapshot } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.take_snapshot(snapshot, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
+            Order::DropSnapshot { family, generation } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.drop_snapshot(generation, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
             Order::Settle { family } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.settle();

@@ -294,6 +294,7 @@ impl World {
             RequestError::Damaged { .. } => "errors damaged",
             RequestError::Fenced => "errors fenced",
             RequestError::Busy => "errors busy",
+            RequestError::NoSnapshot => "errors no snapshot",
         });
         let family = &mut self.families[open.family];
         let end = match open.asked {
@@ -311,6 +312,7 @@ impl World {
         let Asked::Write { number } = open.asked else { return Ok(()) };
         let write = family.write(number);
         match error {
+            RequestError::NoSnapshot => return Err("a write was refused for want of a snapshot".into()),
             RequestError::NotServed | RequestError::Busy | RequestError::OutOfRange => {
                 family.registers.refused(&family.layout, write);
             }

@@ -115,13 +115,11 @@ impl Volume {
         }
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
-        if victims.is_empty() {
-            return;
-        }
+        let Some(generation) = victims.front().and_then(|&egroup| self.map.born(egroup)) else { return };
         self.compaction.more = true;
         self.compaction.last += 1;
         let number = self.compaction.last;
-        self.describe_victim(number, Job::new(victims), ctx);
+        self.describe_victim(number, Job::new(generation, victims), ctx);
     }
 
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.
@@ -159,6 +157,7 @@ impl Volume {
     fn choose_victims(&self, percent: u32, ctx: &Context) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
+        let mut generation = None;
         let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
         let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
         let cramped = self.audit.copies.cramped();
@@ -178,6 +177,10 @@ impl Volume {
                 || self.compaction.is_busy_with(egroup);
             // Nothing of a fresh one is counted, and what is dead goes by itself.
             if entry.live == 0 || taken || self.map.fresh.contains(&egroup) {
+                continue;
+            }
+            // What only snapshots see stays where their pages say; an egroup holds one generation.
+            if entry.past > 0 || *generation.get_or_insert(entry.generation) != entry.generation {
                 continue;
             }
             live += entry.live as usize;

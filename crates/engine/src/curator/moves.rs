@@ -7,7 +7,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup, PageKind, PagePlace};
-use crate::identity::{Block, DriveId, EgroupId, Seq, Time};
+use crate::identity::{Block, DriveId, EgroupId, Generation, Seq, Time};
 use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
 use crate::map::edits::{Edits, Place};
 use crate::map::leaf::Leaf;
@@ -46,6 +46,8 @@ struct Move {
 #[derive(Debug)]
 pub(super) struct Job {
     step: Step,
+    /// Of all victims, and so of the new egroup.
+    generation: Generation,
     /// Still to be read, the first one now.
     victims: VecDeque<EgroupId>,
     /// Read: without live blocks when the job is done.
@@ -67,9 +69,10 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub fn new(victims: VecDeque<EgroupId>) -> Self {
+    pub fn new(generation: Generation, victims: VecDeque<EgroupId>) -> Self {
         Self {
             step: Step::Describing,
+            generation,
             victims,
             done: Vec::new(),
             tried: Vec::new(),
@@ -260,8 +263,9 @@ impl Volume {
             units.push(moved.block.0, data);
         }
         job.step = Step::Placing;
+        let generation = job.generation;
         self.compaction.jobs.insert(number, job);
-        self.place(units, Class::Reserve, Intent::Compact { job: number }, ctx);
+        self.place(units, Class::Reserve, Intent::Compact { generation, job: number }, ctx);
     }
 
     /// The new egroup is durable on all members.
@@ -309,9 +313,9 @@ impl Volume {
             return;
         }
         job.step = Step::Naming;
-        let named = job.named;
+        let (generation, named) = (job.generation, job.named);
         self.compaction.jobs.insert(number, job);
-        self.push_map(MapRecord { named, edits }, Waiter::Compact(number));
+        self.push_map(MapRecord { generation, named, edits }, Waiter::Compact(number));
     }
 
     fn drop_new_egroup(&mut self, job: &Job, ctx: &mut Context) {
@@ -370,15 +374,15 @@ impl Volume {
         let edit = self.map.edits.get(block);
         let edit = edit.or_else(|| self.map.merging.as_ref().and_then(|merging| merging.get(block)));
         match edit {
-            Some((_, Place::At { egroup, unit })) => return Mapped::At(egroup, unit),
-            Some((_, Place::Nowhere)) => return Mapped::Nowhere,
+            Some(Place::At { egroup, unit }) => return Mapped::At(egroup, unit),
+            Some(Place::Nowhere) => return Mapped::Nowhere,
             None => {}
         }
         let number = block.0 / LEAF_BLOCKS;
         let Some(place) = self.map.index.get(PageKind::Leaf, number) else { return Mapped::Nowhere };
         let leaf = match leaves.entry(place) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => match self.map.pages.get(place) {
+            Entry::Vacant(unknown) => match self.map.pages.leaf(place) {
                 Some(leaf) => unknown.insert(leaf),
                 None => return Mapped::InPage(number, place),
             },

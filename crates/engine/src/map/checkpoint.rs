@@ -7,10 +7,13 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
-use crate::identity::{DriveId, EgroupId, GroupId, Seq, Time};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, Time};
 use crate::limits::EGROUP_UNITS;
+use crate::map::Map;
 use crate::map::leaf::Leaf;
-use crate::map::lookup::PageWaiter;
+use crate::map::lookup::{MapPage, PageWaiter};
+use crate::map::merge::LeafMerge;
+use crate::map::past::{self, Past};
 use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter};
@@ -25,6 +28,10 @@ const MERGES_MAX: usize = 8;
 const PLACED_AT_ONCE: usize = 2;
 /// Bytes written since the last checkpoint that are not worth one of their own.
 const GARBAGE_MIN: u64 = 4 << 20;
+/// Leaves whose past is cleared of dropped snapshots in one checkpoint at most: it must not take for ever.
+const PURGED_LEAVES_MAX: usize = 256;
+/// With edits of more generations than this, reads would have to look too often.
+const GENERATIONS_MAX: usize = 8;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -37,10 +44,13 @@ enum Stage {
 }
 
 #[derive(Debug)]
-enum Page {
+pub(super) enum Page {
     Leaf(u64, Arc<Leaf>),
+    Past(u64, Arc<Past>),
     Directory(u64),
     Chunk(PageKind, u64),
+    /// It goes when the others of its egroup come.
+    Gone(PageKind, u64),
 }
 
 /// Pages gathered in an egroup, each with its first unit and how many it takes.
@@ -51,8 +61,19 @@ struct Job {
     stage: Stage,
     map_to: Seq,
     replay_from: Seq,
+    replay_generation: Generation,
+    /// As of `map_to`.
+    generation: Generation,
+    snapshots: Vec<(Generation, SnapshotId)>,
+    dropped: BTreeSet<Generation>,
     leaves: VecDeque<u64>,
+    /// Leaves of which pages are being fetched.
+    merges: BTreeMap<u64, LeafMerge>,
     fetching: usize,
+    /// Pages of the past that are to be written elsewhere.
+    moving: BTreeSet<u64>,
+    /// This one clears the past of the last leaves that tell of dropped snapshots.
+    ends_purge: bool,
     /// It only gave way to others.
     more: bool,
     units: Units,
@@ -69,6 +90,14 @@ pub(crate) struct Checkpointing {
     /// Pages in map egroups that are to be emptied.
     rewrite: BTreeSet<EgroupId>,
     age_us: u64,
+    purge: Option<Purge>,
+}
+
+/// The past is being cleared of snapshots that were dropped, some leaves in each checkpoint.
+#[derive(Debug)]
+struct Purge {
+    generations: BTreeSet<Generation>,
+    next_leaf: u64,
 }
 
 impl Checkpointing {
@@ -91,6 +120,12 @@ impl Volume {
         self.overlay.oldest().map_or(next, |oldest| oldest.min(next))
     }
 
+    /// The generation of the first record of such a replay.
+    fn replay_generation(&self) -> Generation {
+        let (generation, overlay) = self.overlay.oldest_layer();
+        if overlay.is_empty() { self.snapshots.present } else { generation }
+    }
+
     fn wants_checkpoint(&mut self, ctx: &Context) -> bool {
         self.checkpointing.age_us = ctx.limits.drain_age_us * 6;
         if self.map.edits.is_empty() {
@@ -99,7 +134,8 @@ impl Volume {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
         }
         let soon = self.checkpointing.last_begun.is_some_and(|begun| ctx.now.since(begun) < 20_000);
-        if self.map.edits.len() >= ctx.limits.edits_max / 2 {
+        if self.map.edits.len() >= ctx.limits.edits_max / 2 || self.map.edits.generations() > GENERATIONS_MAX
+        {
             return true;
         }
         let aged = self
@@ -123,6 +159,7 @@ impl Volume {
             || garbage
             || full
             || !self.checkpointing.rewrite.is_empty()
+            || !self.snapshots.dropped.is_empty()
             || self.owes_compacted_space()
     }
 
@@ -141,11 +178,17 @@ impl Volume {
         self.log.bytes_since_checkpoint = 0;
         let existing = |range| self.map.index.existing(PageKind::Leaf, range);
         let mut leaves: BTreeSet<u64> = edits.leaves(&existing).into_iter().collect();
+        let mut moving = BTreeSet::new();
+        let ends_purge = self.continue_purge(&mut leaves);
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {
                 match kind {
                     PageKind::Leaf => drop(leaves.insert(number)),
+                    PageKind::Past => {
+                        leaves.insert(past::leaf_of(number));
+                        moving.insert(number);
+                    }
                     PageKind::Directory => self.map.directory.touch_page(number),
                 }
             }
@@ -157,6 +200,13 @@ impl Volume {
             stage: Stage::Leaves,
             map_to: self.log.durable(),
             replay_from: self.replay_from(),
+            replay_generation: self.replay_generation(),
+            generation: self.snapshots.present,
+            snapshots: self.snapshots.taken.iter().map(|(&generation, &id)| (generation, id)).collect(),
+            dropped: self.snapshots.dropped.clone(),
+            merges: BTreeMap::new(),
+            moving,
+            ends_purge,
             leaves: leaves.into_iter().collect(),
             fetching: 0,
             more: false,
@@ -167,6 +217,31 @@ impl Volume {
         self.map.merging = Some(edits);
         self.checkpointing.job = Some(job);
         self.continue_checkpoint(ctx);
+    }
+
+    /// Adds leaves whose past is to be cleared; says whether they are the last ones.
+    fn continue_purge(&mut self, leaves: &mut BTreeSet<u64>) -> bool {
+        if self.snapshots.dropped.is_empty() {
+            return false;
+        }
+        let dropped = &self.snapshots.dropped;
+        let begin = || Purge { generations: dropped.clone(), next_leaf: 0 };
+        let purge = self.checkpointing.purge.get_or_insert_with(begin);
+        let mut found = 0;
+        let mut next_leaf = purge.next_leaf;
+        for leaf in self.map.index.leaves_with_past(purge.next_leaf, &purge.generations) {
+            if leaf >= next_leaf {
+                if found == PURGED_LEAVES_MAX {
+                    purge.next_leaf = next_leaf;
+                    return false;
+                }
+                found += 1;
+                next_leaf = leaf + 1;
+                leaves.insert(leaf);
+            }
+        }
+        purge.next_leaf = next_leaf;
+        true
     }
 
     /// Goes on as far as possible without waiting.
@@ -223,42 +298,86 @@ impl Volume {
     }
 
     fn merge_leaf(&mut self, number: u64, ctx: &mut Context) {
-        let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
-            return self.put_leaf(number, &Leaf::default(), ctx);
-        };
-        if let Some(leaf) = self.map.pages.get(place) {
-            return self.put_leaf(number, &leaf, ctx);
+        let none = BTreeSet::new();
+        let purged = self.checkpointing.purge.as_ref().map_or(&none, |purge| &purge.generations);
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        let may_become_past = !self.snapshots.taken.is_empty();
+        let mut merge = LeafMerge::new(&self.map.index, number, may_become_past, purged, &job.moving);
+        let mut asked = Vec::new();
+        for (kind, page, place) in merge.missing(number) {
+            match self.map.pages.get(place) {
+                Some(page) => merge.give(place, page),
+                None => asked.push((kind, page, place)),
+            }
         }
-        self.checkpointing.job.as_mut().expect("a checkpoint is running").fetching += 1;
-        self.fetch_leaf(number, place, PageWaiter::Merge, ctx);
+        if asked.is_empty() {
+            return self.put_leaf(number, merge, ctx);
+        }
+        job.fetching += asked.len();
+        job.merges.insert(number, merge);
+        for (kind, page, place) in asked {
+            self.fetch_page(kind, page, place, PageWaiter::Merge { leaf: number }, ctx);
+        }
     }
 
-    pub(crate) fn on_leaf_to_merge(&mut self, number: u64, leaf: &Arc<Leaf>, ctx: &mut Context) {
-        self.checkpointing.job.as_mut().expect("a checkpoint is running").fetching -= 1;
-        self.put_leaf(number, leaf, ctx);
+    pub(crate) fn on_page_to_merge(
+        &mut self,
+        number: u64,
+        place: PagePlace,
+        page: MapPage,
+        ctx: &mut Context,
+    ) {
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.fetching -= 1;
+        let merge = job.merges.get_mut(&number).expect("a leaf waits for its pages");
+        merge.give(place, page);
+        if merge.missing(number).is_empty() {
+            let merge = job.merges.remove(&number).expect("it was just found");
+            self.put_leaf(number, merge, ctx);
+        }
         self.continue_checkpoint(ctx);
     }
 
-    /// Merges the edits of one leaf, counts what died and what is live now, and gathers the page.
-    fn put_leaf(&mut self, number: u64, old: &Leaf, ctx: &mut Context) {
-        let merging = self.map.merging.as_ref().expect("a checkpoint has edits to merge");
-        let edits: Vec<_> = merging.in_leaf(number).collect();
-        let mut removed: Vec<(EgroupId, u32)> = Vec::new();
-        let leaf = old.merge(edits.iter().copied(), &mut |egroup, count| removed.push((egroup, count)));
-        for (egroup, count) in removed {
-            self.map.directory.remove_live(egroup, count);
-        }
-        for edit in edits {
-            if let Some((egroup, _)) = edit.place {
-                self.map.directory.add_live(egroup, edit.count);
+    /// Merges the edits of one leaf and gathers its pages.
+    fn put_leaf(&mut self, number: u64, merge: LeafMerge, ctx: &mut Context) {
+        if merge.unfinished {
+            let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+            job.ends_purge = false;
+            if let Some(purge) = &mut self.checkpointing.purge {
+                purge.next_leaf = purge.next_leaf.min(number);
             }
         }
-        if leaf.is_empty() {
-            self.map.index.remove(PageKind::Leaf, number);
+        let Map { merging, index, directory, .. } = &mut self.map;
+        let merging = merging.as_ref().expect("a checkpoint has edits to merge");
+        let (pages, gone) = merge.finish(number, merging, &self.snapshots.taken, index, directory);
+        if pages.is_empty() {
+            for (kind, page) in gone {
+                self.map.index.remove(kind, page);
+            }
             return;
         }
-        let page = leaf.encode(number, self.family);
-        self.gather(Page::Leaf(number, Arc::new(leaf)), page, ctx);
+        // A snapshot finds a block in the leaf or in its past: these have to change at the same instant.
+        let family = self.family;
+        let encoded: Vec<(Page, Buffer)> = pages
+            .into_iter()
+            .map(|page| {
+                let bytes = match &page {
+                    Page::Leaf(number, leaf) => leaf.encode(*number, family),
+                    Page::Past(number, past) => past.encode(*number, family),
+                    Page::Directory(_) | Page::Chunk(..) | Page::Gone(..) => {
+                        unreachable!("a leaf has pages of two kinds")
+                    }
+                };
+                (page, bytes)
+            })
+            .collect();
+        let units: usize = encoded.iter().map(|(_, bytes)| bytes.blocks()).sum();
+        self.make_room(units, ctx);
+        for (page, bytes) in encoded {
+            self.gather(page, bytes, ctx);
+        }
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.gathered.extend(gone.into_iter().map(|(kind, page)| (Page::Gone(kind, page), 0, 0)));
     }
 
     fn gather_directory(&mut self, ctx: &mut Context) {
@@ -280,11 +399,17 @@ impl Volume {
         }
     }
 
-    fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
+    /// So many units more go into one egroup.
+    fn make_room(&mut self, units: usize, ctx: &mut Context) {
+        assert!(units <= EGROUP_UNITS, "pages that belong together fit into one egroup");
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        if job.units.len() + bytes.blocks() > EGROUP_UNITS {
+        if job.units.len() + units > EGROUP_UNITS {
             self.flush_pages(ctx);
         }
+    }
+
+    fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
+        self.make_room(bytes.blocks(), ctx);
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         let first = job.units.len() as u32;
         for index in 0..bytes.blocks() {
@@ -316,8 +441,14 @@ impl Volume {
             match page {
                 Page::Leaf(number, leaf) => {
                     self.map.index.set(PageKind::Leaf, number, place);
-                    self.map.pages.put(place, leaf, ctx.limits.pages_bytes_max);
+                    self.map.pages.put(place, MapPage::Leaf(leaf), ctx.limits.pages_bytes_max);
                 }
+                Page::Past(number, past) => {
+                    let range = past.range().expect("a page of the past has groups");
+                    self.map.index.set_past(number, place, range);
+                    self.map.pages.put(place, MapPage::Past(past), ctx.limits.pages_bytes_max);
+                }
+                Page::Gone(kind, number) => drop(self.map.index.remove(kind, number)),
                 Page::Directory(number) => drop(self.map.index.set(PageKind::Directory, number, place)),
                 Page::Chunk(kind, chunk) => drop(self.map.index.set_chunk(kind, chunk, Some(place))),
             }
@@ -327,10 +458,20 @@ impl Volume {
     }
 
     fn append_checkpoint(&mut self) {
-        let job = self.checkpointing.job.as_ref().expect("a checkpoint is running");
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        if job.ends_purge
+            && let Some(purge) = self.checkpointing.purge.take()
+        {
+            job.dropped.retain(|generation| !purge.generations.contains(generation));
+            self.snapshots.dropped.retain(|generation| !purge.generations.contains(generation));
+        }
         let checkpoint = Checkpoint {
             map_to: job.map_to,
             replay_from: job.replay_from,
+            replay_generation: job.replay_generation,
+            generation: job.generation,
+            snapshots: job.snapshots.clone(),
+            dropped: job.dropped.iter().copied().collect(),
             mapped: self.map.directory.live(),
             map_egroups: self.map.map_egroups.values().copied().collect(),
             index: self.map.index.chunks(),

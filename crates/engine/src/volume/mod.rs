@@ -8,6 +8,7 @@ pub(crate) mod extents;
 mod partial;
 mod read;
 mod request;
+mod snapshots;
 pub(crate) mod write;
 
 use crate::context::{Answered, Context, Purpose, earlier};
@@ -15,11 +16,12 @@ use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
-use crate::formats::record::{Body, MapRecord, NamedEgroup, Record};
-use crate::identity::{Block, EgroupId, Epoch, FamilyId, Seq, Time};
+use crate::formats::record::{Body, MapRecord, Mark, Record};
+use crate::identity::{Block, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
 use crate::interface::{FamilyRecord, FamilyTrouble, Notice, RequestError};
 use crate::log::append::{Appender, Changed};
-use crate::log::overlay::{Content, Overlay};
+use crate::log::layers::Layers;
+use crate::log::overlay::Content;
 use crate::log::recover::Recovery;
 use crate::map::Map;
 use crate::map::checkpoint::Checkpointing;
@@ -28,6 +30,7 @@ use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 use read::Reads;
 use request::Requests;
+use snapshots::Snapshots;
 use std::collections::BTreeMap;
 
 /// Where a family is in its life on this shard.
@@ -55,6 +58,7 @@ pub(crate) enum Waiter {
     Drain,
     Compact(u64),
     Checkpoint,
+    Mark(Mark),
 }
 
 #[derive(Debug)]
@@ -66,7 +70,8 @@ pub struct Volume {
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
-    pub(crate) overlay: Overlay,
+    pub(crate) overlay: Layers,
+    pub(crate) snapshots: Snapshots,
     pub(crate) map: Map,
     pub(crate) requests: Requests,
     pub(crate) reads: Reads,
@@ -97,7 +102,8 @@ impl Volume {
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
-            overlay: Overlay::default(),
+            overlay: Layers::new(Generation(0)),
+            snapshots: Snapshots::default(),
             map: Map::default(),
             requests: Requests::default(),
             reads: Reads::default(),
@@ -159,6 +165,7 @@ impl Volume {
             && !self.checkpointing.is_running()
             && self.compaction.is_empty()
             && self.audit.is_clean()
+            && self.snapshots.dropped.is_empty()
     }
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
@@ -258,6 +265,7 @@ impl Volume {
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);
+                self.start_snapshots(ctx);
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
@@ -300,6 +308,7 @@ impl Volume {
             Some(Waiter::Bypass(requests)) => self.on_bypassed(requests, ctx),
             Some(Waiter::Compact(job)) => self.on_compacted(job, ctx),
             Some(Waiter::Checkpoint) => self.on_checkpoint_durable(seq, ctx),
+            Some(Waiter::Mark(mark)) => self.on_marked(mark, ctx),
             // Nobody waits for the drain's records, nor for those that recovery appended again.
             Some(Waiter::Drain) | None => {}
         }
@@ -316,23 +325,24 @@ impl Volume {
             Body::Zero { block, count } => self.overlay.insert(*block, *count, record.seq, Content::Zero),
             Body::Map(map) => self.apply_map(map, edit),
             Body::Checkpoint(_) => {}
+            Body::Mark(mark) => self.apply_mark(*mark, !edit),
         }
     }
 
     fn apply_map(&mut self, map: &MapRecord, edit: bool) {
-        if let Some(NamedEgroup { egroup, group, units }) = map.named
+        if let Some(named) = map.named
             && edit
         {
-            self.map.name(egroup, group, units);
+            self.map.name(named);
         }
         for change in &map.edits {
-            self.overlay.release(change.block, change.count, change.covers);
+            self.overlay.release(map.generation, change.block, change.count, change.covers);
             if edit {
                 let place = match (change.unit, map.named) {
                     (Some(unit), Some(named)) => Place::At { egroup: named.egroup, unit },
                     _ => Place::Nowhere,
                 };
-                self.map.edits.set(change.block, change.count, place);
+                self.map.edits.set(map.generation, change.block, change.count, place);
             }
         }
     }
@@ -406,7 +416,7 @@ impl Volume {
             let (from, blocks) = match &record.body {
                 Body::Data { block, data } => (*block, data.blocks() as u64),
                 Body::Zero { block, count } => (*block, *count),
-                Body::Map(_) | Body::Checkpoint(_) => return false,
+                Body::Map(_) | Body::Checkpoint(_) | Body::Mark(_) => return false,
             };
             from.0 < block.0 + count && block.0 < from.0 + blocks
         })

@@ -7,9 +7,10 @@ use super::Volume;
 use super::request::Work;
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::context::{Context, Purpose};
-use crate::identity::{Block, DriveId, EgroupId};
+use crate::identity::{Block, DriveId, EgroupId, Generation};
 use crate::interface::{Damage, Notice, Reply, RequestError};
-use crate::map::lookup::{PageWaiter, Where};
+use crate::map::lookup::{PRESENT, PageWaiter, Where};
+use crate::map::view::ViewWaiter;
 use crate::message::{Answer, Question, Refusal, UnitRun};
 use std::collections::BTreeMap;
 
@@ -33,6 +34,8 @@ enum Target {
 #[derive(Debug)]
 struct Job {
     target: Target,
+    /// The present, or the snapshot that is read.
+    at: Generation,
     /// Bytes to leave out at the beginning, and how many to give.
     skip: usize,
     len: usize,
@@ -65,22 +68,31 @@ impl Reads {
 }
 
 impl Volume {
-    pub(crate) fn begin_read(&mut self, request: u64, offset: u64, len: u64, ctx: &mut Context) {
+    pub(crate) fn begin_read(
+        &mut self,
+        request: u64,
+        at: Generation,
+        offset: u64,
+        len: u64,
+        ctx: &mut Context,
+    ) {
         let block_bytes = BLOCK as u64;
         let first = offset / block_bytes;
         let count = (offset + len).div_ceil(block_bytes) - first;
         let skip = (offset % block_bytes) as usize;
-        self.begin_job(Target::Request(request), Block(first), count, skip, len as usize, ctx);
+        self.begin_job(Target::Request(request), at, Block(first), count, skip, len as usize, ctx);
     }
 
     pub(crate) fn begin_partial_read(&mut self, work: Work, lock: u64, ctx: &mut Context) {
         let block = work.block;
-        self.begin_job(Target::Partial { work, lock }, block, 1, 0, BLOCK, ctx);
+        self.begin_job(Target::Partial { work, lock }, PRESENT, block, 1, 0, BLOCK, ctx);
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn begin_job(
         &mut self,
         target: Target,
+        at: Generation,
         block: Block,
         count: u64,
         skip: usize,
@@ -89,15 +101,20 @@ impl Volume {
     ) {
         self.reads.last += 1;
         let number = self.reads.last;
-        self.reads.jobs.insert(number, Job { target, skip, len, ready: BTreeMap::new(), missing: count });
+        self.reads.jobs.insert(number, Job { target, at, skip, len, ready: BTreeMap::new(), missing: count });
         self.look_up(number, block, count, ctx);
         self.finish_job(number, ctx);
     }
 
     /// Looks up a part of a read and asks for what lies in egroups.
     pub(crate) fn look_up(&mut self, number: u64, block: Block, count: u64, ctx: &mut Context) {
+        let Some(at) = self.reads.jobs.get(&number).map(|job| job.at) else { return };
+        if !self.has_version(at) {
+            // Dropped meanwhile: what it saw may be gone.
+            return self.fail_job(number, RequestError::NoSnapshot, ctx);
+        }
         let mut asks: BTreeMap<EgroupId, Vec<(Block, UnitRun)>> = BTreeMap::new();
-        for found in self.resolve(block, count, ctx) {
+        for found in self.resolve_at(at, block, count, ctx) {
             // The job is gone when an earlier part failed.
             let Some(job) = self.reads.jobs.get_mut(&number) else { return };
             match found.place {
@@ -123,6 +140,10 @@ impl Volume {
                 Where::Page { leaf, place } => {
                     let waiter = PageWaiter::Read { job: number, block: found.block, count: found.count };
                     self.fetch_leaf(leaf, place, waiter, ctx);
+                }
+                Where::View { leaf } => {
+                    let waiter = ViewWaiter::Read { job: number, block: found.block, count: found.count };
+                    self.fetch_view(at, leaf, waiter, ctx);
                 }
             }
         }
@@ -246,6 +267,12 @@ impl Volume {
             return;
         }
         let job = self.reads.jobs.remove(&number).expect("it was just found");
+        if !self.has_version(job.at)
+            && let Target::Request(request) = job.target
+        {
+            // Dropped meanwhile: parts that were looked up late may have found it incomplete.
+            return self.reply(request, Reply::Error(RequestError::NoSnapshot), ctx);
+        }
         let mut pieces: Vec<Buffer> = Vec::with_capacity(job.ready.len());
         let (mut skip, mut left) = (job.skip, job.len);
         for piece in job.ready.into_values() {

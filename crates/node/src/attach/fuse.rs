@@ -95,6 +95,7 @@ fn errno(error: RequestError) -> Errno {
         RequestError::NotServed
         | RequestError::Damaged { .. }
         | RequestError::Fenced
+        | RequestError::NoSnapshot
         | RequestError::Busy => Errno::EIO,
     }
 }

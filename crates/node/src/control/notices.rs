@@ -34,7 +34,7 @@ impl Control {
         match notice {
             Notice::DriveReady { drive } => self.on_drive_ready(drive),
             Notice::DriveFailed { drive, reason } => self.on_drive_failed(drive, reason.to_string()),
-            Notice::FamilyReady { family, epoch, replayed } => {
+            Notice::FamilyReady { family, epoch, replayed, .. } => {
                 tracing::info!(%family, %epoch, replayed, "a vDisk is served");
                 if let Part::Member(_) = self.part {
                     return self.on_served(family, epoch);
@@ -48,6 +48,10 @@ impl Control {
                 tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served");
                 self.set_serving(family, epoch, Serving::Failed(reason.to_string()));
             }
+            // Nobody asks for snapshots yet.
+            Notice::SnapshotTaken { .. }
+            | Notice::SnapshotRefused { .. }
+            | Notice::SnapshotDropped { .. } => {}
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");

@@ -72,7 +72,7 @@ impl World {
     pub fn noticed(&mut self, shard: usize, notice: Notice) {
         let at = self.moment();
         match &notice {
-            Notice::FamilyReady { family, epoch, replayed } => {
+            Notice::FamilyReady { family, epoch, replayed, .. } => {
                 self.coverage.count("families opened");
                 self.coverage.add("records replayed", *replayed);
                 if epoch.0 > 1 {

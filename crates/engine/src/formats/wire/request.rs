@@ -3,6 +3,7 @@
 use super::fields::{Reader, Writer};
 use super::header::PAYLOAD_BYTES_MAX;
 use crate::buffer::{Buffer, zeros};
+use crate::identity::Generation;
 use crate::interface::{Extent, Reply, Request, RequestError};
 
 const READ: u32 = 1;
@@ -10,6 +11,8 @@ const WRITE: u32 = 2;
 const ZERO: u32 = 3;
 const FLUSH: u32 = 4;
 const EXTENTS: u32 = 5;
+const READ_SNAPSHOT: u32 = 6;
+const SNAPSHOT_EXTENTS: u32 = 7;
 
 const DONE: u32 = 1;
 const DATA: u32 = 2;
@@ -20,6 +23,7 @@ const NO_SPACE: u32 = 103;
 const DAMAGED: u32 = 104;
 const FENCED: u32 = 105;
 const BUSY: u32 = 106;
+const NO_SNAPSHOT: u32 = 107;
 
 /// Shared zeros are given out in pieces of at most this size.
 const ZEROS_BYTES_MAX: usize = 1 << 20;
@@ -51,6 +55,19 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*len);
             writer.u32(*limit);
         }
+        Request::ReadSnapshot { snapshot, offset, len } => {
+            writer.u32(READ_SNAPSHOT);
+            writer.u32(snapshot.0);
+            writer.u64(*offset);
+            writer.u32(*len);
+        }
+        Request::SnapshotExtents { snapshot, offset, len, limit } => {
+            writer.u32(SNAPSHOT_EXTENTS);
+            writer.u32(snapshot.0);
+            writer.u64(*offset);
+            writer.u64(*len);
+            writer.u32(*limit);
+        }
     }
 }
 
@@ -67,6 +84,14 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
         EXTENTS => {
             let (offset, len) = (reader.u64()?, reader.u64()?);
             Request::Extents { offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
+        }
+        READ_SNAPSHOT => {
+            let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u32()?);
+            (len as usize <= PAYLOAD_BYTES_MAX).then_some(Request::ReadSnapshot { snapshot, offset, len })?
+        }
+        SNAPSHOT_EXTENTS => {
+            let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u64()?);
+            Request::SnapshotExtents { snapshot, offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
         }
         _ => return None,
     })
@@ -97,6 +122,7 @@ pub(super) fn put_reply(reply: &Reply, writer: &mut Writer) {
             }
             RequestError::Fenced => writer.u32(FENCED),
             RequestError::Busy => writer.u32(BUSY),
+            RequestError::NoSnapshot => writer.u32(NO_SNAPSHOT),
         },
     }
 }
@@ -155,6 +181,7 @@ pub(super) fn take_reply(reader: &mut Reader) -> Option<Reply> {
         DAMAGED => Reply::Error(RequestError::Damaged { block: reader.u64()? }),
         FENCED => Reply::Error(RequestError::Fenced),
         BUSY => Reply::Error(RequestError::Busy),
+        NO_SNAPSHOT => Reply::Error(RequestError::NoSnapshot),
         _ => return None,
     })
 }

@@ -1,0 +1,179 @@
+//! Snapshots of a vDisk: taking and dropping them.
+//! Promises: a snapshot is one place in the log, so taking it stops nothing; what was acknowledged before the order is in it,
+//! and what was written after it was told is not (I6); asked for twice, it is taken once.
+//! Leaves to others: keeping what a snapshot sees (`log/layers.rs`, `map/merge.rs`), reading it (`map/view.rs`).
+
+use super::{Volume, Waiter};
+use crate::context::Context;
+use crate::formats::record::{Body, Mark};
+use crate::identity::{Generation, SnapshotId};
+use crate::interface::{Notice, SnapshotTrouble};
+use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
+use crate::map::lookup::PRESENT;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
+const FROZEN_MAX: usize = 4;
+
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    /// Of what is written now, as far as the log is durable.
+    pub present: Generation,
+    /// Of the next record.
+    next: Generation,
+    pub taken: BTreeMap<Generation, SnapshotId>,
+    /// Snapshots that are gone, though pages of the past still tell of them.
+    pub dropped: BTreeSet<Generation>,
+    /// Their marks are on their way into the log.
+    taking: BTreeSet<SnapshotId>,
+    waiting: VecDeque<SnapshotId>,
+}
+
+impl Snapshots {
+    /// Of a record that gets its number now.
+    pub fn next(&self) -> Generation {
+        self.next
+    }
+
+    /// As a checkpoint tells them.
+    pub fn restore(
+        &mut self,
+        present: Generation,
+        taken: impl IntoIterator<Item = (Generation, SnapshotId)>,
+        dropped: impl IntoIterator<Item = Generation>,
+    ) {
+        self.present = present;
+        self.next = present;
+        self.taken = taken.into_iter().collect();
+        self.dropped = dropped.into_iter().collect();
+    }
+
+    pub fn list(&self) -> Vec<(Generation, SnapshotId)> {
+        self.taken.iter().map(|(&generation, &snapshot)| (generation, snapshot)).collect()
+    }
+
+    /// This mark gets a number.
+    pub fn on_push(&mut self, mark: Mark) {
+        if let Mark::Taken { generation, snapshot } = mark {
+            self.next = self.next.max(generation.next());
+            self.taking.insert(snapshot);
+        }
+    }
+
+    /// A durable mark.
+    fn apply(&mut self, mark: Mark) {
+        self.on_push(mark);
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                self.taking.remove(&snapshot);
+                self.present = self.present.max(generation.next());
+                self.taken.insert(generation, snapshot);
+            }
+            Mark::Dropped { generation } => {
+                if self.taken.remove(&generation).is_some() {
+                    self.dropped.insert(generation);
+                }
+            }
+        }
+    }
+}
+
+impl Volume {
+    pub fn take_snapshot(&mut self, snapshot: SnapshotId, ctx: &mut Context) {
+        if !self.is_serving() {
+            // Asked again when the family is served.
+            return;
+        }
+        if let Some((&generation, _)) = self.snapshots.taken.iter().find(|(_, id)| **id == snapshot) {
+            return self.tell_taken(generation, snapshot, ctx);
+        }
+        if !self.snapshots.taking.contains(&snapshot) && !self.snapshots.waiting.contains(&snapshot) {
+            self.snapshots.waiting.push_back(snapshot);
+        }
+    }
+
+    /// Puts marks into the log for those that wait.
+    pub(crate) fn start_snapshots(&mut self, ctx: &mut Context) {
+        while let Some(&snapshot) = self.snapshots.waiting.front() {
+            let open = self.snapshots.taking.len();
+            let refused = if self.snapshots.taken.len() + open >= SNAPSHOTS_MAX {
+                Some(SnapshotTrouble::TooMany)
+            } else if self.snapshots.next.0 >= GENERATIONS_MAX {
+                Some(SnapshotTrouble::TooManyEver)
+            } else {
+                None
+            };
+            if refused.is_none() && self.overlay.frozen() + open >= FROZEN_MAX {
+                return;
+            }
+            self.snapshots.waiting.pop_front();
+            if let Some(reason) = refused {
+                let (family, epoch) = (self.family, self.epoch);
+                ctx.notice(Notice::SnapshotRefused { family, epoch, snapshot, reason });
+                continue;
+            }
+            let mark = Mark::Taken { generation: self.snapshots.next, snapshot };
+            self.push_mark(mark);
+        }
+    }
+
+    pub fn drop_snapshot(&mut self, generation: Generation, ctx: &mut Context) {
+        if !self.is_serving() {
+            return;
+        }
+        if self.snapshots.taken.contains_key(&generation) {
+            self.push_mark(Mark::Dropped { generation });
+        } else {
+            self.tell_dropped(generation, ctx);
+        }
+    }
+
+    fn push_mark(&mut self, mark: Mark) {
+        self.snapshots.on_push(mark);
+        let seq = self.log.push(Body::Mark(mark));
+        self.waiters.insert(seq, Waiter::Mark(mark));
+    }
+
+    /// A durable mark, now or when it is replayed. `known`: the checkpoint has told of it.
+    pub(crate) fn apply_mark(&mut self, mark: Mark, known: bool) {
+        if let Mark::Taken { generation, .. } = mark {
+            self.overlay.begin(generation.next());
+        }
+        if !known {
+            self.snapshots.apply(mark);
+        }
+        if let Mark::Dropped { generation } = mark {
+            self.forget_views(generation);
+        }
+    }
+
+    /// The log has it: now the control plane may know.
+    pub(crate) fn on_marked(&mut self, mark: Mark, ctx: &mut Context) {
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                ctx.counters.snapshots_taken += 1;
+                self.tell_taken(generation, snapshot, ctx);
+            }
+            Mark::Dropped { generation } => self.tell_dropped(generation, ctx),
+        }
+    }
+
+    fn tell_taken(&self, generation: Generation, snapshot: SnapshotId, ctx: &mut Context) {
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::SnapshotTaken { family, epoch, snapshot, generation });
+    }
+
+    fn tell_dropped(&self, generation: Generation, ctx: &mut Context) {
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::SnapshotDropped { family, epoch, generation });
+    }
+
+    /// Whether there is something to read of this generation: of the present always.
+    pub(crate) fn has_version(&self, at: Generation) -> bool {
+        at == PRESENT || self.snapshots.taken.contains_key(&at)
+    }
+
+    pub fn snapshots(&self) -> Vec<(Generation, SnapshotId)> {
+        self.snapshots.list()
+    }
+}
