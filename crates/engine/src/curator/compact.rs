@@ -179,8 +179,8 @@ impl Volume {
             if entry.live == 0 || taken || self.map.fresh.contains(&egroup) {
                 continue;
             }
-            // What only snapshots see stays where their pages say; an egroup holds one generation.
-            if entry.past > 0 || *generation.get_or_insert(entry.generation) != entry.generation {
+            // An egroup holds one generation.
+            if *generation.get_or_insert(entry.generation) != entry.generation {
                 continue;
             }
             live += entry.live as usize;
@@ -196,7 +196,7 @@ impl Volume {
     pub(crate) fn owes_compacted_space(&self) -> bool {
         let emptied = &self.compaction.emptied;
         emptied.len() >= EMPTIED_MAX
-            && !self.map.edits.is_empty()
+            && self.map.is_changed()
             && emptied.iter().filter(|&&egroup| self.map.directory.contains(egroup)).count() >= EMPTIED_MAX
     }
 }

@@ -12,6 +12,7 @@ use super::edit_layers::EditLayers;
 use super::index::PageIndex;
 use super::leaf::{Leaf, Run};
 use super::lookup::MapPage;
+use super::moves::Moves;
 use super::past::{self, Past};
 use crate::formats::record::{PageKind, PagePlace};
 use crate::identity::{Generation, SnapshotId};
@@ -34,13 +35,14 @@ pub(super) struct LeafMerge {
 
 impl LeafMerge {
     /// What has to be known of leaf `number`. `purged`: generations whose groups are to be emptied; `moving`: pages of the past
-    /// that are to be written elsewhere.
+    /// that are to be written elsewhere; `has_moves`: units of it may have moved.
     pub fn new(
         index: &PageIndex,
         number: u64,
         may_become_past: bool,
         purged: &BTreeSet<Generation>,
         moving: &BTreeSet<u64>,
+        has_moves: bool,
     ) -> Self {
         let mut past = BTreeMap::new();
         let mut unfinished = false;
@@ -49,7 +51,11 @@ impl LeafMerge {
             let is_purged = purged.range(from..=to).next().is_some();
             if is_purged && past.len() >= PAST_PAGES_MAX {
                 unfinished = true;
-            } else if is_purged || moving.contains(&page) || may_become_past && Some(page) == last {
+            } else if has_moves && past.len() < PAST_PAGES_MAX
+                || is_purged
+                || moving.contains(&page)
+                || may_become_past && Some(page) == last
+            {
                 past.insert(page, place);
             }
         }
@@ -73,6 +79,7 @@ impl LeafMerge {
         self,
         number: u64,
         merging: &EditLayers,
+        moves: &Moves,
         snapshots: &BTreeMap<Generation, SnapshotId>,
         index: &PageIndex,
         directory: &mut Directory,
@@ -85,6 +92,7 @@ impl LeafMerge {
             Some(MapPage::Past(_)) => unreachable!("a place holds one page for ever"),
             None => Leaf::default(),
         };
+        leaf = moves.apply(number, leaf, directory);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for (generation, edits) in merging.iter() {
             let edits: Vec<_> = edits.in_leaf(number).collect();
@@ -123,7 +131,8 @@ impl LeafMerge {
             let MapPage::Past(old) = &self.have[place] else {
                 unreachable!("a place holds one page for ever")
             };
-            let mut new = regroup(old, snapshots, directory);
+            let old = moves.apply_to_past(number, old, directory);
+            let mut new = regroup(&old, snapshots, directory);
             if Some(page) == last {
                 for (generation, runs) in std::mem::take(&mut groups) {
                     new.add(generation, runs);

@@ -170,7 +170,7 @@ impl Volume {
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
     pub fn is_settled(&self) -> bool {
-        self.is_quiet() && self.overlay.is_empty() && self.map.edits.is_empty()
+        self.is_quiet() && self.overlay.is_empty() && !self.map.is_changed()
     }
 
     pub fn map(&self) -> &Map {
@@ -334,6 +334,11 @@ impl Volume {
             && edit
         {
             self.map.name(named);
+        }
+        if let Some(named) = map.named
+            && edit
+        {
+            map.moves.iter().for_each(|moved| self.map.moves.add(named.egroup, moved));
         }
         for change in &map.edits {
             self.overlay.release(map.generation, change.block, change.count, change.covers);

@@ -153,7 +153,8 @@ impl World {
         if !self.replies.contains_key(&ticket) {
             self.pass(3_000_000);
         }
-        let reply = self.replies.remove(&ticket).expect("every request has a reply");
+        let reply = self.replies.remove(&ticket);
+        let reply = reply.expect("every request has a reply");
         if let Reply::Error(_) = reply {
             for (drive, keeper) in self.shard.keepers() {
                 let used: u64 = keeper.egroups().map(|egroup| u64::from(egroup.units)).sum();
