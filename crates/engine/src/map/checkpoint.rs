@@ -19,6 +19,7 @@ use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Leaf pages being fetched for merging at once.
@@ -177,7 +178,15 @@ impl Volume {
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
-        let existing = |range| self.map.index.existing(PageKind::Leaf, range);
+        let origin_leaves = self.origin.map_or(0, |origin| origin.leaves());
+        let existing = |range: Range<u64>| {
+            // Of a clone, trimming what its origin has is news as well.
+            let (ours, origins) =
+                (range.start.max(origin_leaves)..range.end, range.start..range.end.min(origin_leaves));
+            let mut leaves: Vec<u64> = origins.collect();
+            leaves.append(&mut self.map.index.existing(PageKind::Leaf, ours));
+            leaves
+        };
         let mut leaves: BTreeSet<u64> = edits.leaves(&existing).into_iter().collect();
         let mut moving = BTreeSet::new();
         self.map.moving = std::mem::take(&mut self.map.moves);
@@ -359,7 +368,15 @@ impl Volume {
         }
         let Map { merging, moving, index, directory, .. } = &mut self.map;
         let merging = merging.as_ref().expect("a checkpoint has edits to merge");
-        let (pages, gone) = merge.finish(number, merging, moving, &self.snapshots.taken, index, directory);
+        let (pages, gone) = merge.finish(
+            number,
+            merging,
+            self.origin.is_some(),
+            moving,
+            &self.snapshots.taken,
+            index,
+            directory,
+        );
         if pages.is_empty() {
             for (kind, page) in gone {
                 self.map.index.remove(kind, page);

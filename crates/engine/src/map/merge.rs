@@ -15,7 +15,7 @@ use super::lookup::MapPage;
 use super::moves::Moves;
 use super::past::{self, Past};
 use crate::formats::record::{PageKind, PagePlace};
-use crate::identity::{Generation, SnapshotId};
+use crate::identity::{EgroupId, Generation, SnapshotId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,6 +79,7 @@ impl LeafMerge {
         self,
         number: u64,
         merging: &EditLayers,
+        is_clone: bool,
         moves: &Moves,
         snapshots: &BTreeMap<Generation, SnapshotId>,
         index: &PageIndex,
@@ -95,24 +96,34 @@ impl LeafMerge {
         leaf = moves.apply(number, leaf, directory);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for (generation, edits) in merging.iter() {
-            let edits: Vec<_> = edits.in_leaf(number).collect();
+            let mut edits: Vec<_> = edits.in_leaf(number).collect();
             if edits.is_empty() {
                 continue;
+            }
+            if is_clone {
+                // What is trimmed is not the origin's any more.
+                for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
+                    edit.place = Some((EgroupId::hole(generation), 0));
+                }
             }
             let mut removed = Vec::new();
             leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
             for run in removed {
-                let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
-                match seen(born, generation) {
+                match seen(born(directory, run.egroup), generation) {
                     Some(until) => {
-                        directory.add_past(run.egroup, run.count());
+                        if !run.egroup.is_hole() {
+                            directory.add_past(run.egroup, run.count());
+                        }
                         groups.entry(until).or_default().push(run);
                     }
+                    None if run.egroup.is_hole() => {}
                     None => drop(directory.remove_live(run.egroup, run.count())),
                 }
             }
             for edit in edits {
-                if let Some((egroup, _)) = edit.place {
+                if let Some((egroup, _)) = edit.place
+                    && !egroup.is_hole()
+                {
                     directory.add_live(egroup, edit.count);
                 }
             }
@@ -152,6 +163,14 @@ impl LeafMerge {
     }
 }
 
+/// The generation of what lies in a mapped egroup, or of a hole.
+fn born(directory: &Directory, egroup: EgroupId) -> Generation {
+    if egroup.is_hole() {
+        return Generation(egroup.0 as u32);
+    }
+    directory.get(egroup).expect("a mapped egroup is in the directory").generation
+}
+
 /// The page with groups only of snapshots that there are: what was in others is seen by the next older one, or is dead.
 fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: &mut Directory) -> Past {
     let mut new = old.clone();
@@ -162,9 +181,9 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
         new.take(generation);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for run in group.iter() {
-            let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
-            match snapshots.range(born..generation).next_back() {
+            match snapshots.range(born(directory, run.egroup)..generation).next_back() {
                 Some((until, _)) => groups.entry(*until).or_default().push(*run),
+                None if run.egroup.is_hole() => {}
                 None => directory.remove_past(run.egroup, run.count()),
             }
         }

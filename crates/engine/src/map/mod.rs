@@ -59,6 +59,9 @@ impl Map {
 
     /// The generation of the data in an egroup.
     pub fn born(&self, egroup: EgroupId) -> Option<Generation> {
+        if egroup.is_hole() {
+            return Some(Generation(egroup.0 as u32));
+        }
         self.directory.get(egroup).map(|entry| entry.generation)
     }
 
