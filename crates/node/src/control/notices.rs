@@ -51,7 +51,9 @@ impl Control {
             // Nobody asks for snapshots yet.
             Notice::SnapshotTaken { .. }
             | Notice::SnapshotRefused { .. }
-            | Notice::SnapshotDropped { .. } => {}
+            | Notice::SnapshotDropped { .. }
+            | Notice::RolledBack { .. }
+            | Notice::RollbackRefused { .. } => {}
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
