@@ -173,6 +173,11 @@ impl Volume {
         at == PRESENT || self.snapshots.taken.contains_key(&at)
     }
 
+    /// Generations that wait for the drain, though nothing is added to them any more.
+    pub fn frozen_generations(&self) -> usize {
+        self.overlay.frozen()
+    }
+
     pub fn snapshots(&self) -> Vec<(Generation, SnapshotId)> {
         self.snapshots.list()
     }
