@@ -289,7 +289,10 @@ impl World {
         if self.snapshot_rng.random_range(0..100) >= plan.reads {
             return false;
         }
-        let readable = self.families[family].snapshots.readable();
+        let snapshots = &self.families[family].snapshots;
+        // Mostly of those that are there.
+        let any = self.snapshot_rng.random_ratio(1, 16);
+        let readable = if any { snapshots.readable() } else { snapshots.staying() };
         let Some(&snapshot) = readable.choose(&mut self.snapshot_rng) else { return false };
         let (first, sectors) = self.place(client, family, false);
         if self.snapshot_rng.random_ratio(1, 8) {

@@ -15,6 +15,7 @@ use super::lookup::MapPage;
 use super::past::{self, Past};
 use crate::formats::record::{PageKind, PagePlace};
 use crate::identity::{Generation, SnapshotId};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ impl LeafMerge {
             leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
             for run in removed {
                 let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
-                match seen(born, generation) {
+                match seen(born, generation).filter(|_| !planted(Bug::SnapshotUnitsDeleted)) {
                     Some(until) => {
                         directory.add_past(run.egroup, run.count());
                         groups.entry(until).or_default().push(run);
@@ -156,6 +157,7 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
             let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
             match snapshots.range(born..generation).next_back() {
                 Some((until, _)) => groups.entry(*until).or_default().push(*run),
+                None if planted(Bug::PastLeak) => {}
                 None => directory.remove_past(run.egroup, run.count()),
             }
         }

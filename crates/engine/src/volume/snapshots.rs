@@ -10,6 +10,7 @@ use crate::identity::{Generation, SnapshotId};
 use crate::interface::{Notice, SnapshotTrouble};
 use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
 use crate::map::lookup::PRESENT;
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
@@ -136,6 +137,9 @@ impl Volume {
 
     /// A durable mark, now or when it is replayed. `known`: the checkpoint has told of it.
     pub(crate) fn apply_mark(&mut self, mark: Mark, known: bool) {
+        if planted(Bug::MarkForgotten) && !self.is_serving() {
+            return;
+        }
         if let Mark::Taken { generation, .. } = mark {
             self.overlay.begin(generation.next());
         }
