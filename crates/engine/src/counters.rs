@@ -13,6 +13,8 @@ pub struct Counters {
     pub blocks_from_overlay: u64,
     pub blocks_found_zeroes: u64,
     pub blocks_from_egroups: u64,
+    /// Blocks that clones have read from their origins.
+    pub blocks_from_origin: u64,
     /// Leaf pages looked for in memory and not found there.
     pub page_misses: u64,
     pub page_hits: u64,

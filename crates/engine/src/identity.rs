@@ -73,6 +73,16 @@ impl EgroupId {
         Self(u64::from(epoch.0) << 32 | u64::from(counter))
     }
 
+    /// What stands in a clone's map for blocks that were trimmed in this generation: they are not the origin's any more. No
+    /// owner has epoch 0, so no egroup has such a name.
+    pub fn hole(generation: Generation) -> Self {
+        Self(u64::from(generation.0))
+    }
+
+    pub fn is_hole(self) -> bool {
+        self.0 >> 32 == 0
+    }
+
     /// The epoch of the owner that made it.
     pub fn epoch(self) -> Epoch {
         Epoch((self.0 >> 32) as u32)

@@ -20,6 +20,8 @@ pub enum Input {
     /// What was asked of another shard lately may not have arrived, and it can be reached (again): what has no answer yet
     /// is asked again at once. Harmless at any time.
     Unheard { shard: ShardId },
+    /// The answer to one of [`Outputs::requests`].
+    Told { family: FamilyId, ask: u64, reply: Reply },
     /// The control plane decides something.
     Order(Order),
     /// The time of [`crate::Shard::wake_at`] has come. Harmless at any other time.
@@ -385,6 +387,27 @@ pub struct FamilyRecord {
     pub segments: Vec<Segment>,
     /// Counts changes of `segments`.
     pub version: u64,
+    /// What a clone begins with.
+    pub origin: Option<Origin>,
+}
+
+/// A snapshot of another family, which stays as long as a clone needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub family: FamilyId,
+    pub snapshot: Generation,
+    /// Of the snapshot, in bytes: what is beyond reads as zeros.
+    pub size: u64,
+}
+
+/// A request to whoever serves another family. It may be carried out more than once: it only reads.
+#[derive(Debug)]
+pub struct OriginRequest {
+    /// The answer goes to this family of this shard, with this number: [`Input::Told`].
+    pub asker: FamilyId,
+    pub ask: u64,
+    pub family: FamilyId,
+    pub request: Request,
 }
 
 /// A run of a family's log with a fixed member set. It ends where the next one begins.
@@ -404,6 +427,7 @@ pub struct Outputs {
     pub messages: Vec<(ShardId, Message)>,
     pub replies: Vec<(Ticket, Reply)>,
     pub notices: Vec<Notice>,
+    pub requests: Vec<OriginRequest>,
 }
 
 impl Outputs {
@@ -412,5 +436,6 @@ impl Outputs {
             && self.messages.is_empty()
             && self.replies.is_empty()
             && self.notices.is_empty()
+            && self.requests.is_empty()
     }
 }

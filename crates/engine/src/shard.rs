@@ -133,6 +133,10 @@ impl Shard {
             Input::DriveDone { token, result } => self.on_drive_done(now, token, result, out),
             Input::Message { from, message } => self.on_message(now, from, message, out),
             Input::Unheard { shard } => self.on_unheard(now, shard, out),
+            Input::Told { family, ask, reply } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.on_told(ask, reply, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
             Input::Order(order) => self.on_order(now, order, out),
             Input::Wake => self.on_wake(now, out),
         }

@@ -170,3 +170,43 @@ fn snapshots_are_dropped_in_any_order_and_the_others_stay_exact() {
         assert_eq!((directory.live(), directory.past()), (mapped as u64, 0), "seed {seed}");
     }
 }
+
+#[test]
+fn what_only_snapshots_see_is_moved_out_of_nearly_empty_egroups() {
+    let mut world = World::new(1, 1, Limits::small());
+    let blocks = 3000;
+    let chunk = 50 * BLOCK;
+    for at in 0..blocks / 50 {
+        let bytes = pattern(at as u64, chunk);
+        assert_eq!(world.write((at * chunk) as u64, &bytes), Reply::Done);
+        world.pass(300_000);
+    }
+    world.settle();
+    // Most of what the present has is trimmed, so that only a snapshot keeps some of each egroup.
+    for at in 0..blocks as u64 {
+        if at % 10 != 0 {
+            let zero = Request::Zero { offset: at * BLOCK as u64, len: BLOCK as u64 };
+            assert_eq!(world.ask(zero), Reply::Done);
+            world.pass(1_000);
+        }
+    }
+    let snapshot = take(&mut world, 1);
+    assert_eq!(world.ask(Request::Zero { offset: 0, len: (blocks * BLOCK) as u64 }), Reply::Done);
+    world.settle();
+    for _ in 0..60 {
+        world.pass(1_000_000);
+    }
+    world.settle();
+    let directory = &world.shard.volume(FAMILY).expect("it is served").map().directory;
+    assert_eq!((directory.live(), directory.past()), (300, 300));
+    let units = units_on_drives(&world);
+    assert!(units < 300 + 2 * 960, "the rest is free again, not {units} units");
+    assert!(world.shard.counters().egroups_compacted > 0);
+    for at in (0..blocks).step_by(10) {
+        let whole = pattern((at / 50) as u64, chunk);
+        let within = at % 50 * BLOCK;
+        let found = read(&mut world, snapshot, (at * BLOCK) as u64, BLOCK as u32);
+        assert!(found == whole[within..within + BLOCK], "block {at}");
+    }
+    assert_eq!(read(&mut world, snapshot, BLOCK as u64, BLOCK as u32), vec![0; BLOCK]);
+}

@@ -199,16 +199,15 @@ impl Volume {
         let taken = self.compaction.emptied.contains(&egroup)
             || self.compaction.avoid.contains_key(&egroup)
             || self.compaction.is_busy_with(egroup);
-        // Nothing of a fresh one is counted, and what is dead goes by itself. What only snapshots see stays where their
-        // pages say.
-        entry.live > 0 && entry.past == 0 && !taken && !self.map.fresh.contains(&egroup)
+        // Nothing of a fresh one is counted, and what is dead goes by itself.
+        entry.live > 0 && !taken && !self.map.fresh.contains(&egroup)
     }
 
     /// So much is emptied that a checkpoint should free it.
     pub(crate) fn owes_compacted_space(&self) -> bool {
         let emptied = &self.compaction.emptied;
         emptied.len() >= EMPTIED_MAX
-            && !self.map.edits.is_empty()
+            && self.map.is_changed()
             && emptied.iter().filter(|&&egroup| self.map.directory.contains(egroup)).count() >= EMPTIED_MAX
     }
 }

@@ -405,13 +405,13 @@ impl Volume {
                 ctx.counters.units_drained += u64::from(units);
                 self.drain.on_placed();
                 let edits = self.still_newest(generation, &edits);
-                self.push_map(MapRecord { generation, named, edits }, Waiter::Drain);
+                self.push_map(MapRecord { generation, named, edits, moves: Vec::new() }, Waiter::Drain);
             }
             Intent::Bypass { edits, locks } => {
                 let waiter = self.on_bypass_placed(locks);
-                self.push_map(MapRecord { generation, named, edits }, waiter);
+                self.push_map(MapRecord { generation, named, edits, moves: Vec::new() }, waiter);
             }
-            Intent::Compact { job, .. } => self.on_compact_placed(job, named, ctx),
+            Intent::Compact { job, .. } => self.on_compact_placed(job, named),
             Intent::Pages => {
                 let named = named.expect("pages take units");
                 self.on_pages_placed(number, named, ctx);

@@ -5,7 +5,7 @@ use crate::buffer::{Buffer, Pages};
 use crate::formats::fields::{put_u32, put_u64, u32_at, u64_at};
 use crate::formats::frame::RecordKind;
 use crate::formats::record::{
-    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record,
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
 use crate::identity::{Block, EgroupId, Generation, GroupId, Seq, SnapshotId};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"WfCP");
 pub const VERSION: u32 = 2;
 const HEAD: usize = 64;
 const EDIT: usize = 40;
+const MOVE: usize = 32;
 const NAMED: usize = 24;
 const INDEX: usize = 40;
 const SNAPSHOT: usize = 16;
@@ -111,7 +112,16 @@ fn encode_map(map: &MapRecord, bytes: &mut [u8]) {
         put_named(&mut bytes[16..], named);
     }
     put_u32(bytes, 40, map.generation.0);
-    for (edit, bytes) in map.edits.iter().zip(bytes[HEAD..].chunks_exact_mut(EDIT)) {
+    put_u32(bytes, 44, map.moves.len() as u32);
+    let (edits, moves) = bytes[HEAD..].split_at_mut(EDIT * map.edits.len());
+    for (moved, bytes) in map.moves.iter().zip(moves.chunks_exact_mut(MOVE)) {
+        put_u64(bytes, 0, moved.block.0);
+        put_u64(bytes, 8, moved.from.0);
+        put_u32(bytes, 16, moved.from_unit);
+        put_u32(bytes, 20, moved.unit);
+        put_u32(bytes, 24, moved.count);
+    }
+    for (edit, bytes) in map.edits.iter().zip(edits.chunks_exact_mut(EDIT)) {
         put_u64(bytes, 0, edit.block.0);
         put_u64(bytes, 8, edit.count);
         put_u64(bytes, 16, edit.covers.0);
@@ -125,8 +135,8 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
     if bytes.len() < HEAD || u32_at(bytes, 0) != MAP_MAGIC || u32_at(bytes, 4) != VERSION {
         return None;
     }
-    let edits = u32_at(bytes, 8) as usize;
-    if edits.checked_mul(EDIT)? != bytes.len() - HEAD {
+    let (edits, moves) = (u32_at(bytes, 8) as usize, u32_at(bytes, 44) as usize);
+    if edits.checked_mul(EDIT)?.checked_add(moves.checked_mul(MOVE)?)? != bytes.len() - HEAD {
         return None;
     }
     let named = match u32_at(bytes, 12) {
@@ -135,8 +145,17 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
         _ => return None,
     };
     let generation = Generation(u32_at(bytes, 40));
-    let mut map = MapRecord { generation, named, edits: Vec::with_capacity(edits) };
-    for bytes in bytes[HEAD..].chunks_exact(EDIT) {
+    let (edits, moves) = bytes[HEAD..].split_at(edits * EDIT);
+    let moves = moves.chunks_exact(MOVE).map(|bytes| UnitMove {
+        block: Block(u64_at(bytes, 0)),
+        from: EgroupId(u64_at(bytes, 8)),
+        from_unit: u32_at(bytes, 16),
+        unit: u32_at(bytes, 20),
+        count: u32_at(bytes, 24),
+    });
+    let moves = moves.collect();
+    let mut map = MapRecord { generation, named, edits: Vec::with_capacity(edits.len() / EDIT), moves };
+    for bytes in edits.chunks_exact(EDIT) {
         let unit = match u32_at(bytes, 24) {
             0 => None,
             1 => Some(u32_at(bytes, 28)),
@@ -264,10 +283,19 @@ mod tests {
                 covers: Seq(random.random()),
             });
             let edits = edits.collect();
+            let moves = (0..random.random_range(0..300)).map(|_| UnitMove {
+                block: Block(random.random()),
+                count: random.random(),
+                from: EgroupId(random.random()),
+                from_unit: random.random(),
+                unit: random.random(),
+            });
+            let moves = moves.collect();
             Body::Map(Arc::new(MapRecord {
                 generation: Generation(random.random()),
                 named: random.random::<bool>().then(|| random_named(random)),
                 edits,
+                moves,
             }))
         } else {
             let index = (0..random.random_range(0..200)).map(|_| IndexPlace {

@@ -40,6 +40,19 @@ pub struct MapRecord {
     /// None when the edits only unmap.
     pub named: Option<NamedEgroup>,
     pub edits: Vec<Edit>,
+    /// Units that the egroup has copies of, so that it can take the place of others.
+    pub moves: Vec<UnitMove>,
+}
+
+/// `count` units from `from_unit` on of another egroup, which hold the blocks from `block` on for whoever sees them there, are
+/// also at `unit` onwards of the record's egroup, which is of the same generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnitMove {
+    pub block: Block,
+    pub count: u32,
+    pub from: EgroupId,
+    pub from_unit: u32,
+    pub unit: u32,
 }
 
 /// An egroup and where it is.
@@ -59,7 +72,7 @@ pub struct Edit {
     pub count: u64,
     pub unit: Option<u32>,
     /// Data and zero records of these blocks up to and including this number are done with: what the
-    /// log index holds of them goes. 0 for compaction, which moves what was drained long ago.
+    /// log index holds of them goes. 0 for what went around the log.
     pub covers: Seq,
 }
 
@@ -119,7 +132,7 @@ impl Record {
         match &self.body {
             Body::Data { data, .. } => data.len(),
             Body::Zero { .. } | Body::Mark(_) => 0,
-            Body::Map(map) => 64 + 40 * map.edits.len(),
+            Body::Map(map) => 64 + 40 * map.edits.len() + 32 * map.moves.len(),
             Body::Checkpoint(checkpoint) => {
                 64 + 24 * checkpoint.map_egroups.len()
                     + 40 * checkpoint.index.len()

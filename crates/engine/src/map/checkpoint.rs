@@ -13,11 +13,13 @@ use crate::map::Map;
 use crate::map::leaf::Leaf;
 use crate::map::lookup::{MapPage, PageWaiter};
 use crate::map::merge::LeafMerge;
+use crate::map::moves::Moves;
 use crate::map::past::{self, Past};
 use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Leaf pages being fetched for merging at once.
@@ -128,7 +130,7 @@ impl Volume {
 
     fn wants_checkpoint(&mut self, ctx: &Context) -> bool {
         self.checkpointing.age_us = ctx.limits.drain_age_us * 6;
-        if self.map.edits.is_empty() {
+        if !self.map.is_changed() {
             self.checkpointing.edits_since = None;
         } else {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
@@ -142,7 +144,7 @@ impl Volume {
             .checkpointing
             .edits_since
             .is_some_and(|since| ctx.now.since(since) >= self.checkpointing.age_us);
-        if aged || self.settling && self.overlay.is_empty() && !self.map.edits.is_empty() {
+        if aged || self.settling && self.overlay.is_empty() && self.map.is_changed() {
             return true;
         }
         if soon {
@@ -153,8 +155,8 @@ impl Volume {
         let helps = self.replay_from() > self.log.trim.next();
         let pressed = self.pressed > self.log.trim;
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
-        let full = self.placing.is_full()
-            && (!self.map.edits.is_empty() || self.map.directory.dead().next().is_some());
+        let full =
+            self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some());
         helps && (pressed || long || self.log.is_thin(ctx.view))
             || garbage
             || full
@@ -176,9 +178,19 @@ impl Volume {
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
-        let existing = |range| self.map.index.existing(PageKind::Leaf, range);
+        let origin_leaves = self.origin.map_or(0, |origin| origin.leaves());
+        let existing = |range: Range<u64>| {
+            // Of a clone, trimming what its origin has is news as well.
+            let (ours, origins) =
+                (range.start.max(origin_leaves)..range.end, range.start..range.end.min(origin_leaves));
+            let mut leaves: Vec<u64> = origins.collect();
+            leaves.append(&mut self.map.index.existing(PageKind::Leaf, ours));
+            leaves
+        };
         let mut leaves: BTreeSet<u64> = edits.leaves(&existing).into_iter().collect();
         let mut moving = BTreeSet::new();
+        self.map.moving = std::mem::take(&mut self.map.moves);
+        leaves.extend(self.map.moving.leaves());
         let ends_purge = self.continue_purge(&mut leaves);
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
@@ -302,7 +314,14 @@ impl Volume {
         let purged = self.checkpointing.purge.as_ref().map_or(&none, |purge| &purge.generations);
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         let may_become_past = !self.snapshots.taken.is_empty();
-        let mut merge = LeafMerge::new(&self.map.index, number, may_become_past, purged, &job.moving);
+        let mut merge = LeafMerge::new(
+            &self.map.index,
+            number,
+            may_become_past,
+            purged,
+            &job.moving,
+            self.map.moving.concern(number),
+        );
         let mut asked = Vec::new();
         for (kind, page, place) in merge.missing(number) {
             match self.map.pages.get(place) {
@@ -347,9 +366,17 @@ impl Volume {
                 purge.next_leaf = purge.next_leaf.min(number);
             }
         }
-        let Map { merging, index, directory, .. } = &mut self.map;
+        let Map { merging, moving, index, directory, .. } = &mut self.map;
         let merging = merging.as_ref().expect("a checkpoint has edits to merge");
-        let (pages, gone) = merge.finish(number, merging, &self.snapshots.taken, index, directory);
+        let (pages, gone) = merge.finish(
+            number,
+            merging,
+            self.origin.is_some(),
+            moving,
+            &self.snapshots.taken,
+            index,
+            directory,
+        );
         if pages.is_empty() {
             for (kind, page) in gone {
                 self.map.index.remove(kind, page);
@@ -487,6 +514,7 @@ impl Volume {
     pub(crate) fn on_checkpoint_durable(&mut self, seq: Seq, ctx: &mut Context) {
         let job = self.checkpointing.job.take().expect("a checkpoint ends once");
         self.map.merging = None;
+        self.map.moving = Moves::default();
         ctx.counters.checkpoints += 1;
         let up_to = if planted(Bug::TrimTooEarly) { seq.previous() } else { job.replay_from.previous() };
         self.log.trim = self.log.trim.max(up_to);

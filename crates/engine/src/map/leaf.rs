@@ -28,7 +28,7 @@ pub struct Run {
 impl Run {
     fn new(start: u32, count: u32, egroup: EgroupId, unit: u32) -> Self {
         assert!(count > 0 && start + count <= BLOCKS, "a run lies inside its leaf");
-        assert!(unit + count <= UNITS, "a run lies inside its egroup");
+        assert!(is_inside(egroup, unit, count), "a run lies inside its egroup");
         Run { egroup, start: start as u16, count: count as u16, unit: unit as u16 }
     }
 
@@ -53,12 +53,20 @@ impl Run {
     /// The part of it in `start..end`, which it has blocks in common with.
     fn clip(&self, start: u32, end: u32) -> Run {
         let (first, end) = (self.start().max(start), self.end().min(end));
-        Run::new(first, end - first, self.egroup, self.unit() + first - self.start())
+        let unit = if self.egroup.is_hole() { 0 } else { self.unit() + first - self.start() };
+        Run::new(first, end - first, self.egroup, unit)
     }
 
     fn is_continued_by(&self, next: &Run) -> bool {
-        self.egroup == next.egroup && self.end() == next.start() && self.unit() + self.count() == next.unit()
+        self.egroup == next.egroup
+            && self.end() == next.start()
+            && (self.egroup.is_hole() || self.unit() + self.count() == next.unit())
     }
+}
+
+/// Holes have one unit, and as many blocks as it takes.
+fn is_inside(egroup: EgroupId, unit: u32, count: u32) -> bool {
+    if egroup.is_hole() { unit == 0 } else { unit + count <= UNITS }
 }
 
 /// `count` blocks from `start` (in the leaf) on are now here, or nowhere.
@@ -81,7 +89,8 @@ impl Leaf {
         assert!(block < BLOCKS, "the block is in the leaf");
         let run = self.runs.get(self.runs.partition_point(|run| run.end() <= block))?;
         let from = block.checked_sub(run.start())?;
-        Some((run.egroup, run.unit() + from, run.count() - from))
+        let unit = if run.egroup.is_hole() { 0 } else { run.unit() + from };
+        Some((run.egroup, unit, run.count() - from))
     }
 
     /// The range in order, gaps as None: first block, count, egroup and unit.
@@ -252,7 +261,7 @@ impl Leaf {
             let (start, count) = (packed & TEN_BITS, (packed >> 10 & TEN_BITS) + 1);
             let unit = packed >> 20;
             let egroup = *egroups.get(index).ok_or(ContentFault::Range)?;
-            if start + count > BLOCKS || unit + count > UNITS {
+            if start + count > BLOCKS || !is_inside(egroup, unit, count) {
                 return Err(ContentFault::Range);
             }
             let run = Run::new(start, count, egroup, unit);

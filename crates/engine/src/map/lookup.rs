@@ -11,7 +11,7 @@ use crate::interface::{DriveState, FamilyTrouble, Reply, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::log::overlay::Content;
 use crate::map::edits::Place;
-use crate::map::leaf::Leaf;
+use crate::map::leaf::{Leaf, LeafEdit};
 use crate::map::past::{self, Past};
 use crate::message::{Answer, Question, Refusal, UnitRun};
 use crate::volume::Volume;
@@ -43,6 +43,8 @@ pub(crate) enum Where {
         leaf: u64,
         place: PagePlace,
     },
+    /// In what the family was cloned from.
+    Origin,
     /// What a snapshot sees of this leaf has to be put together first.
     View {
         leaf: u64,
@@ -243,7 +245,7 @@ impl Volume {
             let block = Block(at);
             at += count;
             let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
-                located.push(Located { block, count, place: Where::Zeroes });
+                self.locate_unmapped(block, count, located);
                 continue;
             };
             let Some(leaf) = self.map.pages.leaf(place) else {
@@ -253,11 +255,20 @@ impl Volume {
             };
             ctx.counters.page_hits += 1;
             for run in leaf.over((block.0 - base) as u32, count as u32) {
-                let place = run.place.map_or(Where::Zeroes, |(egroup, unit)| Where::At { egroup, unit });
-                let block = Block(base + u64::from(run.start));
-                located.push(Located { block, count: u64::from(run.count), place });
+                self.locate_run(base, &run, located);
             }
         }
+    }
+
+    /// Where the blocks of a run of a leaf page or a view are; `base` is the first block of the leaf.
+    pub(super) fn locate_run(&self, base: u64, run: &LeafEdit, located: &mut Vec<Located>) {
+        let (block, count) = (Block(base + u64::from(run.start)), u64::from(run.count));
+        let place = match run.place {
+            None => return self.locate_unmapped(block, count, located),
+            Some((egroup, _)) if egroup.is_hole() => Where::Zeroes,
+            Some((egroup, unit)) => Where::At { egroup, unit },
+        };
+        located.push(Located { block, count, place });
     }
 
     /// Whether the map, as far as it is in memory, still says that the block is there. A page that is not in

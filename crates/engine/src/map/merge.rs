@@ -12,9 +12,10 @@ use super::edit_layers::EditLayers;
 use super::index::PageIndex;
 use super::leaf::{Leaf, Run};
 use super::lookup::MapPage;
+use super::moves::Moves;
 use super::past::{self, Past};
 use crate::formats::record::{PageKind, PagePlace};
-use crate::identity::{Generation, SnapshotId};
+use crate::identity::{EgroupId, Generation, SnapshotId};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,13 +36,14 @@ pub(super) struct LeafMerge {
 
 impl LeafMerge {
     /// What has to be known of leaf `number`. `purged`: generations whose groups are to be emptied; `moving`: pages of the past
-    /// that are to be written elsewhere.
+    /// that are to be written elsewhere; `has_moves`: units of it may have moved.
     pub fn new(
         index: &PageIndex,
         number: u64,
         may_become_past: bool,
         purged: &BTreeSet<Generation>,
         moving: &BTreeSet<u64>,
+        has_moves: bool,
     ) -> Self {
         let mut past = BTreeMap::new();
         let mut unfinished = false;
@@ -50,7 +52,11 @@ impl LeafMerge {
             let is_purged = purged.range(from..=to).next().is_some();
             if is_purged && past.len() >= PAST_PAGES_MAX {
                 unfinished = true;
-            } else if is_purged || moving.contains(&page) || may_become_past && Some(page) == last {
+            } else if has_moves && past.len() < PAST_PAGES_MAX
+                || is_purged
+                || moving.contains(&page)
+                || may_become_past && Some(page) == last
+            {
                 past.insert(page, place);
             }
         }
@@ -74,6 +80,8 @@ impl LeafMerge {
         self,
         number: u64,
         merging: &EditLayers,
+        is_clone: bool,
+        moves: &Moves,
         snapshots: &BTreeMap<Generation, SnapshotId>,
         index: &PageIndex,
         directory: &mut Directory,
@@ -86,26 +94,38 @@ impl LeafMerge {
             Some(MapPage::Past(_)) => unreachable!("a place holds one page for ever"),
             None => Leaf::default(),
         };
+        leaf = moves.apply(number, leaf, directory);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for (generation, edits) in merging.iter() {
-            let edits: Vec<_> = edits.in_leaf(number).collect();
+            let mut edits: Vec<_> = edits.in_leaf(number).collect();
             if edits.is_empty() {
                 continue;
+            }
+            if is_clone {
+                // What is trimmed is not the origin's any more.
+                for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
+                    edit.place = Some((EgroupId::hole(generation), 0));
+                }
             }
             let mut removed = Vec::new();
             leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
             for run in removed {
-                let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
-                match seen(born, generation).filter(|_| !planted(Bug::SnapshotUnitsDeleted)) {
+                let until = seen(born(directory, run.egroup), generation);
+                match until.filter(|_| !planted(Bug::SnapshotUnitsDeleted)) {
                     Some(until) => {
-                        directory.add_past(run.egroup, run.count());
+                        if !run.egroup.is_hole() {
+                            directory.add_past(run.egroup, run.count());
+                        }
                         groups.entry(until).or_default().push(run);
                     }
+                    None if run.egroup.is_hole() => {}
                     None => drop(directory.remove_live(run.egroup, run.count())),
                 }
             }
             for edit in edits {
-                if let Some((egroup, _)) = edit.place {
+                if let Some((egroup, _)) = edit.place
+                    && !egroup.is_hole()
+                {
                     directory.add_live(egroup, edit.count);
                 }
             }
@@ -124,7 +144,8 @@ impl LeafMerge {
             let MapPage::Past(old) = &self.have[place] else {
                 unreachable!("a place holds one page for ever")
             };
-            let mut new = regroup(old, snapshots, directory);
+            let old = moves.apply_to_past(number, old, directory);
+            let mut new = regroup(&old, snapshots, directory);
             if Some(page) == last {
                 for (generation, runs) in std::mem::take(&mut groups) {
                     new.add(generation, runs);
@@ -144,6 +165,14 @@ impl LeafMerge {
     }
 }
 
+/// The generation of what lies in a mapped egroup, or of a hole.
+fn born(directory: &Directory, egroup: EgroupId) -> Generation {
+    if egroup.is_hole() {
+        return Generation(egroup.0 as u32);
+    }
+    directory.get(egroup).expect("a mapped egroup is in the directory").generation
+}
+
 /// The page with groups only of snapshots that there are: what was in others is seen by the next older one, or is dead.
 fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: &mut Directory) -> Past {
     let mut new = old.clone();
@@ -154,10 +183,9 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
         new.take(generation);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for run in group.iter() {
-            let born = directory.get(run.egroup).expect("a mapped egroup is in the directory").generation;
-            match snapshots.range(born..generation).next_back() {
+            match snapshots.range(born(directory, run.egroup)..generation).next_back() {
                 Some((until, _)) => groups.entry(*until).or_default().push(*run),
-                None if planted(Bug::PastLeak) => {}
+                None if run.egroup.is_hole() || planted(Bug::PastLeak) => {}
                 None => directory.remove_past(run.egroup, run.count()),
             }
         }

@@ -10,6 +10,7 @@ pub mod interval;
 pub mod leaf;
 pub mod lookup;
 pub(crate) mod merge;
+pub mod moves;
 pub mod page;
 pub mod past;
 pub mod view;
@@ -20,6 +21,7 @@ use directory::Directory;
 use edit_layers::EditLayers;
 use index::PageIndex;
 use lookup::Pages;
+use moves::Moves;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -28,6 +30,10 @@ pub struct Map {
     pub edits: EditLayers,
     /// The edits a running checkpoint is putting into pages.
     pub merging: Option<EditLayers>,
+    /// Units that were copied elsewhere, not in the pages yet: since the last cut, and those that a running checkpoint is putting
+    /// into pages.
+    pub moves: Moves,
+    pub moving: Moves,
     pub index: PageIndex,
     pub directory: Directory,
     /// Egroups with pages in them.
@@ -53,7 +59,15 @@ impl Map {
 
     /// The generation of the data in an egroup.
     pub fn born(&self, egroup: EgroupId) -> Option<Generation> {
+        if egroup.is_hole() {
+            return Some(Generation(egroup.0 as u32));
+        }
         self.directory.get(egroup).map(|entry| entry.generation)
+    }
+
+    /// Whether a checkpoint would change a page.
+    pub fn is_changed(&self) -> bool {
+        !self.edits.is_empty() || !self.moves.is_empty()
     }
 
     /// The group of an egroup in use.

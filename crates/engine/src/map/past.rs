@@ -75,9 +75,21 @@ impl Past {
         *group = group.merge(edits, &mut |_| unreachable!("a snapshot sees a block in one place"));
     }
 
+    /// Every group as `change` gives it.
+    pub(super) fn map_groups(&self, mut change: impl FnMut(&Leaf) -> Leaf) -> Past {
+        let groups = self.groups.iter().map(|(generation, group)| (*generation, change(group)));
+        Past { groups: groups.collect() }
+    }
+
     /// Takes a group away.
     pub fn take(&mut self, generation: Generation) -> Option<Leaf> {
         self.groups.remove(&generation)
+    }
+
+    /// Whether the unit is told of as the place of this block of the leaf.
+    pub fn tells_of(&self, block: u32, egroup: EgroupId, unit: u32) -> bool {
+        let is_there = |group: &Leaf| group.find(block).is_some_and(|(of, at, _)| of == egroup && at == unit);
+        self.groups.values().any(is_there)
     }
 
     /// Adds what snapshot `at` sees of this to `view`, which has nothing for these blocks yet.

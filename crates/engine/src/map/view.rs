@@ -78,9 +78,7 @@ impl Volume {
                     continue;
                 };
                 for run in view.over((block.0 - base) as u32, count as u32) {
-                    let place = run.place.map_or(Where::Zeroes, |(egroup, unit)| Where::At { egroup, unit });
-                    let block = Block(base + u64::from(run.start));
-                    located.push(Located { block, count: u64::from(run.count), place });
+                    self.locate_run(base, &run, &mut located);
                 }
             }
         }

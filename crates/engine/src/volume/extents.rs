@@ -55,6 +55,8 @@ impl Volume {
                 let data = match found.place {
                     Where::Dirty(_) | Where::At { .. } => true,
                     Where::Zeroes => false,
+                    // What is a hole there is not known here; to call it data is right, if not helpful.
+                    Where::Origin => true,
                     Where::View { leaf } if job.fetched < 64 => {
                         job.fetched += 1;
                         return self.fetch_view(job.at, leaf, ViewWaiter::Extents(job), ctx);

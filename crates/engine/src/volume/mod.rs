@@ -5,6 +5,7 @@
 
 pub(crate) mod bypass;
 pub(crate) mod extents;
+mod origin;
 mod partial;
 mod read;
 mod request;
@@ -18,7 +19,7 @@ use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
-use crate::interface::{FamilyRecord, FamilyTrouble, Notice, RequestError};
+use crate::interface::{FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
 use crate::log::append::{Appender, Changed};
 use crate::log::layers::Layers;
 use crate::log::overlay::Content;
@@ -67,6 +68,7 @@ pub struct Volume {
     pub(crate) epoch: Epoch,
     pub(crate) size: u64,
     pub(crate) factor: u32,
+    pub(crate) origin: Option<Origin>,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
@@ -90,7 +92,7 @@ pub struct Volume {
 impl Volume {
     /// Begins to open the family in `record.epoch`.
     pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
-        let FamilyRecord { family, epoch, size, factor, mut segments, version } = record;
+        let FamilyRecord { family, epoch, size, factor, mut segments, version, origin } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
         }
@@ -99,6 +101,7 @@ impl Volume {
             epoch,
             size,
             factor,
+            origin,
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
@@ -170,7 +173,7 @@ impl Volume {
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
     pub fn is_settled(&self) -> bool {
-        self.is_quiet() && self.overlay.is_empty() && self.map.edits.is_empty()
+        self.is_quiet() && self.overlay.is_empty() && !self.map.is_changed()
     }
 
     pub fn map(&self) -> &Map {
@@ -334,6 +337,11 @@ impl Volume {
             && edit
         {
             self.map.name(named);
+        }
+        if let Some(named) = map.named
+            && edit
+        {
+            map.moves.iter().for_each(|moved| self.map.moves.add(named.egroup, moved));
         }
         for change in &map.edits {
             self.overlay.release(map.generation, change.block, change.count, change.covers);

@@ -4,6 +4,7 @@
 //! Leaves to others: fetching pages (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
+use super::origin::OriginAsk;
 use super::request::Work;
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::context::{Context, Purpose};
@@ -59,6 +60,8 @@ pub(crate) struct Reads {
     last: u64,
     jobs: BTreeMap<u64, Job>,
     asks: BTreeMap<u64, Ask>,
+    /// Parts that the origin is asked for.
+    pub(super) origin_asks: BTreeMap<u64, OriginAsk>,
 }
 
 impl Reads {
@@ -141,6 +144,7 @@ impl Volume {
                     let waiter = PageWaiter::Read { job: number, block: found.block, count: found.count };
                     self.fetch_leaf(leaf, place, waiter, ctx);
                 }
+                Where::Origin => self.ask_origin(number, found.block, found.count, ctx),
                 Where::View { leaf } => {
                     let waiter = ViewWaiter::Read { job: number, block: found.block, count: found.count };
                     self.fetch_view(at, leaf, waiter, ctx);
@@ -288,6 +292,19 @@ impl Volume {
         match job.target {
             Target::Request(request) => self.reply(request, Reply::Data(pieces), ctx),
             Target::Partial { work, lock } => self.on_partial_read(work, lock, Ok(pieces), ctx),
+        }
+    }
+
+    /// Blocks that the origin has given.
+    pub(super) fn take_from_origin(&mut self, number: u64, block: Block, pieces: Vec<Buffer>) {
+        let Some(job) = self.reads.jobs.get_mut(&number) else { return };
+        let mut at = block.0;
+        for piece in pieces {
+            assert_eq!(piece.len() % BLOCK, 0, "a read of whole blocks is answered in whole blocks");
+            job.missing -= piece.blocks() as u64;
+            let blocks = piece.blocks() as u64;
+            job.ready.insert(at, piece);
+            at += blocks;
         }
     }
 

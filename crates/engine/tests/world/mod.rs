@@ -22,6 +22,9 @@ pub struct World {
     pub factor: u32,
     pub record: FamilyRecord,
     pub lives: u64,
+    /// Other families, and what they have asked their origins.
+    pub clones: Vec<FamilyRecord>,
+    pub asks: BTreeMap<Ticket, (FamilyId, u64)>,
 }
 
 impl World {
@@ -39,6 +42,7 @@ impl World {
             factor,
             segments: Vec::new(),
             version: 0,
+            origin: None,
         };
         let settings = Settings { shard: ShardId(0), seed: 1, limits };
         let mut world = World {
@@ -52,6 +56,8 @@ impl World {
             factor,
             record,
             lives: 1,
+            clones: Vec::new(),
+            asks: BTreeMap::new(),
         };
         world.start(true);
         world
@@ -74,6 +80,9 @@ impl World {
         }
         self.step(Input::Order(Order::View(view)));
         self.step(Input::Order(Order::OpenFamily(self.record.clone())));
+        for record in self.clones.clone() {
+            self.step(Input::Order(Order::OpenFamily(record)));
+        }
         let ready = self.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }));
         assert!(ready, "the family is served: {:?}", self.notices);
         self.notices.clear();
@@ -83,6 +92,7 @@ impl World {
     pub fn restart(&mut self, limits: Limits) {
         self.lives += 1;
         self.record.epoch = Epoch(self.record.epoch.0 + 1);
+        self.clones.iter_mut().for_each(|record| record.epoch = Epoch(record.epoch.0 + 1));
         self.shard = Shard::new(Settings { shard: ShardId(0), seed: self.lives, limits });
         self.start(false);
     }
@@ -100,11 +110,25 @@ impl World {
                 inputs.push(Input::DriveDone { token: operation.token, result });
             }
             assert!(out.messages.is_empty(), "one shard speaks to nobody");
-            self.replies.extend(std::mem::take(&mut out.replies));
+            for OriginRequest { asker, ask, family, request } in std::mem::take(&mut out.requests) {
+                self.last_ticket += 1;
+                let ticket = Ticket(self.last_ticket);
+                self.asks.insert(ticket, (asker, ask));
+                inputs.push(Input::Request { ticket, family, request });
+            }
+            for (ticket, reply) in std::mem::take(&mut out.replies) {
+                match self.asks.remove(&ticket) {
+                    Some((family, ask)) => inputs.push(Input::Told { family, ask, reply }),
+                    None => drop(self.replies.insert(ticket, reply)),
+                }
+            }
             for notice in std::mem::take(&mut out.notices) {
                 if let Notice::ChangeSegments { family, epoch, version, segments } = notice.clone() {
-                    self.record.segments = segments;
-                    self.record.version = version;
+                    let clones = self.clones.iter_mut();
+                    for record in clones.chain([&mut self.record]).filter(|record| record.family == family) {
+                        record.segments = segments.clone();
+                        record.version = version;
+                    }
                     inputs.push(Input::Order(Order::SegmentsChanged { family, epoch, version, taken: true }));
                 }
                 self.notices.push(notice);
@@ -147,13 +171,18 @@ impl World {
     }
 
     pub fn ask(&mut self, request: Request) -> Reply {
+        self.ask_of(FAMILY, request)
+    }
+
+    pub fn ask_of(&mut self, family: FamilyId, request: Request) -> Reply {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
-        self.step(Input::Request { ticket, family: FAMILY, request });
+        self.step(Input::Request { ticket, family, request });
         if !self.replies.contains_key(&ticket) {
             self.pass(3_000_000);
         }
-        let reply = self.replies.remove(&ticket).expect("every request has a reply");
+        let reply = self.replies.remove(&ticket);
+        let reply = reply.expect("every request has a reply");
         if let Reply::Error(_) = reply {
             for (drive, keeper) in self.shard.keepers() {
                 let used: u64 = keeper.egroups().map(|egroup| u64::from(egroup.units)).sum();
@@ -178,10 +207,30 @@ impl World {
         }
     }
 
+    /// Serves a new family that begins as this snapshot.
+    pub fn clone_snapshot(&mut self, family: FamilyId, origin: Origin) {
+        let record = FamilyRecord {
+            family,
+            epoch: Epoch(1),
+            size: origin.size,
+            segments: Vec::new(),
+            version: 0,
+            origin: Some(origin),
+            ..self.record.clone()
+        };
+        self.clones.push(record.clone());
+        self.step(Input::Order(Order::OpenFamily(record)));
+        self.notices.clear();
+    }
+
     pub fn settle(&mut self) {
-        self.step(Input::Order(Order::Settle { family: FAMILY }));
+        self.settle_family(FAMILY);
+    }
+
+    pub fn settle_family(&mut self, family: FamilyId) {
+        self.step(Input::Order(Order::Settle { family }));
         for _ in 0..100 {
-            if self.notices.contains(&Notice::FamilySettled { family: FAMILY }) {
+            if self.notices.contains(&Notice::FamilySettled { family }) {
                 self.notices.clear();
                 return;
             }

@@ -156,6 +156,7 @@ impl FamilyConfig {
             factor: self.factor,
             segments: self.segments.iter().map(SegmentRecord::segment).collect(),
             version: self.version,
+            origin: None,
         }
     }
 }

@@ -30,6 +30,7 @@ impl World {
                 factor: plan.factor,
                 segments: Vec::new(),
                 version: 0,
+                origin: None,
             },
             owner: None,
             phase: FamilyPhase::Closed,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::buffer::{BLOCK, Pages, zeros};
 use crate::formats::record::{
-    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record,
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
 use crate::identity::{
     Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
@@ -62,7 +62,7 @@ fn some_body(random: &mut SmallRng) -> Body {
             });
             let edits = edits.collect();
             let named = random.random::<bool>().then(|| some_named(random));
-            Body::Map(Arc::new(MapRecord { generation, named, edits }))
+            Body::Map(Arc::new(MapRecord { generation, named, edits, moves: some_moves(random) }))
         }
         _ => {
             let egroup = EgroupId(random.random());
@@ -87,6 +87,17 @@ fn some_body(random: &mut SmallRng) -> Body {
             }))
         }
     }
+}
+
+fn some_moves(random: &mut SmallRng) -> Vec<UnitMove> {
+    let one = UnitMove {
+        block: Block(random.random()),
+        count: random.random(),
+        from: EgroupId(random.random()),
+        from_unit: random.random(),
+        unit: random.random(),
+    };
+    vec![one; random.random_range(0..50)]
 }
 
 fn some_records(random: &mut SmallRng) -> Vec<Record> {
