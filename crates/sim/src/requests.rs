@@ -2,6 +2,7 @@
 
 use crate::judge::registers::Moment;
 use weft_engine::Ticket;
+use weft_engine::identity::Generation;
 
 /// What was asked. Sectors are of the vDisk.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,17 @@ pub enum Asked {
     },
     Flush,
     Extents {
+        first: u64,
+        sectors: u64,
+        limit: u32,
+    },
+    ReadSnapshot {
+        snapshot: Generation,
+        first: u64,
+        sectors: u64,
+    },
+    SnapshotExtents {
+        snapshot: Generation,
         first: u64,
         sectors: u64,
         limit: u32,

@@ -8,8 +8,9 @@ use super::moves::Job;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::UnitsMax;
-use crate::identity::{EgroupId, Time};
+use crate::identity::{EgroupId, Generation, Time};
 use crate::limits::EGROUP_UNITS;
+use crate::map::directory::Entry;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -138,7 +139,8 @@ impl Volume {
     fn is_scattered(&self) -> bool {
         let directory = &self.map.directory;
         let uncounted = self.map.fresh.len() + self.compaction.emptied.len();
-        let needed = directory.live() as usize / EGROUP_UNITS;
+        // Each holds data of one generation.
+        let needed = directory.live() as usize / EGROUP_UNITS + directory.generations();
         directory.len().saturating_sub(uncounted) > SCATTERED_MIN + 2 * needed
     }
 
@@ -158,8 +160,16 @@ impl Volume {
         let mut victims = VecDeque::new();
         let mut live = 0;
         let mut generation = None;
-        let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
-        let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
+        // One alone would only be written again: there have to be two that can become one.
+        let mut small: BTreeMap<Generation, Vec<EgroupId>> = BTreeMap::new();
+        if self.is_scattered() {
+            for (egroup, entry) in self.map.directory.iter() {
+                if entry.live <= SMALL_UNITS && self.may_be_victim(egroup, entry) {
+                    small.entry(entry.generation).or_default().push(egroup);
+                }
+            }
+        }
+        let small = small.into_values().filter(|egroups| egroups.len() > 1).flatten();
         let cramped = self.audit.copies.cramped();
         let is_cramped = |egroup: &EgroupId| {
             let group = self.map.group_of(*egroup);
@@ -169,14 +179,7 @@ impl Volume {
         for egroup in all.filter(is_cramped).chain(small).chain(self.map.directory.least_live(percent)) {
             let entry =
                 self.map.directory.get(egroup).expect("an egroup with a live share is in the directory");
-            if victims.contains(&egroup) {
-                continue;
-            }
-            let taken = self.compaction.emptied.contains(&egroup)
-                || self.compaction.avoid.contains_key(&egroup)
-                || self.compaction.is_busy_with(egroup);
-            // Nothing of a fresh one is counted, and what is dead goes by itself.
-            if entry.live == 0 || taken || self.map.fresh.contains(&egroup) {
+            if victims.contains(&egroup) || !self.may_be_victim(egroup, entry) {
                 continue;
             }
             // An egroup holds one generation.
@@ -190,6 +193,14 @@ impl Volume {
             victims.push_back(egroup);
         }
         victims
+    }
+
+    fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {
+        let taken = self.compaction.emptied.contains(&egroup)
+            || self.compaction.avoid.contains_key(&egroup)
+            || self.compaction.is_busy_with(egroup);
+        // Nothing of a fresh one is counted, and what is dead goes by itself.
+        entry.live > 0 && !taken && !self.map.fresh.contains(&egroup)
     }
 
     /// So much is emptied that a checkpoint should free it.

@@ -5,6 +5,7 @@
 
 use super::overlay::{Content, Found, Overlay};
 use crate::identity::{Block, Generation, Seq};
+use crate::sabotage::{Bug, planted};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -32,7 +33,9 @@ impl Layers {
 
     /// A record became durable everywhere. See [`Overlay::insert`].
     pub fn insert(&mut self, block: Block, count: u64, seq: Seq, content: Content) {
-        self.layers.back_mut().expect("there is a present").1.insert(block, count, seq, content);
+        let present = self.layers.len() - 1;
+        let index = if planted(Bug::FrozenLayerWritten) { present.saturating_sub(1) } else { present };
+        self.layers[index].1.insert(block, count, seq, content);
     }
 
     /// Lets go of what the range holds of `generation`, up to and including `covers`.
@@ -83,7 +86,9 @@ impl Layers {
 
     /// The oldest generation with something in it: what is to be drained next.
     pub fn oldest_layer(&self) -> (Generation, &Overlay) {
-        let (generation, overlay) = &self.layers[0];
+        let newest_first =
+            planted(Bug::GenerationsOutOfOrder) && self.layers.back().is_some_and(|l| !l.1.is_empty());
+        let (generation, overlay) = &self.layers[if newest_first { self.layers.len() - 1 } else { 0 }];
         (*generation, overlay)
     }
 

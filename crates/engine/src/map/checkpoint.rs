@@ -410,6 +410,9 @@ impl Volume {
         self.make_room(units, ctx);
         for (page, bytes) in encoded {
             self.gather(page, bytes, ctx);
+            if planted(Bug::PastApart) {
+                self.flush_pages(ctx);
+            }
         }
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         job.gathered.extend(gone.into_iter().map(|(kind, page)| (Page::Gone(kind, page), 0, 0)));

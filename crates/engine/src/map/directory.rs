@@ -43,6 +43,8 @@ pub struct Directory {
     by_group: BTreeSet<(GroupId, EgroupId)>,
     /// Pages that differ from what was written last.
     dirty: BTreeSet<u64>,
+    /// How many egroups there are of each generation.
+    generations: BTreeMap<Generation, usize>,
     units: u64,
     live: u64,
     past: u64,
@@ -107,6 +109,11 @@ impl Directory {
         let entry = self.entries.remove(&egroup)?;
         self.by_share.remove(&(entry.share(), egroup));
         self.by_group.remove(&(entry.group, egroup));
+        let of_generation = self.generations.get_mut(&entry.generation).expect("this one was counted");
+        *of_generation -= 1;
+        if *of_generation == 0 {
+            self.generations.remove(&entry.generation);
+        }
         self.units -= u64::from(entry.units);
         self.live -= u64::from(entry.live);
         self.past -= u64::from(entry.past);
@@ -138,6 +145,11 @@ impl Directory {
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Of how many generations there is data.
+    pub fn generations(&self) -> usize {
+        self.generations.len()
     }
 
     /// Units of all egroups together.
@@ -228,6 +240,7 @@ impl Directory {
         assert!(old.is_none(), "an egroup's name is given once");
         self.by_share.insert((entry.share(), egroup));
         self.by_group.insert((entry.group, egroup));
+        *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
         self.live += u64::from(entry.live);
         self.past += u64::from(entry.past);
@@ -303,6 +316,8 @@ mod tests {
     fn compare(directory: &Directory, model: &BTreeMap<EgroupId, Entry>, percent: u32) {
         assert_eq!(&directory.iter().collect::<BTreeMap<_, _>>(), model);
         assert_eq!(directory.len(), model.len());
+        let generations: BTreeSet<Generation> = model.values().map(|entry| entry.generation).collect();
+        assert_eq!(directory.generations(), generations.len());
         assert_eq!(directory.units(), model.values().map(|e| u64::from(e.units)).sum());
         assert_eq!(directory.live(), model.values().map(|e| u64::from(e.live)).sum());
         assert_eq!(directory.past(), model.values().map(|e| u64::from(e.past)).sum());

@@ -272,10 +272,19 @@ impl Volume {
     }
 
     /// Whether the map, as far as it is in memory, still says that the block is there. A page that is not in
-    /// memory counts as yes: then the copy is really missing, or the next look-up finds out.
-    pub(crate) fn is_place_of(&mut self, block: Block, egroup: EgroupId, unit: u32) -> bool {
+    /// memory counts as yes: then the copy is really missing, or the next look-up finds out. `at`: the snapshot that is read,
+    /// or the present.
+    pub(crate) fn is_place_of(&mut self, at: Generation, block: Block, egroup: EgroupId, unit: u32) -> bool {
         if self.map.group_of(egroup).is_none() {
             return false;
+        }
+        if at != PRESENT {
+            let found = self.has_version(at).then(|| self.resolve_snapshot(at, block, 1)).unwrap_or_default();
+            return found.iter().any(|part| match part.place {
+                Where::At { egroup: other, unit: at } => other == egroup && at == unit,
+                Where::View { .. } => true,
+                _ => false,
+            });
         }
         let (mut found, mut in_pages) = (Vec::new(), Vec::new());
         self.resolve_mapped(PRESENT, block, 1, &mut found, &mut in_pages);

@@ -16,6 +16,7 @@ use super::moves::Moves;
 use super::past::{self, Past};
 use crate::formats::record::{PageKind, PagePlace};
 use crate::identity::{EgroupId, Generation, SnapshotId};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -121,7 +122,8 @@ impl LeafMerge {
             let mut removed = Vec::new();
             leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
             for run in removed {
-                match seen(born(directory, run.egroup), generation) {
+                let until = seen(born(directory, run.egroup), generation);
+                match until.filter(|_| !planted(Bug::SnapshotUnitsDeleted)) {
                     Some(until) => {
                         if !run.egroup.is_hole() {
                             directory.add_past(run.egroup, run.count());
@@ -220,7 +222,7 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
         for run in group.iter() {
             match snapshots.range(born(directory, run.egroup)..generation).next_back() {
                 Some((until, _)) => groups.entry(*until).or_default().push(*run),
-                None if run.egroup.is_hole() => {}
+                None if run.egroup.is_hole() || planted(Bug::PastLeak) => {}
                 None => directory.remove_past(run.egroup, run.count()),
             }
         }

@@ -169,7 +169,8 @@ impl Volume {
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
             let (block, run) = parts[0];
-            if self.is_place_of(block, egroup, run.first) {
+            let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
+            if self.is_place_of(at, block, egroup, run.first) {
                 ctx.counters.blocks_lost += 1;
                 let drive = tried.first().copied().unwrap_or_default();
                 let damage = Damage::BlockLost { family: self.family, block: block.0 };
@@ -253,7 +254,8 @@ impl Volume {
             Err(refusal) => {
                 // It may have been deleted because nothing is there any more, so look before complaining.
                 let (block, run) = ask.parts[0];
-                if refusal == Refusal::NotFound && self.is_place_of(block, ask.egroup, run.first) {
+                let at = self.reads.jobs.get(&ask.job).map_or(PRESENT, |job| job.at);
+                if refusal == Refusal::NotFound && self.is_place_of(at, block, ask.egroup, run.first) {
                     self.on_bad_copy(ask.egroup, drive, ctx);
                 }
                 again = ask.parts;

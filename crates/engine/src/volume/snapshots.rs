@@ -10,6 +10,7 @@ use crate::identity::{Generation, SnapshotId};
 use crate::interface::{Notice, RollbackTrouble, SnapshotTrouble};
 use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
 use crate::map::lookup::PRESENT;
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
@@ -205,6 +206,9 @@ impl Volume {
 
     /// A durable mark, now or when it is replayed. `known`: the checkpoint has told of it.
     pub(crate) fn apply_mark(&mut self, mark: Mark, known: bool) {
+        if planted(Bug::MarkForgotten) && !self.is_serving() {
+            return;
+        }
         if let Mark::Taken { generation, .. } | Mark::RolledBack { generation, .. } = mark {
             self.overlay.begin(generation.next());
         }
@@ -242,6 +246,11 @@ impl Volume {
     /// Whether there is something to read of this generation: of the present always.
     pub(crate) fn has_version(&self, at: Generation) -> bool {
         at == PRESENT || self.snapshots.taken.contains_key(&at)
+    }
+
+    /// Generations that wait for the drain, though nothing is added to them any more.
+    pub fn frozen_generations(&self) -> usize {
+        self.overlay.frozen()
     }
 
     pub fn snapshots(&self) -> Vec<(Generation, SnapshotId)> {
