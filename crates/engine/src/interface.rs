@@ -192,9 +192,12 @@ pub enum Order {
     /// The snapshot of this generation is not needed any more; unknown ones are fine. What only it held becomes free in
     /// the background. Ends in [`Notice::SnapshotDropped`].
     DropSnapshot { family: FamilyId, generation: Generation },
-    /// The vDisk shall be again what its newest snapshot is. Requests are answered as busy until that is so.
-    /// Ends in [`Notice::RolledBack`] or `RollbackRefused`; asked again of a later owner, it is done again.
+    /// The vDisk shall be again what its newest snapshot is. Ends in [`Notice::RolledBack`] or `RollbackRefused`. Requests are
+    /// answered as busy until [`Order::Resume`]: the record of the family has to say that it is done before a client writes,
+    /// because an owner to whom it says that it is not does it again.
     RollBack { family: FamilyId, to: Generation },
+    /// The record of the family says that it is rolled back.
+    Resume { family: FamilyId },
 }
 
 /// News for the control plane.
@@ -411,6 +414,8 @@ pub struct FamilyRecord {
     pub version: u64,
     /// What a clone begins with.
     pub origin: Option<Origin>,
+    /// It has to go back to this snapshot before anybody is served: see [`Order::RollBack`].
+    pub rollback: Option<Generation>,
 }
 
 /// A snapshot of another family, which stays as long as a clone needs it.

@@ -358,6 +358,12 @@ impl Shard {
                 self.with_volume(now, family, out, |volume, ctx| volume.roll_back(to, ctx));
                 self.touched.extend(self.volumes.contains_key(&family).then_some(family));
             }
+            Order::Resume { family } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.resume();
+                    self.touched.insert(family);
+                }
+            }
             Order::Settle { family } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.settle();

@@ -42,6 +42,10 @@ fn roll_back(world: &mut World, to: Generation) {
     for _ in 0..100 {
         let told = Notice::RolledBack { family: FAMILY, epoch: world.record.epoch, to };
         if world.notices.contains(&told) {
+            let read = Request::Read { offset: 0, len: 4096 };
+            let early = world.ask(read);
+            assert_eq!(early, Reply::Error(RequestError::Busy), "nobody is served before it is written down");
+            world.step(Input::Order(Order::Resume { family: FAMILY }));
             return world.notices.clear();
         }
         world.pass(100_000);
@@ -157,7 +161,9 @@ fn snapshots_are_dropped_in_any_order_and_the_others_stay_exact() {
                         // Killed somewhere on the way, it begins anew or is finished.
                         world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
                         world.pass(rng.random_range(0..100_000));
+                        world.record.rollback = Some(to);
                         world.restart(Limits::small());
+                        world.record.rollback = None;
                     }
                     roll_back(&mut world, to);
                     model = frozen[&to].clone();

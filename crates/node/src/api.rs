@@ -43,7 +43,7 @@ pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
     ReportView, SetCluster, WholeView,
 };
-pub use snapshots::{CreateSnapshot, ScheduleView, SetSchedule, SnapshotView};
+pub use snapshots::{CreateClones, CreateSnapshot, RollBack, ScheduleView, SetSchedule, SnapshotView};
 
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ mod transfer;
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
-pub use snapshot::{ScheduleCommand, SnapshotCommand};
+pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 
 use crate::size;
@@ -56,6 +56,8 @@ pub enum Command {
     /// Take, list and remove snapshots of virtual disks, by hand or by a schedule
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Make vDisks that begin as a snapshot and take no space until they are written
+    Clone(CloneArguments),
     /// Make a vDisk of a disk image (raw or qcow2)
     Import(ImportArguments),
     /// Make a disk image (raw or qcow2) of a vDisk or a snapshot

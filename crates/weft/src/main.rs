@@ -51,6 +51,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Status(place) => status::status(&place, json)?,
         Command::Vdisk(command) => vdisk::run(command, json)?,
         Command::Snapshot(command) => snapshot::run(command, json)?,
+        Command::Clone(arguments) => snapshot::clone(&arguments, json)?,
         Command::Import(arguments) => transfer::import(&arguments, json)?,
         Command::Export(arguments) => transfer::export(&arguments, json)?,
         Command::Cluster(command) => cluster::run(command, json)?,

@@ -1,6 +1,6 @@
 //! `weft snapshot ...`: each verb is one call of the node's API.
 
-use crate::arguments::{ScheduleCommand, SnapshotCommand};
+use crate::arguments::{CloneArguments, ScheduleCommand, SnapshotCommand};
 use crate::client::{Client, path_part};
 use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
@@ -53,7 +53,48 @@ pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
                 output::json(&Value::Array(answers));
             }
         }
+        SnapshotCommand::Rollback { name, discard_newer, force, place } => {
+            path(&name)?;
+            let body = json!({ "snapshot": name, "discard_newer": discard_newer, "force": force });
+            let vdisk = Client::find(&place)?.post("/v1/rollbacks", &body)?;
+            tell(json, &vdisk, || match vdisk["note"].as_str() {
+                None | Some("") => {
+                    format!("{} is what {name} is, {}", text(&vdisk["name"]), bytes(&vdisk["size"]))
+                }
+                Some(note) => note.to_string(),
+            });
+        }
         SnapshotCommand::Schedule(command) => schedule(command, json)?,
+    }
+    Ok(())
+}
+
+pub fn clone(arguments: &CloneArguments, json: bool) -> Result<(), Trouble> {
+    path(&arguments.snapshot)?;
+    let names: Vec<String> = match arguments.count {
+        None => vec![arguments.name.clone()],
+        Some(count) => (1..=count).map(|number| format!("{}-{number}", arguments.name)).collect(),
+    };
+    let body = json!({ "snapshot": arguments.snapshot, "names": names });
+    let made = Client::find(&arguments.place)?.post("/v1/clones", &body)?;
+    if json {
+        output::json(&made);
+        return Ok(());
+    }
+    let clones = list(&made);
+    match clones {
+        [one] => output::line(&format!("made {}, {}", text(&one["name"]), bytes(&one["size"]))),
+        [first, .., last] => output::line(&format!(
+            "made {} vDisks, {} to {}, {} each",
+            clones.len(),
+            text(&first["name"]),
+            text(&last["name"]),
+            bytes(&first["size"])
+        )),
+        [] => {}
+    }
+    for clone in clones.iter().filter(|clone| clone["note"].as_str().is_some_and(|note| !note.is_empty())) {
+        output::line(&format!("{}: {}", text(&clone["name"]), text(&clone["note"])));
     }
     Ok(())
 }

@@ -279,7 +279,7 @@ impl Volume {
             return false;
         }
         if at != PRESENT {
-            let found = self.has_version(at).then(|| self.resolve_snapshot(at, block, 1)).unwrap_or_default();
+            let found = if self.has_version(at) { self.resolve_snapshot(at, block, 1) } else { Vec::new() };
             return found.iter().any(|part| match part.place {
                 Where::At { egroup: other, unit: at } => other == egroup && at == unit,
                 Where::View { .. } => true,

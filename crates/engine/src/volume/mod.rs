@@ -92,7 +92,7 @@ pub struct Volume {
 impl Volume {
     /// Begins to open the family in `record.epoch`.
     pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
-        let FamilyRecord { family, epoch, size, factor, mut segments, version, origin } = record;
+        let FamilyRecord { family, epoch, size, factor, mut segments, version, origin, rollback } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
         }
@@ -119,6 +119,7 @@ impl Volume {
             pressed: Seq(0),
             view_version: ctx.view.version,
         };
+        volume.open_rolling_back(rollback);
         volume.on_view(ctx);
         volume.begin_opening(ctx);
         volume

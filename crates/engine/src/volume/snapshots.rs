@@ -40,6 +40,8 @@ enum Rollback {
     Marking(Generation),
     /// From here on it is decided; the next checkpoint changes the pages.
     Marked(Generation),
+    /// The control plane has been told, and has to write it down before clients are let in.
+    Done,
 }
 
 impl Snapshots {
@@ -166,6 +168,10 @@ impl Volume {
     }
 
     pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
+        if self.snapshots.rollback == Some(Rollback::Done) {
+            // It was not heard.
+            return self.on_rolled_back(to, ctx);
+        }
         if !self.is_serving() || self.snapshots.is_rolling_back() {
             return;
         }
@@ -182,6 +188,17 @@ impl Volume {
         ctx.notice(Notice::RollbackRefused { family, epoch, to, reason });
     }
 
+    /// A record that says so is served only when the rollback is done.
+    pub(crate) fn open_rolling_back(&mut self, to: Option<Generation>) {
+        self.snapshots.rollback = to.map(Rollback::Settling);
+    }
+
+    pub fn resume(&mut self) {
+        if self.snapshots.rollback == Some(Rollback::Done) {
+            self.snapshots.rollback = None;
+        }
+    }
+
     pub(crate) fn continue_rollback(&mut self) {
         let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
         self.settling = true;
@@ -193,7 +210,7 @@ impl Volume {
 
     /// The pages are what they were.
     pub(crate) fn on_rolled_back(&mut self, to: Generation, ctx: &mut Context) {
-        self.snapshots.rollback = None;
+        self.snapshots.rollback = Some(Rollback::Done);
         let (family, epoch) = (self.family, self.epoch);
         ctx.notice(Notice::RolledBack { family, epoch, to });
     }

@@ -43,6 +43,7 @@ impl World {
             segments: Vec::new(),
             version: 0,
             origin: None,
+            rollback: None,
         };
         let settings = Settings { shard: ShardId(0), seed: 1, limits };
         let mut world = World {

@@ -28,6 +28,29 @@ pub struct SnapshotView {
     pub attached: Option<AttachmentView>,
 }
 
+/// A vDisk becomes again what a snapshot of it is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RollBack {
+    /// `VDISK@SNAPSHOT`.
+    pub snapshot: String,
+    /// Newer snapshots are removed.
+    #[serde(default)]
+    pub discard_newer: bool,
+    /// Also while it is exported.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// vDisks that begin as a snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateClones {
+    /// `VDISK@SNAPSHOT`.
+    pub snapshot: String,
+    pub names: Vec<String>,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {

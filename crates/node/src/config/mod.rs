@@ -17,8 +17,9 @@ pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
-    DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, NodeRecord, Place,
-    ScheduleRecord, SegmentRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
+    CloneOrigin, DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord,
+    NodeRecord, Place, RollbackRecord, ScheduleRecord, SegmentRecord, SnapshotKey, SnapshotOrigin,
+    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};
 
@@ -61,6 +62,8 @@ pub trait ConfigStore: Send {
     fn put_family(&mut self, family: &FamilyConfig) -> Result<(), ConfigError>;
     /// With its snapshots and its schedule.
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError>;
+    /// All of them, or none.
+    fn put_families(&mut self, families: &[FamilyConfig]) -> Result<(), ConfigError>;
     fn put_snapshots(&mut self, snapshots: &[SnapshotRecord]) -> Result<(), ConfigError>;
     fn remove_snapshot(&mut self, snapshot: SnapshotId) -> Result<(), ConfigError>;
     fn put_schedule(&mut self, schedule: &ScheduleRecord) -> Result<(), ConfigError>;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weft_engine::interface::{FamilyRecord, GroupView, Segment};
+use weft_engine::interface::{FamilyRecord, GroupView, Origin, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, Generation, GroupId, Seq, SnapshotId};
 
 /// What a single node has one of. Of a cluster there is a `ClusterRecord`.
@@ -96,6 +96,37 @@ pub struct FamilyConfig {
     pub version: u64,
     pub exports: Vec<ExportRecord>,
     pub state: FamilyState,
+    /// What a clone begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<CloneOrigin>,
+    /// The snapshot that it is on its way back to; nobody is served meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollback: Option<RollbackRecord>,
+    /// How many clones have been made of its snapshots: one that comes while it is being deleted is noticed by this.
+    #[serde(default, skip_serializing_if = "is_none_made")]
+    pub clones_made: u64,
+}
+
+fn is_none_made(count: &u64) -> bool {
+    *count == 0
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackRecord {
+    /// Drawn at random: what is done is not begun again while the news of it are on their way.
+    pub id: u64,
+    pub generation: u32,
+    /// Bytes that the vDisk had then, and gets again.
+    pub size: u64,
+}
+
+/// The snapshot that a clone reads what it has not written from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CloneOrigin {
+    pub family: u32,
+    pub generation: u32,
+    /// Bytes of the snapshot.
+    pub size: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +180,9 @@ pub struct SnapshotRecord {
     pub trouble: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportRecord>,
+    /// In a cluster: vDisks that were made from it. Those that are gone again may still stand here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clones: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,7 +250,12 @@ impl FamilyConfig {
             factor: self.factor,
             segments: self.segments.iter().map(SegmentRecord::segment).collect(),
             version: self.version,
-            origin: None,
+            origin: self.origin.map(|origin| Origin {
+                family: FamilyId(origin.family),
+                snapshot: Generation(origin.generation),
+                size: origin.size,
+            }),
+            rollback: self.rollback.map(|to| Generation(to.generation)),
         }
     }
 }

@@ -182,6 +182,12 @@ impl ConfigStore for RedbStore {
         self.put(GROUPS, &records)
     }
 
+    fn put_families(&mut self, families: &[FamilyConfig]) -> Result<(), ConfigError> {
+        let entries: Vec<(u32, &FamilyConfig)> =
+            families.iter().map(|family| (family.family, family)).collect();
+        self.put(FAMILIES, &entries)
+    }
+
     fn put_family(&mut self, family: &FamilyConfig) -> Result<(), ConfigError> {
         self.put(FAMILIES, &[(family.family, family)])
     }
@@ -292,6 +298,9 @@ mod tests {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
+            origin: None,
+            rollback: None,
+            clones_made: 0,
         }
     }
 
@@ -332,6 +341,7 @@ mod tests {
             origin: SnapshotOrigin::default(),
             trouble: String::new(),
             exports: Vec::new(),
+            clones: Vec::new(),
         }
     }
 

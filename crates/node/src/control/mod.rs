@@ -4,6 +4,7 @@
 //! Leaves to others: data (the shards), records (`config`), devices on this host (`attach`).
 
 mod attachments;
+mod clones;
 mod drives;
 mod exports;
 mod groups;
@@ -57,6 +58,8 @@ pub struct Control {
     attachments: BTreeMap<Disk, AttachmentState>,
     /// What was ordered about snapshots that are not finished.
     snapshot_orders: snapshots::Orders,
+    /// Rollbacks that are done, though the news of that may still be on their way here.
+    rolled_back: BTreeSet<u64>,
     damage: DamageView,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
@@ -201,6 +204,7 @@ impl Control {
             listeners: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),
+            rolled_back: BTreeSet::new(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
             changed: Arc::new(Notify::new()),

@@ -59,8 +59,10 @@ impl Control {
             Notice::SnapshotDropped { family, generation, .. } => {
                 self.on_snapshot_dropped(family, generation);
             }
-            // Nobody rolls back yet.
-            Notice::RolledBack { .. } | Notice::RollbackRefused { .. } => {}
+            Notice::RolledBack { family, .. } => self.on_rolled_back(family),
+            Notice::RollbackRefused { family, to, reason, .. } => {
+                self.on_rollback_refused(family, to, reason)
+            }
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");

@@ -1,9 +1,11 @@
 //! Creating, deleting and resizing vDisks.
 
+use super::clones::has_clones;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
-use crate::config::{FamilyConfig, FamilyState};
+use crate::config::FamilyState;
+use crate::config::cluster::NewVdisk;
 use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -140,17 +142,21 @@ impl Control {
         }
     }
 
+    /// For a node that is alone.
+    pub(super) fn check_room_for(&self, count: usize) -> Result<(), Refusal> {
+        if self.families.len() + count <= VDISKS_MAX {
+            return Ok(());
+        }
+        Err(Refusal::no_space(format!("a node has at most {VDISKS_MAX} vDisks; delete some first")))
+    }
+
     fn begin_create(&mut self, wanted: &CreateVdisk, size: u64) -> Result<FamilyId, Refusal> {
         self.check_ready()?;
         let name = &wanted.name;
         if self.family_named(name).is_some() {
             return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
         }
-        if self.families.len() >= VDISKS_MAX {
-            return Err(Refusal::no_space(format!(
-                "a node has at most {VDISKS_MAX} vDisks; delete one first"
-            )));
-        }
+        self.check_room_for(1)?;
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
@@ -163,21 +169,7 @@ impl Control {
         }
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let config = FamilyConfig {
-            family: id,
-            name: name.clone(),
-            size,
-            factor,
-            created,
-            epoch: 1,
-            owner: None,
-            life: 0,
-            moving_to: None,
-            segments: Vec::new(),
-            version: 0,
-            exports: Vec::new(),
-            state: FamilyState::Live,
-        };
+        let config = NewVdisk { name: name.clone(), size, factor, created, owner: None }.record(id);
         self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record());
         let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
@@ -199,6 +191,10 @@ impl Control {
             return Err(Refusal::conflict(format!(
                 "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
             )));
+        }
+        let clones = self.clones_of(family, None);
+        if !clones.is_empty() {
+            return Err(has_clones(&format!("a snapshot of vDisk {name}"), &clones));
         }
         let snapshots = self.snapshots_of(family);
         if !how.with_snapshots && !snapshots.is_empty() {

@@ -47,6 +47,9 @@ fn a_single_node(dir: &Path) -> Config {
                 name: None,
             }],
             state: if family == 9 { FamilyState::Dropping } else { FamilyState::Live },
+            origin: None,
+            rollback: None,
+            clones_made: 0,
         };
         store.put_family(&record).expect("it can be put");
     }

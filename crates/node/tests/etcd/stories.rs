@@ -69,6 +69,7 @@ pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
         origin: SnapshotOrigin::Asked,
         trouble: String::new(),
         exports: Vec::new(),
+        clones: Vec::new(),
     }
 }
 

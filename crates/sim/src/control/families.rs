@@ -31,6 +31,7 @@ impl World {
                 segments: Vec::new(),
                 version: 0,
                 origin: None,
+                rollback: None,
             },
             owner: None,
             phase: FamilyPhase::Closed,

@@ -46,6 +46,7 @@ impl Control {
             segments: Vec::new(),
             version: 0,
             origin: None,
+            rollback: None,
         };
         self.families.insert(family, (record.clone(), owner));
         (family, Order::OpenFamily(record))

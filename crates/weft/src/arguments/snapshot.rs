@@ -2,7 +2,26 @@
 
 use super::Place;
 use crate::duration;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  weft clone golden@ready web1
+  weft clone golden@ready web --count 100          web-1 to web-100
+
+A clone is a vDisk of its own that begins as the snapshot. It takes no space until it is written; what it has not written is read
+from the snapshot, which therefore stays until its clones are deleted.")]
+pub struct CloneArguments {
+    /// VDISK@SNAPSHOT
+    pub snapshot: String,
+    /// Of the new vDisk; with --count what their names begin with
+    pub name: String,
+    /// Make so many, named NAME-1 and so on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub count: Option<u32>,
+    #[command(flatten)]
+    pub place: Place,
+}
 
 #[derive(Subcommand, Debug)]
 pub enum SnapshotCommand {
@@ -41,6 +60,25 @@ It takes no time and, at first, no space: only what is overwritten later is kept
         /// VDISK@SNAPSHOT
         #[arg(required = true, value_name = "VDISK@SNAPSHOT")]
         names: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make a vDisk again what a snapshot of it is; what was written since is gone
+    #[command(after_help = "Example:
+  weft vdisk unexport vol1
+  weft snapshot rollback vol1@before-upgrade
+
+Newer snapshots of the vDisk would lose what they are made of, so they have to go (--discard-newer). To keep them, clone the
+snapshot instead: weft clone vol1@before-upgrade vol2")]
+    Rollback {
+        /// VDISK@SNAPSHOT
+        name: String,
+        /// Remove newer snapshots
+        #[arg(long)]
+        discard_newer: bool,
+        /// Also while the vDisk is exported: connected clients see another disk from then on
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         place: Place,
     },

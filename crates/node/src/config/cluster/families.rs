@@ -24,6 +24,29 @@ pub struct NewVdisk {
     pub owner: Option<ShardId>,
 }
 
+impl NewVdisk {
+    pub fn record(&self, family: u32) -> FamilyConfig {
+        FamilyConfig {
+            family,
+            name: self.name.clone(),
+            size: self.size,
+            factor: self.factor,
+            created: self.created,
+            epoch: 1,
+            owner: self.owner.map(|shard| shard.0),
+            life: 0,
+            moving_to: None,
+            segments: Vec::new(),
+            version: 0,
+            exports: Vec::new(),
+            state: FamilyState::Live,
+            origin: None,
+            rollback: None,
+            clones_made: 0,
+        }
+    }
+}
+
 /// Who shall serve a vDisk, and what must still be true then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewOwner {
@@ -39,21 +62,7 @@ pub struct NewOwner {
 impl ClusterStore {
     pub fn create_vdisk(&self, wanted: &NewVdisk) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let stamp = rand::random();
-        let mut record = FamilyConfig {
-            family: 0,
-            name: wanted.name.clone(),
-            size: wanted.size,
-            factor: wanted.factor,
-            created: wanted.created,
-            epoch: 1,
-            owner: wanted.owner.map(|shard| shard.0),
-            life: 0,
-            moving_to: None,
-            segments: Vec::new(),
-            version: 0,
-            exports: Vec::new(),
-            state: FamilyState::Live,
-        };
+        let mut record = wanted.record(0);
         let revision = self.create(None, |cluster| {
             record.family = cluster.next_family;
             cluster.next_family += 1;

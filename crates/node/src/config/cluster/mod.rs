@@ -7,6 +7,7 @@
 mod alive;
 mod boot_clock;
 mod change;
+mod clones;
 mod contents;
 mod controller;
 mod create;
@@ -24,6 +25,7 @@ mod snapshots;
 
 pub use boot_clock::Moment;
 pub use change::Versioned;
+pub use clones::CLONES_MAX;
 pub use contents::{Change, ClusterConfig};
 pub use controller::{Campaign, Leadership};
 pub use error::ClusterError;

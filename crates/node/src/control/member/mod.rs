@@ -25,7 +25,9 @@ mod view;
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
-pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize, seen, with_store};
+pub(super) use requests::{
+    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, with_store,
+};
 pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};

@@ -120,7 +120,11 @@ async fn wait_for_places(control: &SharedControl, factor: Option<u32>) {
 }
 
 /// Whether somebody serves a vDisk: it is asked, wherever it is.
-async fn answers(control: &SharedControl, family: FamilyId, longest: Duration) -> Result<(), String> {
+pub(in crate::control) async fn answers(
+    control: &SharedControl,
+    family: FamilyId,
+    longest: Duration,
+) -> Result<(), String> {
     let (to, reply) = tokio::sync::oneshot::channel();
     {
         let control = control.lock();
@@ -151,14 +155,26 @@ pub(in crate::control) async fn delete(
     name: &str,
     how: Deletion,
 ) -> Result<String, Refusal> {
-    let family = control.lock().check_deletable(name, how)?;
-    with_store(control, move |store| {
+    let (family, clones_made) = {
+        let control = control.lock();
+        let family = control.check_deletable(name, how)?;
+        (family, control.families[&family].config.clones_made)
+    };
+    // Clones of before are gone; whether a new one was made at this moment is known where the record is.
+    let changed = with_store(control, move |store| {
         store.change_vdisk(family, |record| {
-            record.state = FamilyState::Dropping;
-            record.exports.clear();
+            if record.clones_made == clones_made {
+                record.state = FamilyState::Dropping;
+                record.exports.clear();
+            }
         })
     })
     .await?;
+    if changed.record.state != FamilyState::Dropping {
+        return Err(Refusal::conflict(format!(
+            "a snapshot of vDisk {name} was cloned at this moment; look again (weft vdisk ls)"
+        )));
+    }
     Ok(wait_until_gone(control, family, name).await)
 }
 

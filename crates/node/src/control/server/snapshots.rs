@@ -1,14 +1,16 @@
 //! The part of the API that is about snapshots.
 
 use super::{Asked, asked, joined, parse};
-use crate::api::{CreateSnapshot, DoneView, ScheduleView, SetSchedule, SnapshotView};
+use crate::api::{
+    CreateClones, CreateSnapshot, DoneView, RollBack, ScheduleView, SetSchedule, SnapshotView, VdiskView,
+};
 use crate::control::refusal::Refusal;
 use crate::control::snapshots::DiskName;
-use crate::control::{SharedControl, snapshots};
+use crate::control::{SharedControl, clones, snapshots};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 
@@ -16,6 +18,8 @@ pub fn router() -> Router<SharedControl> {
     Router::new()
         .route("/v1/snapshots", get(list).post(create))
         .route("/v1/snapshots/{name}", get(show).delete(remove))
+        .route("/v1/clones", post(clone))
+        .route("/v1/rollbacks", post(roll_back))
         .route("/v1/schedules", get(schedules).post(set_schedule))
         .route("/v1/schedules/{vdisk}", delete(remove_schedule))
 }
@@ -59,6 +63,21 @@ async fn remove(
 ) -> Result<Json<DoneView>, Refusal> {
     let removed = tokio::spawn(async move { snapshots::remove(&control, &name).await });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))
+}
+
+async fn clone(
+    State(control): State<SharedControl>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Vec<VdiskView>>), Refusal> {
+    let wanted: CreateClones = parse(&body)?;
+    let made = tokio::spawn(async move { clones::create(&control, wanted).await });
+    Ok((StatusCode::CREATED, Json(joined(made).await?)))
+}
+
+async fn roll_back(State(control): State<SharedControl>, body: Bytes) -> Result<Json<VdiskView>, Refusal> {
+    let wanted: RollBack = parse(&body)?;
+    let done = tokio::spawn(async move { snapshots::roll_back(&control, wanted).await });
+    joined(done).await.map(Json)
 }
 
 async fn schedules(State(control): State<SharedControl>) -> Json<Vec<ScheduleView>> {

@@ -7,11 +7,13 @@ mod name;
 mod orders;
 mod records;
 mod requests;
+mod rollback;
 mod schedules;
 
 pub use name::DiskName;
 pub use orders::{Orders, look_after};
 pub use requests::{create, remove};
+pub use rollback::roll_back;
 pub use schedules::{remove as remove_schedule, set as set_schedule};
 
 use super::refusal::Refusal;

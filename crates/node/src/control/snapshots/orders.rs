@@ -56,6 +56,7 @@ pub async fn look_after(control: SharedControl) {
         let mut control = control.lock();
         if control.stage == Stage::Ready {
             control.order_snapshots();
+            control.order_rollbacks();
             control.run_schedules();
         }
     }
@@ -200,6 +201,7 @@ mod tests {
             origin,
             trouble: trouble.to_string(),
             exports: Vec::new(),
+            clones: Vec::new(),
         };
         let asked = SnapshotOrigin::Asked;
         let group = || SnapshotOrigin::Group("g".to_string());

@@ -5,7 +5,7 @@ use super::{DiskName, records};
 use crate::api::{CreateSnapshot, SnapshotView};
 use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::refusal::Refusal;
-use crate::control::{Control, Disk, Part, SharedControl, member};
+use crate::control::{Control, Disk, Part, SharedControl, clones, member};
 use std::time::Duration;
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -65,15 +65,31 @@ pub(super) async fn put(control: &SharedControl, record: SnapshotRecord) -> Resu
 /// Removes a snapshot. A remark for people, if it takes long.
 pub async fn remove(control: &SharedControl, name: &str) -> Result<String, Refusal> {
     let (key, snapshot) = control.lock().removable(name)?;
-    let changed = records::change(control, &key, snapshot, |record| {
-        // Somebody may have exported it meanwhile: then it stays.
-        if record.exports.is_empty() {
+    let record = control.lock().snapshot(&key).cloned();
+    let gone = match record {
+        None => Vec::new(),
+        Some(record) => {
+            let (clones, gone) = clones::living(control, &record).await?;
+            if !clones.is_empty() {
+                return Err(clones::has_clones(name, &clones));
+            }
+            gone
+        }
+    };
+    let changed = records::change(control, &key, snapshot, move |record| {
+        record.clones.retain(|family| !gone.contains(family));
+        // Somebody may have exported or cloned it meanwhile: then it stays.
+        if record.exports.is_empty() && record.clones.is_empty() {
             record.state = SnapshotState::Deleting;
         }
     })
     .await?;
     if changed.state != SnapshotState::Deleting {
-        return Err(exported(name));
+        return Err(if changed.exports.is_empty() {
+            Refusal::conflict(format!("{name} was cloned at this moment; it stays"))
+        } else {
+            exported(name)
+        });
     }
     {
         let mut control = control.lock();
@@ -142,6 +158,7 @@ impl Control {
             origin,
             trouble: String::new(),
             exports: Vec::new(),
+            clones: Vec::new(),
         }
     }
 

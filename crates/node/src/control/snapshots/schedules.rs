@@ -205,6 +205,7 @@ mod tests {
             origin: SnapshotOrigin::Schedule,
             trouble: String::new(),
             exports: Vec::new(),
+            clones: Vec::new(),
         }
     }
 

@@ -76,6 +76,7 @@ impl Cluster {
             segments: Vec::new(),
             version: 0,
             origin: None,
+            rollback: None,
         };
         let book =
             Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };

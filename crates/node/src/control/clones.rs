@@ -1,0 +1,210 @@
+//! Clones: vDisks that begin as a snapshot of another, and take no space until they are written.
+//! Promises: all that are asked for are made, or the answer says which are there; a snapshot stays as long as a clone needs it.
+//! Leaves to others: reading what a clone has not written (the engine), the records (`config`).
+
+use super::refusal::Refusal;
+use super::snapshots::DiskName;
+use super::vdisks::{CREATE_WAIT, check_factor, check_name};
+use super::{Control, Family, Part, Serving, SharedControl, member};
+use crate::api::{CreateClones, VdiskView};
+use crate::config::cluster::{CLONES_MAX, NewVdisk};
+use crate::config::{CloneOrigin, FamilyConfig, SnapshotKey, SnapshotRecord};
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+use weft_engine::interface::Order;
+use weft_engine::{FamilyId, SnapshotId};
+
+/// Clones made by one request.
+const COUNT_MAX: usize = 1000;
+
+/// Makes clones; they are served when this returns.
+pub async fn create(control: &SharedControl, wanted: CreateClones) -> Result<Vec<VdiskView>, Refusal> {
+    for name in &wanted.names {
+        check_name(name)?;
+    }
+    if wanted.names.is_empty() || wanted.names.len() > COUNT_MAX {
+        let count = wanted.names.len();
+        return Err(Refusal::bad_input(format!(
+            "{count} clones cannot be made at once: 1 to {COUNT_MAX} can"
+        )));
+    }
+    let is_member = control.lock().part.member().is_some();
+    let families = if is_member {
+        create_in_cluster(control, &wanted).await?
+    } else {
+        control.lock().begin_clones(&wanted)?
+    };
+    let mut views = Vec::new();
+    for family in families {
+        if is_member {
+            let served = member::answers(control, family, CREATE_WAIT).await;
+            let mut view = control.lock().vdisk_view(family);
+            if let Err(reason) = served {
+                view.note = format!("it is made, but not served yet: {reason}");
+            }
+            views.push(view);
+            continue;
+        }
+        let served = control
+            .wait_for(CREATE_WAIT, |control| {
+                match control.families.get(&family).map(|entry| &entry.serving) {
+                    Some(Serving::Opening | Serving::Elsewhere) => None,
+                    Some(Serving::Failed(reason)) => Some(reason.clone()),
+                    Some(Serving::Ready | Serving::Dropping) | None => Some(String::new()),
+                }
+            })
+            .await;
+        let mut view = control.lock().vdisk_view(family);
+        match served {
+            Some(reason) if reason.is_empty() => {}
+            Some(reason) => view.note = format!("it is made, but not served: {reason}"),
+            None => view.note = "it is made, but not served yet".to_string(),
+        }
+        views.push(view);
+    }
+    Ok(views)
+}
+
+/// How the clones begin, if there can be any.
+struct Plan {
+    key: SnapshotKey,
+    snapshot: SnapshotId,
+    origin: CloneOrigin,
+    factor: u32,
+    created: u64,
+}
+
+impl Control {
+    fn plan_clones(&self, wanted: &CreateClones) -> Result<Plan, Refusal> {
+        self.check_ready()?;
+        let (vdisk, snapshot) = DiskName::of_snapshot(&wanted.snapshot)?;
+        let record = self.snapshot_named(&vdisk, &snapshot)?;
+        let generation = record.ready().ok_or_else(|| {
+            Refusal::conflict(format!(
+                "{} is not ready; `weft snapshot ls {vdisk}` tells how far it is",
+                wanted.snapshot
+            ))
+        })?;
+        for name in &wanted.names {
+            if self.family_named(name).is_some() {
+                return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
+            }
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Ok(Plan {
+            key: record.key(),
+            snapshot: record.id(),
+            origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
+            factor: self.families.get(&record.family()).map_or(1, |parent| parent.config.factor),
+            created: since.map_or(0, |since| since.as_secs()),
+        })
+    }
+
+    /// For a node that is alone: all records go into the store together.
+    fn begin_clones(&mut self, wanted: &CreateClones) -> Result<Vec<FamilyId>, Refusal> {
+        let plan = self.plan_clones(wanted)?;
+        self.check_room_for(wanted.names.len())?;
+        check_factor(plan.factor, self.drives_up().len(), "drives", "add drives (weft up --drives N)")?;
+        let Part::Alone(alone) = &mut self.part else { unreachable!("a member asks its cluster") };
+        let first = alone.node.next_family.max(1);
+        alone.node.next_family = first + wanted.names.len() as u32;
+        alone.store.put_node(&alone.node)?;
+        let configs: Vec<FamilyConfig> = wanted
+            .names
+            .iter()
+            .zip(first..)
+            .map(|(name, family)| {
+                let new = NewVdisk {
+                    name: name.clone(),
+                    size: plan.origin.size,
+                    factor: plan.factor,
+                    created: plan.created,
+                    owner: None,
+                };
+                FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
+            })
+            .collect();
+        alone.store.put_families(&configs)?;
+        let mut families = Vec::new();
+        for config in configs {
+            let (family, record) = (config.id(), config.record());
+            let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
+            self.families.insert(family, entry);
+            self.order_owner(family, Order::OpenFamily(record));
+            families.push(family);
+        }
+        Ok(families)
+    }
+
+    /// vDisks that were cloned from a snapshot of this one; with a generation, from that one.
+    pub(super) fn clones_of(&self, family: FamilyId, generation: Option<u32>) -> Vec<&str> {
+        let is_clone = |entry: &&Family| {
+            entry.config.origin.is_some_and(|origin| {
+                origin.family == family.0 && generation.is_none_or(|of| of == origin.generation)
+            })
+        };
+        self.families.values().filter(is_clone).map(|entry| entry.config.name.as_str()).collect()
+    }
+}
+
+async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Result<Vec<FamilyId>, Refusal> {
+    let mut families = Vec::new();
+    let mut revision = 0;
+    for names in wanted.names.chunks(CLONES_MAX) {
+        let part = CreateClones { snapshot: wanted.snapshot.clone(), names: names.to_vec() };
+        let plan = control.lock().plan_clones(&part)?;
+        let new = names.iter().map(|name| NewVdisk {
+            name: name.clone(),
+            size: plan.origin.size,
+            factor: plan.factor,
+            created: plan.created,
+            owner: None,
+        });
+        let new: Vec<NewVdisk> = new.collect();
+        let made =
+            member::with_store(control, move |store| store.create_clones(&plan.key, plan.snapshot, &new))
+                .await?;
+        families.extend(made.record.iter().map(FamilyConfig::id));
+        revision = made.revision;
+    }
+    member::seen(control, revision).await?;
+    Ok(families)
+}
+
+/// The clones in a snapshot's record that are there, and the numbers of those that are not. Numbers are never used again.
+pub(super) async fn living(
+    control: &SharedControl,
+    record: &SnapshotRecord,
+) -> Result<(Vec<String>, Vec<u32>), Refusal> {
+    let (names, is_alone) = {
+        let control = control.lock();
+        let names = control.clones_of(record.family(), record.generation);
+        let names: Vec<String> = names.into_iter().map(str::to_string).collect();
+        (names, control.part.member().is_none())
+    };
+    if is_alone || !names.is_empty() {
+        return Ok((names, Vec::new()));
+    }
+    let clones = record.clones.clone();
+    member::with_store(control, move |store| {
+        let (mut names, mut gone) = (Vec::new(), Vec::new());
+        for family in clones {
+            match store.family(FamilyId(family))? {
+                Some(found) => names.push(found.record.name),
+                None => gone.push(family),
+            }
+        }
+        Ok((names, gone))
+    })
+    .await
+}
+
+pub(super) fn has_clones(name: &str, clones: &[impl AsRef<str>]) -> Refusal {
+    let shown: Vec<&str> = clones.iter().take(3).map(AsRef::as_ref).collect();
+    let more = if clones.len() > shown.len() { ", ..." } else { "" };
+    Refusal::conflict(format!(
+        "{name} is what {} clone(s) read from ({}{more}); delete them first (weft vdisk rm)",
+        clones.len(),
+        shown.join(", ")
+    ))
+}

@@ -1,0 +1,174 @@
+//! Rolling a vDisk back to one of its snapshots.
+//! Promises: the record says so before anything happens and until it is done, so whoever serves the vDisk finishes it, and no client
+//! is served in between; newer snapshots and users are in the way unless they are told to go.
+
+use super::{DiskName, remove};
+use crate::api::{RollBack, VdiskView};
+use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
+use crate::control::refusal::Refusal;
+use crate::control::{Control, Part, SharedControl, member};
+use crate::shard_loop::Disk;
+use std::time::Duration;
+use weft_engine::interface::{Order, RollbackTrouble};
+use weft_engine::{FamilyId, Generation};
+
+/// It is waited for so long; it goes on by itself afterwards.
+const WAIT: Duration = Duration::from_secs(120);
+
+pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<VdiskView, Refusal> {
+    let (family, record, newer) = control.lock().plan_rollback(&wanted)?;
+    for name in newer {
+        remove(control, &name).await?;
+    }
+    change(control, family, move |config| {
+        if config.state == FamilyState::Live {
+            config.rollback = Some(record);
+        }
+    })
+    .await?;
+    control.lock().order_rollbacks();
+    let done = control
+        .wait_for(WAIT, |control| match control.families.get(&family) {
+            Some(entry) => entry.config.rollback.is_none().then_some(true),
+            None => Some(false),
+        })
+        .await;
+    let mut view = match done {
+        Some(false) => return Err(Refusal::not_found("the vDisk was deleted meanwhile")),
+        _ => control.lock().vdisk_view(family),
+    };
+    if done.is_none() {
+        view.note = format!("it is on its way back to {}; clients wait until it is there", wanted.snapshot);
+    }
+    Ok(view)
+}
+
+/// Changes the record of a vDisk, here or in the cluster's store.
+async fn change(
+    control: &SharedControl,
+    family: FamilyId,
+    mut alter: impl FnMut(&mut FamilyConfig) + Send + 'static,
+) -> Result<(), Refusal> {
+    if control.lock().part.member().is_some() {
+        let changed =
+            member::with_store(control, move |store| store.change_vdisk(family, &mut alter)).await?;
+        return member::seen(control, changed.revision).await;
+    }
+    let mut control = control.lock();
+    let control = &mut *control;
+    let entry = control.families.get_mut(&family).ok_or_else(|| Refusal::not_found("the vDisk is gone"))?;
+    alter(&mut entry.config);
+    control.part.alone().store.put_family(&entry.config)?;
+    Ok(())
+}
+
+impl Control {
+    /// The vDisk, what its record is to say, and the snapshots that go before.
+    fn plan_rollback(&self, wanted: &RollBack) -> Result<(FamilyId, RollbackRecord, Vec<String>), Refusal> {
+        self.check_ready()?;
+        let name = &wanted.snapshot;
+        let (vdisk, snapshot) = DiskName::of_snapshot(name)?;
+        let record = self.snapshot_named(&vdisk, &snapshot)?;
+        let generation = record.ready().ok_or_else(|| {
+            Refusal::conflict(format!("{name} is not ready; see `weft snapshot ls {vdisk}`"))
+        })?;
+        let family = record.family();
+        if self.attachments.contains_key(&Disk::present(family)) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {vdisk} is attached, and whoever uses it would not see that it changes; detach it first (weft vdisk \
+                 detach {vdisk})"
+            )));
+        }
+        if !wanted.force && self.families.get(&family).is_some_and(|entry| !entry.config.exports.is_empty()) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {vdisk} is exported, and a client would not see that it changes; end that first (weft vdisk unexport \
+                 {vdisk}), or force it if nobody is connected"
+            )));
+        }
+        let newer: Vec<String> = self
+            .snapshots_of(family)
+            .into_iter()
+            .filter(|other| other.generation.is_none_or(|other| other > generation.0))
+            .map(|other| format!("{vdisk}@{}", other.name))
+            .collect();
+        if !newer.is_empty() && !wanted.discard_newer {
+            return Err(Refusal::conflict(format!(
+                "{vdisk} has {} newer snapshot(s) ({}), which would go; say so (--discard-newer), or clone {name} instead",
+                newer.len(),
+                newer.join(", ")
+            )));
+        }
+        Ok((
+            family,
+            RollbackRecord { id: rand::random(), generation: generation.0, size: record.size },
+            newer,
+        ))
+    }
+
+    /// Orders what records ask for, of vDisks that are served here and were opened before their record said so.
+    pub(in crate::control) fn order_rollbacks(&mut self) {
+        let wanted: Vec<(FamilyId, u32)> = self
+            .families
+            .iter()
+            .filter_map(|(&family, entry)| Some((family, entry.config.rollback?)))
+            .filter(|(_, rollback)| !self.rolled_back.contains(&rollback.id))
+            .map(|(family, rollback)| (family, rollback.generation))
+            .collect();
+        for (family, generation) in wanted {
+            if self.epoch_served(family).is_some() {
+                // Under way or done, it is not begun again: the engine holds it until it is resumed.
+                self.order_owner(family, Order::RollBack { family, to: Generation(generation) });
+            }
+        }
+    }
+
+    /// Written down first; then clients are let in.
+    pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId) {
+        let Some(entry) = self.families.get_mut(&family) else { return };
+        let Some(rollback) = entry.config.rollback else {
+            return self.order_owner(family, Order::Resume { family });
+        };
+        tracing::info!(%family, "a vDisk is rolled back");
+        if let Part::Member(member) = &mut self.part {
+            return member.spawn(
+                move |store| store.change_vdisk(family, end_rollback),
+                move |control, changed| match changed {
+                    Ok(_) => {
+                        control.rolled_back.insert(rollback.id);
+                        control.order_owner(family, Order::Resume { family });
+                    }
+                    // The engine says so again when it is asked again.
+                    Err(error) => {
+                        tracing::warn!(%family, %error, "that a vDisk is rolled back cannot be written yet")
+                    }
+                },
+            );
+        }
+        end_rollback(&mut entry.config);
+        let size = entry.config.size;
+        if let Err(error) = self.part.alone().store.put_family(&entry.config) {
+            tracing::error!(%family, %error, "that a vDisk is rolled back cannot be written down; it waits");
+            return;
+        }
+        for listener in self.listeners.values() {
+            listener.table.resize(Disk::present(family), size);
+        }
+        self.order_owner(family, Order::Resize { family, size });
+        self.order_owner(family, Order::Resume { family });
+    }
+
+    pub(in crate::control) fn on_rollback_refused(
+        &mut self,
+        family: FamilyId,
+        to: Generation,
+        reason: RollbackTrouble,
+    ) {
+        tracing::error!(%family, %to, %reason, "a vDisk cannot be rolled back");
+    }
+}
+
+fn end_rollback(config: &mut FamilyConfig) {
+    if let Some(rollback) = config.rollback.take() {
+        config.size = rollback.size;
+    }
+}
