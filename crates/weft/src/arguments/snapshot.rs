@@ -44,6 +44,20 @@ It takes no time and, at first, no space: only what is overwritten later is kept
         #[command(flatten)]
         place: Place,
     },
+    /// Tell which ranges may have changed between two snapshots, or a snapshot and the vDisk now
+    #[command(after_help = "Examples:
+  weft snapshot diff vol1@monday vol1@tuesday --json
+  weft snapshot diff vol1@tuesday vol1
+
+For backup tools: what is not told has not changed. What is told may be the same after all, if it was written again.")]
+    Diff {
+        /// VDISK@SNAPSHOT
+        from: String,
+        /// VDISK@SNAPSHOT, or the VDISK as it is now
+        to: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Take snapshots by themselves
     #[command(subcommand)]
     Schedule(ScheduleCommand),

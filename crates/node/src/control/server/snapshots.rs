@@ -1,7 +1,7 @@
 //! The part of the API that is about snapshots.
 
 use super::{Asked, asked, joined, parse};
-use crate::api::{CreateSnapshot, DoneView, ScheduleView, SetSchedule, SnapshotView};
+use crate::api::{CreateSnapshot, DiffView, DoneView, ScheduleView, SetSchedule, SnapshotView};
 use crate::control::refusal::Refusal;
 use crate::control::snapshots::DiskName;
 use crate::control::{SharedControl, snapshots};
@@ -16,6 +16,7 @@ pub fn router() -> Router<SharedControl> {
     Router::new()
         .route("/v1/snapshots", get(list).post(create))
         .route("/v1/snapshots/{name}", get(show).delete(remove))
+        .route("/v1/diff", get(diff))
         .route("/v1/schedules", get(schedules).post(set_schedule))
         .route("/v1/schedules/{vdisk}", delete(remove_schedule))
 }
@@ -59,6 +60,22 @@ async fn remove(
 ) -> Result<Json<DoneView>, Refusal> {
     let removed = tokio::spawn(async move { snapshots::remove(&control, &name).await });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))
+}
+
+#[derive(Deserialize)]
+struct DiffQuery {
+    from: String,
+    to: String,
+    #[serde(default)]
+    offset: u64,
+}
+
+async fn diff(
+    State(control): State<SharedControl>,
+    query: Asked<DiffQuery>,
+) -> Result<Json<DiffView>, Refusal> {
+    let DiffQuery { from, to, offset } = asked(query)?;
+    snapshots::diff(&control, &from, &to, offset).await.map(Json)
 }
 
 async fn schedules(State(control): State<SharedControl>) -> Json<Vec<ScheduleView>> {
