@@ -66,6 +66,15 @@ pub enum Request {
         len: u64,
         limit: u32,
     },
+    /// What may differ between a snapshot and another one or (None) the present; answered with extents, of which those with
+    /// `data` may differ. What is told as equal is.
+    Differences {
+        from: Generation,
+        to: Option<Generation>,
+        offset: u64,
+        len: u64,
+        limit: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -250,3 +250,80 @@ fn what_only_snapshots_see_is_moved_out_of_nearly_empty_egroups() {
     }
     assert_eq!(read(&mut world, snapshot, BLOCK as u64, BLOCK as u32), vec![0; BLOCK]);
 }
+
+/// Asks until the whole range is told: for each byte range whether it may differ.
+fn differences(world: &mut World, from: Generation, to: Option<Generation>, size: u64) -> Vec<Extent> {
+    let mut told = Vec::new();
+    let mut offset = 0;
+    while offset < size {
+        let request = Request::Differences { from, to, offset, len: size - offset, limit: 7 };
+        let Reply::Extents(extents) = world.ask(request) else { panic!("extents are told") };
+        assert!(!extents.is_empty());
+        offset += extents.iter().map(|extent| extent.len).sum::<u64>();
+        told.extend(extents);
+    }
+    assert_eq!(offset, size);
+    told
+}
+
+#[test]
+fn what_is_told_as_equal_is_and_little_else_is_told_as_different() {
+    let mut rng = SmallRng::seed_from_u64(77);
+    let mut world = World::new(1, 1, Limits::small());
+    let size = 24usize << 20;
+    let mut model = vec![0u8; size];
+    let mut frozen: Vec<(Generation, Vec<u8>)> = Vec::new();
+    for round in 0..240u64 {
+        let blocks = rng.random_range(1..40);
+        let offset = BLOCK * rng.random_range(0..size / BLOCK - blocks);
+        let part = offset..offset + blocks * BLOCK;
+        if rng.random_bool(0.2) {
+            let zero = Request::Zero { offset: offset as u64, len: part.len() as u64 };
+            assert_eq!(world.ask(zero), Reply::Done);
+            model[part].fill(0);
+        } else {
+            let bytes = pattern(round, part.len());
+            assert_eq!(world.write(offset as u64, &bytes), Reply::Done);
+            model[part].copy_from_slice(&bytes);
+        }
+        match rng.random_range(0..100) {
+            0..10 if frozen.len() < 6 => frozen.push((take(&mut world, round), model.clone())),
+            10..20 => world.pass(500_000),
+            20..23 => world.settle(),
+            23 => world.restart(Limits::small()),
+            _ => {}
+        }
+        if round % 20 != 19 || frozen.is_empty() {
+            continue;
+        }
+        let (from, old) = frozen[rng.random_range(0..frozen.len())].clone();
+        let other = rng.random_range(0..=frozen.len());
+        let (to, new) = frozen.get(other).map_or((None, &model), |(to, copy)| (Some(*to), copy));
+        let (mut at, mut told) = (0, 0);
+        for extent in differences(&mut world, from, to, size as u64) {
+            let part = at..at + extent.len as usize;
+            at = part.end;
+            if extent.data {
+                told += extent.len;
+            } else {
+                assert!(old[part.clone()] == new[part.clone()], "round {round}: {part:?} differs");
+            }
+        }
+        if Some(from) == to {
+            assert_eq!(told, 0, "a snapshot does not differ from itself");
+        }
+    }
+    assert!(frozen.len() > 2, "there was something to compare");
+    let gone = Request::Differences { from: Generation(999), to: None, offset: 0, len: 4096, limit: 1 };
+    assert_eq!(world.ask(gone), Reply::Error(RequestError::NoSnapshot));
+    // One block that is written behind a snapshot is all that is told.
+    world.settle();
+    let last = take(&mut world, 1000);
+    assert_eq!(world.write(8 << 20, &pattern(5000, BLOCK)), Reply::Done);
+    for _ in 0..2 {
+        let told = differences(&mut world, last, None, size as u64);
+        let told: u64 = told.iter().filter(|extent| extent.data).map(|extent| extent.len).sum();
+        assert_eq!(told, BLOCK as u64);
+        world.settle();
+    }
+}

@@ -17,6 +17,7 @@
 //! | `POST /v1/snapshots` | [`CreateSnapshot`] | 201 [`SnapshotView`], when it can be read |
 //! | `GET /v1/snapshots/VDISK@SNAPSHOT` | | [`SnapshotView`] |
 //! | `DELETE /v1/snapshots/VDISK@SNAPSHOT` | | [`DoneView`] |
+//! | `GET /v1/diff?from=VDISK@SNAPSHOT&to=VDISK[@SNAPSHOT]&offset=N` | | [`DiffView`], from an offset on (0) |
 //! | `GET /v1/schedules` | | list of [`ScheduleView`] |
 //! | `POST /v1/schedules` | [`SetSchedule`] | [`ScheduleView`] |
 //! | `DELETE /v1/schedules/VDISK` | | [`DoneView`] |
@@ -43,7 +44,9 @@ pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
     ReportView, SetCluster, WholeView,
 };
-pub use snapshots::{CreateClones, CreateSnapshot, RollBack, ScheduleView, SetSchedule, SnapshotView};
+pub use snapshots::{
+    CreateClones, CreateSnapshot, DiffView, RangeView, RollBack, ScheduleView, SetSchedule, SnapshotView,
+};
 
 use serde::{Deserialize, Serialize};
 

@@ -64,6 +64,7 @@ pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
                 Some(note) => note.to_string(),
             });
         }
+        SnapshotCommand::Diff { from, to, place } => diff(&Client::find(&place)?, &from, &to, json)?,
         SnapshotCommand::Schedule(command) => schedule(command, json)?,
     }
     Ok(())
@@ -161,6 +162,34 @@ fn show(snapshot: &Value) {
 
 fn date(seconds: &Value) -> String {
     seconds.as_u64().map_or_else(|| "-".to_string(), weft_lab::date)
+}
+
+/// All parts of the answer, one after the other.
+fn diff(client: &Client, from: &str, to: &str, json: bool) -> Result<(), Trouble> {
+    let (mut ranges, mut offset) = (Vec::new(), Some(0));
+    let mut size = Value::Null;
+    while let Some(at) = offset {
+        let query = format!("from={}&to={}&offset={at}", path_part(from), path_part(to));
+        let part = client.get(&format!("/v1/diff?{query}"))?;
+        ranges.extend(list(&part["ranges"]).iter().cloned());
+        size = part["size"].clone();
+        offset = part["next"].as_u64();
+    }
+    let changed: u64 = ranges.iter().filter_map(|range| range["len"].as_u64()).sum();
+    if json {
+        let all = json!({ "from": from, "to": to, "size": size, "changed": changed, "ranges": ranges });
+        output::json(&all);
+        return Ok(());
+    }
+    let mut table = Table::new(&["OFFSET", "BYTES"]);
+    for range in &ranges {
+        table.row(vec![text(&range["offset"]), text(&range["len"])]);
+    }
+    if !ranges.is_empty() {
+        table.print();
+    }
+    output::line(&format!("{} of {} may differ", crate::size::show(changed), bytes(&size)));
+    Ok(())
 }
 
 fn schedule(command: ScheduleCommand, json: bool) -> Result<(), Trouble> {

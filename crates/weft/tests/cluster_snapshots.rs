@@ -108,6 +108,10 @@ fn what_a_killed_owner_began_the_next_one_finishes() {
         cluster.start_all();
         cluster.wait_until_whole();
     }
+    // Something has to be left that can be looked at.
+    cluster.create("w", "16M");
+    let other = cluster.export("w", 0);
+    tool(&["qemu-io", "-f", "raw", "-c", "write -P 1 0 1M", &nbd_uri(&other, "w")]);
     cluster.weft(&["vdisk", "rm", "v", "--force", "--with-snapshots"]);
     assert_eq!(snapshots(&cluster), Ok(Vec::new()));
     cluster.cut_and_check();

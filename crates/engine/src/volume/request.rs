@@ -126,7 +126,9 @@ impl Volume {
             Request::Read { offset, len } => (*offset, u64::from(*len)),
             Request::Write { offset, data } => (*offset, data.len() as u64),
             Request::Zero { offset, len } | Request::Extents { offset, len, .. } => (*offset, *len),
-            Request::ReadSnapshot { snapshot, .. } | Request::SnapshotExtents { snapshot, .. } => {
+            Request::ReadSnapshot { snapshot, .. }
+            | Request::SnapshotExtents { snapshot, .. }
+            | Request::Differences { from: snapshot, .. } => {
                 let snapshot = *snapshot;
                 return self.on_snapshot_request(ticket, snapshot, request, ctx);
             }
@@ -168,9 +170,10 @@ impl Volume {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_extents(request, PRESENT, offset, len, limit.max(1), ctx);
             }
-            Request::Flush | Request::ReadSnapshot { .. } | Request::SnapshotExtents { .. } => {
-                unreachable!("it was answered above")
-            }
+            Request::Flush
+            | Request::ReadSnapshot { .. }
+            | Request::SnapshotExtents { .. }
+            | Request::Differences { .. } => unreachable!("it was answered above"),
         }
     }
 
@@ -183,7 +186,9 @@ impl Volume {
     ) {
         let (offset, len) = match &request {
             Request::ReadSnapshot { offset, len, .. } => (*offset, u64::from(*len)),
-            Request::SnapshotExtents { offset, len, .. } => (*offset, *len),
+            Request::SnapshotExtents { offset, len, .. } | Request::Differences { offset, len, .. } => {
+                (*offset, *len)
+            }
             other => unreachable!("{other:?} is not about a snapshot"),
         };
         if snapshot == PRESENT || !self.has_version(snapshot) {
@@ -205,6 +210,11 @@ impl Volume {
             Request::SnapshotExtents { limit, .. } => {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_extents(request, snapshot, offset, len, limit.max(1), ctx);
+            }
+            Request::Differences { to, limit, .. } => {
+                let request = self.requests.begin(ticket, 0);
+                let to = to.unwrap_or(PRESENT);
+                self.begin_differences(request, snapshot, to, offset, len, limit.max(1), ctx);
             }
             other => unreachable!("{other:?} is not about a snapshot"),
         }

@@ -79,3 +79,22 @@ pub struct ScheduleView {
     /// Seconds since 1970: when the next one is due.
     pub next: u64,
 }
+
+/// What may have changed between a snapshot and another one, or the present.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DiffView {
+    pub from: String,
+    pub to: String,
+    /// Bytes of the larger of the two.
+    pub size: u64,
+    /// In order, apart from each other. What lies in none of them is the same in both.
+    pub ranges: Vec<RangeView>,
+    /// If there is more: ask again from this offset on.
+    pub next: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeView {
+    pub offset: u64,
+    pub len: u64,
+}

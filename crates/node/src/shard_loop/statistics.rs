@@ -66,7 +66,9 @@ impl Kind {
             Request::Write { data, .. } => Kind::Write { bytes: data.len() as u64 },
             Request::Zero { .. } => Kind::Zero,
             Request::Flush => Kind::Flush,
-            Request::Extents { .. } | Request::SnapshotExtents { .. } => Kind::Other,
+            Request::Extents { .. } | Request::SnapshotExtents { .. } | Request::Differences { .. } => {
+                Kind::Other
+            }
         }
     }
 }

@@ -82,6 +82,20 @@ snapshot instead: weft clone vol1@before-upgrade vol2")]
         #[command(flatten)]
         place: Place,
     },
+    /// Tell which ranges may have changed between two snapshots, or a snapshot and the vDisk now
+    #[command(after_help = "Examples:
+  weft snapshot diff vol1@monday vol1@tuesday --json
+  weft snapshot diff vol1@tuesday vol1
+
+For backup tools: what is not told has not changed. What is told may be the same after all, if it was written again.")]
+    Diff {
+        /// VDISK@SNAPSHOT
+        from: String,
+        /// VDISK@SNAPSHOT, or the VDISK as it is now
+        to: String,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Take snapshots by themselves
     #[command(subcommand)]
     Schedule(ScheduleCommand),

@@ -19,6 +19,14 @@ struct Mapped {
     block: Block,
 }
 
+/// Units of an egroup that pages name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Live {
+    units: u32,
+    /// Those of them that pages of the past name.
+    past: u32,
+}
+
 /// What was counted.
 #[derive(Debug, Default)]
 pub struct Counted {
@@ -83,7 +91,7 @@ impl Check<'_> {
     fn walk(&mut self, findings: &mut Findings) -> BTreeMap<EgroupId, Vec<Mapped>> {
         let family = self.family;
         let mut by_egroup: BTreeMap<EgroupId, Vec<Mapped>> = BTreeMap::new();
-        let mut live: BTreeMap<EgroupId, u32> = BTreeMap::new();
+        let mut live: BTreeMap<EgroupId, Live> = BTreeMap::new();
         let mut all_leaves = family.unseen.knows_egroups();
         let mut put = |block, count, egroup, unit| {
             by_egroup.entry(egroup).or_default().push(Mapped { unit, count, block });
@@ -94,7 +102,9 @@ impl Check<'_> {
                     Ok(past) => {
                         let runs = past.iter().flat_map(|(_, group)| group.iter());
                         for run in runs.filter(|run| !run.egroup.is_hole()) {
-                            *live.entry(run.egroup).or_default() += run.count();
+                            let live = live.entry(run.egroup).or_default();
+                            live.units += run.count();
+                            live.past += run.count();
                             let base = past::leaf_of(number) * weft_engine::limits::LEAF_BLOCKS;
                             put(Block(base + u64::from(run.start())), run.count(), run.egroup, run.unit());
                         }
@@ -106,7 +116,10 @@ impl Check<'_> {
                     Err(Missing::Lost(reason)) => {
                         all_leaves = false;
                         let leaf = past::leaf_of(number);
-                        let text = format!("a page of what snapshots see in leaf {leaf} is lost: {reason}");
+                        let first = leaf * weft_engine::limits::LEAF_BLOCKS;
+                        let text = format!(
+                            "a page of what snapshots see of the blocks from {first} on is lost: {reason}"
+                        );
                         self.problem(findings, "past_page_lost", None, text);
                     }
                 }
@@ -131,31 +144,38 @@ impl Check<'_> {
             };
             self.counted.leaves += 1;
             for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
-                *live.entry(run.egroup).or_default() += run.count();
+                live.entry(run.egroup).or_default().units += run.count();
             }
-            family.mapped(&leaf, number, &mut put);
+            family.kept(&leaf, number, &mut put);
         }
-        family.mapped_since(&mut put);
+        family.kept_since(&mut put);
         if all_leaves && !findings.counts.contains_key("directory_page_lost") {
             self.compare_live(&live, findings);
         }
         by_egroup
     }
 
-    /// The directory pages tell how many units of each egroup the leaf pages name.
-    fn compare_live(&self, live: &BTreeMap<EgroupId, u32>, findings: &mut Findings) {
+    /// The directory pages tell how many units of each egroup the leaf pages and the pages of the past name.
+    fn compare_live(&self, live: &BTreeMap<EgroupId, Live>, findings: &mut Findings) {
         for (egroup, entry) in self.family.directory.iter() {
-            let counted = live.get(&egroup).copied().unwrap_or(0);
-            if entry.live != counted {
+            let counted = live.get(&egroup).copied().unwrap_or_default();
+            if entry.live != counted.units {
                 let text = format!(
-                    "egroup {egroup} has {counted} live units, but the directory says {}",
-                    entry.live
+                    "egroup {egroup} has {} live units, but the directory says {}",
+                    counted.units, entry.live
                 );
                 self.problem(findings, "live_count_wrong", None, text);
             }
+            if entry.past != counted.past {
+                let text = format!(
+                    "egroup {egroup} has {} units that only snapshots see, but the directory says {}",
+                    counted.past, entry.past
+                );
+                self.problem(findings, "past_count_wrong", None, text);
+            }
         }
         let Some((seq, checkpoint)) = &self.family.checkpoint else { return };
-        let total: u64 = live.values().map(|&count| u64::from(count)).sum();
+        let total: u64 = live.values().map(|live| u64::from(live.units)).sum();
         if checkpoint.mapped != total {
             let text = format!(
                 "checkpoint {seq} tells of {} mapped blocks, the leaves of {total}",

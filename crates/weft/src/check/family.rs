@@ -9,7 +9,9 @@ use super::held::{self, HeldRecord};
 use super::units;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::frame::{RecordHeader, RecordKind};
-use weft_engine::formats::record::{Body, Checkpoint, MapRecord, NamedEgroup, PageKind, PagePlace, Record};
+use weft_engine::formats::record::{
+    Body, Checkpoint, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
+};
 use weft_engine::interface::{FamilyRecord, Segment};
 use weft_engine::limits::EGROUP_UNITS;
 use weft_engine::map::directory::Directory;
@@ -17,7 +19,7 @@ use weft_engine::map::edits::{Edits, Place};
 use weft_engine::map::index::PageIndex;
 use weft_engine::map::leaf::Leaf;
 use weft_engine::map::past::Past;
-use weft_engine::{Block, DriveId, EgroupId, FamilyId, GroupId, Seq};
+use weft_engine::{Block, DriveId, EgroupId, FamilyId, Generation, GroupId, Seq, SnapshotId};
 use weft_node::offline::{FamilyConfig, GroupRecord};
 
 pub struct Family<'a> {
@@ -37,8 +39,12 @@ pub struct Family<'a> {
     /// Of those, the ones named since.
     pub fresh: BTreeSet<EgroupId>,
     pub map_egroups: BTreeMap<EgroupId, NamedEgroup>,
-    /// What was changed since the checkpoint.
-    pub edits: Edits,
+    /// What was changed since the checkpoint, by the generation of the data.
+    pub edits: BTreeMap<Generation, Edits>,
+    /// Units that have got another place since then, in this egroup.
+    moves: Vec<(EgroupId, UnitMove)>,
+    /// The snapshots there are.
+    pub snapshots: BTreeMap<Generation, SnapshotId>,
     /// The last record that every member holds.
     pub acknowledged: Seq,
     /// The last record that any member holds.
@@ -113,7 +119,9 @@ impl<'a> Family<'a> {
             directory: Directory::default(),
             fresh: BTreeSet::new(),
             map_egroups: BTreeMap::new(),
-            edits: Edits::default(),
+            edits: BTreeMap::new(),
+            moves: Vec::new(),
+            snapshots: BTreeMap::new(),
             acknowledged: Seq(0),
             end: Seq(0),
             replayed: 0,
@@ -171,6 +179,7 @@ impl<'a> Family<'a> {
     fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
         self.map_egroups.clear();
+        self.snapshots.clear();
         self.unseen.log = true;
     }
 
@@ -235,6 +244,7 @@ impl<'a> Family<'a> {
             Some(Body::Checkpoint(checkpoint)) => {
                 let named = checkpoint.map_egroups.iter();
                 self.map_egroups = named.map(|named| (named.egroup, *named)).collect();
+                self.snapshots = checkpoint.snapshots.iter().copied().collect();
                 self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
             }
             _ => {
@@ -350,6 +360,8 @@ impl<'a> Family<'a> {
                     match &record.body {
                         Body::Data { data, .. } => self.replayed_bytes += data.len() as u64,
                         Body::Map(map) if seq > map_to => self.apply(seq, map, findings),
+                        // The checkpoint tells what the marks up to `map_to` have come to.
+                        Body::Mark(mark) if seq > map_to => self.apply_mark(*mark),
                         Body::Map(_) | Body::Zero { .. } | Body::Checkpoint(_) | Body::Mark(_) => {}
                     }
                 }
@@ -387,6 +399,15 @@ impl<'a> Family<'a> {
         found
     }
 
+    fn apply_mark(&mut self, mark: Mark) {
+        match mark {
+            Mark::Taken { generation, snapshot } => drop(self.snapshots.insert(generation, snapshot)),
+            Mark::Dropped { generation } => drop(self.snapshots.remove(&generation)),
+            // What was edited since is gone. (The leaf pages say so from the next checkpoint on.)
+            Mark::RolledBack { to, .. } => self.edits.retain(|generation, _| *generation <= to),
+        }
+    }
+
     fn apply(&mut self, seq: Seq, map: &MapRecord, findings: &mut Findings) {
         if let Some(named) = map.named {
             if named.units == 0 || named.units > EGROUP_UNITS as u32 {
@@ -415,31 +436,125 @@ impl<'a> Family<'a> {
                 self.problem(findings, "map_record_wrong", None, text);
                 continue;
             }
-            self.edits.set(edit.block, edit.count, place);
+            self.edits.entry(map.generation).or_default().set(edit.block, edit.count, place);
+        }
+        for moved in &map.moves {
+            match map.named {
+                Some(named)
+                    if moved.count > 0
+                        && u64::from(moved.unit) + u64::from(moved.count) <= u64::from(named.units)
+                        && moved.block.0.checked_add(u64::from(moved.count)).is_some() =>
+                {
+                    self.moves.push((named.egroup, *moved));
+                }
+                _ => {
+                    let text = format!("record {seq} moves block {} to no place", moved.block);
+                    self.problem(findings, "map_record_wrong", None, text);
+                }
+            }
         }
     }
 
     /// Calls `each` with every run of mapped blocks as of the last record, in no particular order: first block,
     /// count, egroup, first unit.
     pub fn mapped(&self, leaf: &Leaf, number: u64, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        self.runs_of(leaf, number, |first, count, egroup, unit| {
+            for (block, count) in self.uncovered(None, first, count) {
+                each(block, count as u32, egroup, unit + (block.0 - first.0) as u32);
+            }
+        });
+    }
+
+    /// The same for what was changed since the checkpoint.
+    pub fn mapped_since(&self, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        self.edits_at_places(|generation, first, count, egroup, unit| {
+            for (block, count) in self.uncovered(Some(generation), first, count) {
+                each(block, count as u32, egroup, unit + (block.0 - first.0) as u32);
+            }
+        });
+    }
+
+    /// Like `mapped`, with what the present does not see any more and a snapshot may.
+    pub fn kept(&self, leaf: &Leaf, number: u64, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        self.runs_of(leaf, number, |first, count, egroup, unit| {
+            let born = self.directory.get(egroup).map_or(Generation(0), |entry| entry.generation);
+            for (block, count) in self.seen(born, None, first, count) {
+                each(block, count as u32, egroup, unit + (block.0 - first.0) as u32);
+            }
+        });
+    }
+
+    /// The same for what was changed since the checkpoint, and for units that have got another place since.
+    pub fn kept_since(&self, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
+        self.edits_at_places(|generation, first, count, egroup, unit| {
+            for (block, count) in self.seen(generation, Some(generation), first, count) {
+                each(block, count as u32, egroup, unit + (block.0 - first.0) as u32);
+            }
+        });
+        for (egroup, moved) in &self.moves {
+            each(moved.block, moved.count, *egroup, moved.unit);
+        }
+    }
+
+    fn runs_of(&self, leaf: &Leaf, number: u64, mut each: impl FnMut(Block, u64, EgroupId, u32)) {
         let base = number * weft_engine::limits::LEAF_BLOCKS;
         for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
-            let (first, count) = (Block(base + u64::from(run.start())), u64::from(run.count()));
-            for (block, count, edit) in self.edits.over(first, count) {
-                if edit.is_none() {
-                    each(block, count as u32, run.egroup, run.unit() + (block.0 - first.0) as u32);
+            each(Block(base + u64::from(run.start())), u64::from(run.count()), run.egroup, run.unit());
+        }
+    }
+
+    fn edits_at_places(&self, mut each: impl FnMut(Generation, Block, u64, EgroupId, u32)) {
+        for (generation, edits) in &self.edits {
+            for (block, count, place) in edits.iter() {
+                if let Place::At { egroup, unit } = place {
+                    each(*generation, block, count, egroup, unit);
                 }
             }
         }
     }
 
-    /// The same for what was changed since the checkpoint.
-    pub fn mapped_since(&self, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
-        for (block, count, place) in self.edits.iter() {
-            if let Place::At { egroup, unit } = place {
-                each(block, count as u32, egroup, unit);
+    /// The edits of generations behind this one (None: all), oldest first.
+    fn later(&self, than: Option<Generation>) -> impl Iterator<Item = (Generation, &Edits)> {
+        let all = self.edits.iter().map(|(generation, edits)| (*generation, edits));
+        all.filter(move |(generation, _)| than.is_none_or(|than| *generation > than))
+    }
+
+    /// The parts of a range that later edits leave as it is.
+    fn uncovered(&self, than: Option<Generation>, first: Block, count: u64) -> Vec<(Block, u64)> {
+        let mut rest = vec![(first, count)];
+        for (_, edits) in self.later(than) {
+            let parts = rest.iter().flat_map(|(block, count)| edits.over(*block, *count));
+            let untouched = parts.filter(|(.., edit)| edit.is_none());
+            rest = untouched.map(|(block, count, _)| (block, count)).collect();
+        }
+        rest
+    }
+
+    /// The parts of a range of data of generation `born` that somebody sees: the present, or a snapshot that was taken before they
+    /// were edited.
+    fn seen(
+        &self,
+        born: Generation,
+        than: Option<Generation>,
+        first: Block,
+        count: u64,
+    ) -> Vec<(Block, u64)> {
+        let mut seen = Vec::new();
+        let mut rest = vec![(first, count)];
+        for (generation, edits) in self.later(than) {
+            let by_snapshot = born < generation && self.snapshots.range(born..generation).next().is_some();
+            let parts: Vec<_> = rest.iter().flat_map(|(block, count)| edits.over(*block, *count)).collect();
+            rest.clear();
+            for (block, count, edit) in parts {
+                if edit.is_none() {
+                    rest.push((block, count));
+                } else if by_snapshot {
+                    seen.push((block, count));
+                }
             }
         }
+        seen.extend(rest);
+        seen
     }
 }
 

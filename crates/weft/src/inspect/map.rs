@@ -7,10 +7,12 @@ use crate::output::Table;
 use crate::size;
 use anyhow::bail;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use weft_engine::buffer::BLOCK;
 use weft_engine::formats::record::PageKind;
 use weft_engine::limits::LEAF_BLOCKS;
-use weft_engine::{Block, EgroupId};
+use weft_engine::map::edits::Edits;
+use weft_engine::{Block, EgroupId, SnapshotId};
 
 /// Rows shown without `--all`.
 const ROWS: usize = 40;
@@ -64,7 +66,9 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     };
     let rows = if arguments.all || arguments.offset.is_some() { usize::MAX } else { ROWS };
     let (runs, more) = find_runs(&family, first, end, rows, &mut findings);
-    let (mut text, mut value) = summary(&family);
+    let known = offline.snapshots.iter().filter(|record| record.family() == family.id());
+    let names: Names = known.map(|record| (record.id(), record.name.as_str())).collect();
+    let (mut text, mut value) = summary(&family, &names);
     let mut table =
         Table::new(&["BLOCK", "BYTE", "BLOCKS", "EGROUP", "UNIT", "GROUP", "DRIVES", "SINCE CHECKPOINT"]);
     let mut values = Vec::new();
@@ -109,8 +113,33 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     Ok(Shown { text, value })
 }
 
-fn summary(family: &Family) -> (String, Value) {
-    let leaves = family.index.iter().filter(|(kind, ..)| *kind == PageKind::Leaf).count();
+/// Names of snapshots, as the config store has them.
+type Names<'a> = BTreeMap<SnapshotId, &'a str>;
+
+fn snapshot_lines(family: &Family, names: &Names) -> String {
+    if family.snapshots.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["SNAPSHOT", "GENERATION", "ID"]);
+    for (generation, id) in &family.snapshots {
+        let name = names.get(id).map_or_else(|| "(no record)".to_string(), |name| (*name).to_string());
+        table.row(vec![name, generation.to_string(), format!("{:016x}", id.0)]);
+    }
+    table.render()
+}
+
+fn summary(family: &Family, names: &Names) -> (String, Value) {
+    let pages = |wanted| family.index.iter().filter(|(kind, ..)| *kind == wanted).count();
+    let (leaves, past) = (pages(PageKind::Leaf), pages(PageKind::Past));
+    let snapshots: Vec<Value> = family
+        .snapshots
+        .iter()
+        .map(|(generation, id)| {
+            json!({
+                "name": names.get(id), "generation": generation.0, "id": format!("{:016x}", id.0),
+            })
+        })
+        .collect();
     let mut text = match &family.checkpoint {
         Some((seq, checkpoint)) => format!(
             "checkpoint: record {seq}, map up to record {}, replay from {}, {} mapped ({} blocks)\n",
@@ -129,11 +158,12 @@ fn summary(family: &Family) -> (String, Value) {
         size::show(family.replayed_bytes),
     ));
     text.push_str(&format!(
-        "map: {leaves} leaf pages, {} egroups of data, {} of pages, {} edits since the checkpoint\n",
+        "map: {leaves} leaf pages, {past} of the past, {} egroups of data, {} of pages, {} edits since the checkpoint\n",
         family.directory.len(),
         family.map_egroups.len(),
-        family.edits.len(),
+        family.edits.values().map(Edits::len).sum::<usize>(),
     ));
+    text.push_str(&snapshot_lines(family, names));
     let value = json!({
         "vdisk": family.name, "family": family.id().0, "epoch": family.record.epoch.0, "size": family.record.size,
         "checkpoint": family.checkpoint.as_ref().map(|(seq, checkpoint)| json!({
@@ -142,7 +172,8 @@ fn summary(family: &Family) -> (String, Value) {
         })),
         "acknowledged": family.acknowledged.0, "end": family.end.0, "records_replayed": family.replayed,
         "replayed_bytes": family.replayed_bytes, "leaves": leaves, "egroups": family.directory.len(),
-        "map_egroups": family.map_egroups.len(), "edits": family.edits.len(),
+        "map_egroups": family.map_egroups.len(), "edits": family.edits.values().map(Edits::len).sum::<usize>(),
+        "past_pages": past, "snapshots": snapshots,
     });
     (text, value)
 }

@@ -13,6 +13,10 @@ const FLUSH: u32 = 4;
 const EXTENTS: u32 = 5;
 const READ_SNAPSHOT: u32 = 6;
 const SNAPSHOT_EXTENTS: u32 = 7;
+const DIFFERENCES: u32 = 8;
+
+/// Stands for the present where a generation is told.
+const PRESENT: u32 = u32::MAX;
 
 const DONE: u32 = 1;
 const DATA: u32 = 2;
@@ -68,6 +72,14 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*len);
             writer.u32(*limit);
         }
+        Request::Differences { from, to, offset, len, limit } => {
+            writer.u32(DIFFERENCES);
+            writer.u32(from.0);
+            writer.u32(to.map_or(PRESENT, |to| to.0));
+            writer.u64(*offset);
+            writer.u64(*len);
+            writer.u32(*limit);
+        }
     }
 }
 
@@ -92,6 +104,12 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
         SNAPSHOT_EXTENTS => {
             let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u64()?);
             Request::SnapshotExtents { snapshot, offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
+        }
+        DIFFERENCES => {
+            let (from, to) = (Generation(reader.u32()?), reader.u32()?);
+            let (offset, len) = (reader.u64()?, reader.u64()?);
+            let to = (to != PRESENT).then_some(Generation(to));
+            Request::Differences { from, to, offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
         }
         _ => return None,
     })

@@ -15,7 +15,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 5 + 3 + 6 + 4;
+const KINDS: u32 = 10 + 10 + 6 + 8 + 3 + 6 + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -203,6 +203,13 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
             len: random.random(),
             limit: random.random_range(0..4096),
         },
+        6 => Request::Differences {
+            from: Generation(random.random()),
+            to: random.random_bool(0.5).then(|| Generation(random.random_range(0..u32::MAX))),
+            offset,
+            len: random.random(),
+            limit: random.random_range(0..4096),
+        },
         _ => Request::Extents { offset, len: random.random(), limit: random.random_range(0..4096) },
     }
 }
@@ -255,11 +262,11 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
             let answer = some_answer(which - 10, random);
             Packet::Message(Message::Answer { call: number, drive, family, free: random.random(), answer })
         }
-        26..31 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
-        31..40 => Packet::Reply { number, reply: some_reply(which - 31, random) },
-        40 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
-        41 => Packet::Ping,
-        42 => Packet::Pong,
+        26..34 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
+        34..43 => Packet::Reply { number, reply: some_reply(which - 34, random) },
+        43 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        44 => Packet::Ping,
+        45 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Asked, asked, joined, parse};
 use crate::api::{
-    CreateClones, CreateSnapshot, DoneView, RollBack, ScheduleView, SetSchedule, SnapshotView, VdiskView,
+    CreateClones, CreateSnapshot, DiffView, DoneView, RollBack, ScheduleView, SetSchedule, SnapshotView,
+    VdiskView,
 };
 use crate::control::refusal::Refusal;
 use crate::control::snapshots::DiskName;
@@ -20,6 +21,7 @@ pub fn router() -> Router<SharedControl> {
         .route("/v1/snapshots/{name}", get(show).delete(remove))
         .route("/v1/clones", post(clone))
         .route("/v1/rollbacks", post(roll_back))
+        .route("/v1/diff", get(diff))
         .route("/v1/schedules", get(schedules).post(set_schedule))
         .route("/v1/schedules/{vdisk}", delete(remove_schedule))
 }
@@ -78,6 +80,22 @@ async fn roll_back(State(control): State<SharedControl>, body: Bytes) -> Result<
     let wanted: RollBack = parse(&body)?;
     let done = tokio::spawn(async move { snapshots::roll_back(&control, wanted).await });
     joined(done).await.map(Json)
+}
+
+#[derive(Deserialize)]
+struct DiffQuery {
+    from: String,
+    to: String,
+    #[serde(default)]
+    offset: u64,
+}
+
+async fn diff(
+    State(control): State<SharedControl>,
+    query: Asked<DiffQuery>,
+) -> Result<Json<DiffView>, Refusal> {
+    let DiffQuery { from, to, offset } = asked(query)?;
+    snapshots::diff(&control, &from, &to, offset).await.map(Json)
 }
 
 async fn schedules(State(control): State<SharedControl>) -> Json<Vec<ScheduleView>> {

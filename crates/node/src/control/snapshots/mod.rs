@@ -3,6 +3,7 @@
 //! what is answered as made can be read, and is there after every restart.
 //! Leaves to others: taking, keeping and reading them (the engine); the records (`config`).
 
+mod diff;
 mod name;
 mod orders;
 mod records;
@@ -10,6 +11,7 @@ mod requests;
 mod rollback;
 mod schedules;
 
+pub use diff::diff;
 pub use name::DiskName;
 pub use orders::{Orders, look_after};
 pub use requests::{create, remove};

@@ -650,8 +650,10 @@ fn weight(request: &Request) -> usize {
     match request {
         Request::Read { len, .. } | Request::ReadSnapshot { len, .. } => *len as usize,
         Request::Write { data, .. } => data.len(),
-        Request::Zero { .. } | Request::Flush | Request::Extents { .. } | Request::SnapshotExtents { .. } => {
-            0
-        }
+        Request::Zero { .. }
+        | Request::Flush
+        | Request::Extents { .. }
+        | Request::SnapshotExtents { .. }
+        | Request::Differences { .. } => 0,
     }
 }
