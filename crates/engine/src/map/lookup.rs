@@ -279,12 +279,12 @@ impl Volume {
             return false;
         }
         if at != PRESENT {
-            let found = self.has_version(at).then(|| self.resolve_snapshot(at, block, 1)).unwrap_or_default();
-            return found.iter().any(|part| match part.place {
-                Where::At { egroup: other, unit: at } => other == egroup && at == unit,
-                Where::View { .. } => true,
-                _ => false,
-            });
+            return self.has_version(at)
+                && self.resolve_snapshot(at, block, 1).iter().any(|part| match part.place {
+                    Where::At { egroup: other, unit: at } => other == egroup && at == unit,
+                    Where::View { .. } => true,
+                    _ => false,
+                });
         }
         let (mut found, mut in_pages) = (Vec::new(), Vec::new());
         self.resolve_mapped(PRESENT, block, 1, &mut found, &mut in_pages);
