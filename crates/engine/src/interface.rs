@@ -192,6 +192,9 @@ pub enum Order {
     /// The snapshot of this generation is not needed any more; unknown ones are fine. What only it held becomes free in
     /// the background. Ends in [`Notice::SnapshotDropped`].
     DropSnapshot { family: FamilyId, generation: Generation },
+    /// The vDisk shall be again what its newest snapshot is. Requests are answered as busy until that is so.
+    /// Ends in [`Notice::RolledBack`] or `RollbackRefused`; asked again of a later owner, it is done again.
+    RollBack { family: FamilyId, to: Generation },
 }
 
 /// News for the control plane.
@@ -226,6 +229,17 @@ pub enum Notice {
         epoch: Epoch,
         snapshot: SnapshotId,
         reason: SnapshotTrouble,
+    },
+    RolledBack {
+        family: FamilyId,
+        epoch: Epoch,
+        to: Generation,
+    },
+    RollbackRefused {
+        family: FamilyId,
+        epoch: Epoch,
+        to: Generation,
+        reason: RollbackTrouble,
     },
     /// Nobody can read it any more.
     SnapshotDropped {
@@ -303,6 +317,14 @@ pub enum SnapshotTrouble {
         crate::limits::GENERATIONS_MAX
     )]
     TooManyEver,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RollbackTrouble {
+    #[error("the vDisk has no such snapshot")]
+    NoSnapshot,
+    #[error("the vDisk has newer snapshots, which would lose what they are made of; remove them first")]
+    NewerSnapshots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -354,6 +354,10 @@ impl Shard {
                 self.with_volume(now, family, out, |volume, ctx| volume.drop_snapshot(generation, ctx));
                 self.touched.extend(self.volumes.contains_key(&family).then_some(family));
             }
+            Order::RollBack { family, to } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.roll_back(to, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
             Order::Settle { family } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.settle();

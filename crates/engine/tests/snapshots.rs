@@ -37,6 +37,18 @@ fn drop_snapshot(world: &mut World, generation: Generation) {
     world.notices.clear();
 }
 
+fn roll_back(world: &mut World, to: Generation) {
+    world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
+    for _ in 0..100 {
+        let told = Notice::RolledBack { family: FAMILY, epoch: world.record.epoch, to };
+        if world.notices.contains(&told) {
+            return world.notices.clear();
+        }
+        world.pass(100_000);
+    }
+    panic!("it is rolled back: {:?}", world.notices);
+}
+
 fn read(world: &mut World, snapshot: Generation, offset: u64, len: u32) -> Vec<u8> {
     match world.ask(Request::ReadSnapshot { snapshot, offset, len }) {
         Reply::Data(pieces) => pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect(),
@@ -128,7 +140,29 @@ fn snapshots_are_dropped_in_any_order_and_the_others_stay_exact() {
                     frozen.remove(&generation);
                     drop_snapshot(&mut world, generation);
                 }
-                76..92 => {
+                76..78 if !frozen.is_empty() => {
+                    // The newer ones have to go first.
+                    let index = frozen.len() - 1 - rng.random_range(0..frozen.len()).min(2);
+                    let to = *frozen.keys().nth(index).expect("there are as many");
+                    for generation in frozen.split_off(&to.next()).into_keys() {
+                        let refused = Order::RollBack { family: FAMILY, to };
+                        world.step(Input::Order(refused));
+                        let reason = RollbackTrouble::NewerSnapshots;
+                        let (family, epoch) = (FAMILY, world.record.epoch);
+                        let told = Notice::RollbackRefused { family, epoch, to, reason };
+                        assert!(world.notices.contains(&told), "{:?}", world.notices);
+                        drop_snapshot(&mut world, generation);
+                    }
+                    if rng.random_bool(0.3) {
+                        // Killed somewhere on the way, it begins anew or is finished.
+                        world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
+                        world.pass(rng.random_range(0..100_000));
+                        world.restart(Limits::small());
+                    }
+                    roll_back(&mut world, to);
+                    model = frozen[&to].clone();
+                }
+                78..92 => {
                     for (&generation, copy) in &frozen {
                         let found = read(&mut world, generation, offset as u64, len as u32);
                         assert!(

@@ -23,6 +23,7 @@ const DROPPED: usize = 4;
 
 const MARK_TAKEN: u64 = 1;
 const MARK_DROPPED: u64 = 2;
+const MARK_ROLLED_BACK: u64 = 3;
 
 /// The payload of a record, padded to whole blocks, without a copy where it is data already; None for
 /// records without one.
@@ -75,6 +76,9 @@ pub fn mark_fields(mark: Mark) -> (u64, u64) {
     match mark {
         Mark::Taken { generation, snapshot } => (MARK_TAKEN << 32 | u64::from(generation.0), snapshot.0),
         Mark::Dropped { generation } => (MARK_DROPPED << 32 | u64::from(generation.0), 0),
+        Mark::RolledBack { to, generation } => {
+            (MARK_ROLLED_BACK << 32 | u64::from(generation.0), u64::from(to.0))
+        }
     }
 }
 
@@ -83,6 +87,9 @@ fn decode_mark(what: u64, snapshot: u64) -> Option<Mark> {
     match what >> 32 {
         MARK_TAKEN => Some(Mark::Taken { generation, snapshot: SnapshotId(snapshot) }),
         MARK_DROPPED if snapshot == 0 => Some(Mark::Dropped { generation }),
+        MARK_ROLLED_BACK if snapshot < u64::from(generation.0) => {
+            Some(Mark::RolledBack { to: Generation(snapshot as u32), generation })
+        }
         _ => None,
     }
 }
@@ -332,15 +339,20 @@ mod tests {
     #[test]
     fn marks_live_in_the_header_of_their_record() {
         let generation = Generation(u32::MAX - 1);
-        let marks =
-            [Mark::Taken { generation, snapshot: SnapshotId(u64::MAX) }, Mark::Dropped { generation }];
+        let marks = [
+            Mark::Taken { generation, snapshot: SnapshotId(u64::MAX) },
+            Mark::Dropped { generation },
+            Mark::RolledBack { to: Generation(5), generation },
+        ];
         for mark in marks {
             let record = Record { seq: Seq(7), body: Body::Mark(mark) };
             assert_eq!(encode(&record), None);
             let (kind, block, count) = header_fields(&record);
             assert_eq!(decode(Seq(7), kind, block, count, crate::buffer::zeros(0)), Some(record));
         }
-        for (what, snapshot) in [(0, 0), (3 << 32, 0), (MARK_DROPPED << 32, 1)] {
+        for (what, snapshot) in
+            [(0, 0), (4 << 32, 0), (MARK_DROPPED << 32, 1), (MARK_ROLLED_BACK << 32 | 5, 5)]
+        {
             assert_eq!(decode(Seq(7), RecordKind::Mark, what, snapshot, crate::buffer::zeros(0)), None);
         }
     }

@@ -31,6 +31,9 @@ pub enum Mark {
     Taken { generation: Generation, snapshot: SnapshotId },
     /// The snapshot of this generation is not needed any more.
     Dropped { generation: Generation },
+    /// The vDisk is what snapshot `to` is, the newest there is; what was written since, up to and including `generation`, is
+    /// gone.
+    RolledBack { to: Generation, generation: Generation },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,13 +10,15 @@ use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace}
 use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, Time};
 use crate::limits::EGROUP_UNITS;
 use crate::map::Map;
+use crate::map::directory::Directory;
 use crate::map::leaf::Leaf;
 use crate::map::lookup::{MapPage, PageWaiter};
-use crate::map::merge::LeafMerge;
+use crate::map::merge::{Changes, LeafMerge};
 use crate::map::moves::Moves;
 use crate::map::past::{self, Past};
 use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
+use crate::volume::snapshots::Snapshots;
 use crate::volume::{Volume, Waiter};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -74,6 +76,8 @@ struct Job {
     fetching: usize,
     /// Pages of the past that are to be written elsewhere.
     moving: BTreeSet<u64>,
+    /// Pages go back to what they were for this snapshot.
+    rollback: Option<Generation>,
     /// This one clears the past of the last leaves that tell of dropped snapshots.
     ends_purge: bool,
     /// It only gave way to others.
@@ -136,7 +140,9 @@ impl Volume {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
         }
         let soon = self.checkpointing.last_begun.is_some_and(|begun| ctx.now.since(begun) < 20_000);
-        if self.map.edits.len() >= ctx.limits.edits_max / 2 || self.map.edits.generations() > GENERATIONS_MAX
+        if self.map.edits.len() >= ctx.limits.edits_max / 2
+            || self.map.edits.generations() > GENERATIONS_MAX
+            || self.snapshots.to_roll_back().is_some()
         {
             return true;
         }
@@ -192,6 +198,10 @@ impl Volume {
         self.map.moving = std::mem::take(&mut self.map.moves);
         leaves.extend(self.map.moving.leaves());
         let ends_purge = self.continue_purge(&mut leaves);
+        let rollback = self.snapshots.to_roll_back();
+        if let Some(to) = rollback {
+            self.add_changed_since(to, &mut leaves);
+        }
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {
@@ -219,6 +229,7 @@ impl Volume {
             merges: BTreeMap::new(),
             moving,
             ends_purge,
+            rollback,
             leaves: leaves.into_iter().collect(),
             fetching: 0,
             more: false,
@@ -254,6 +265,19 @@ impl Volume {
         }
         purge.next_leaf = next_leaf;
         true
+    }
+
+    /// Adds the leaves that are not what they were when the snapshot was taken.
+    fn add_changed_since(&self, to: Generation, leaves: &mut BTreeSet<u64>) {
+        let snapshot = BTreeSet::from([to]);
+        leaves.extend(self.map.index.leaves_with_past(0, &snapshot));
+        // A page tells of nothing that is newer than the egroup it lies in.
+        let is_newer = |place: &PagePlace| {
+            self.map.map_egroups.get(&place.egroup).is_none_or(|named| named.generation > to)
+        };
+        let pages =
+            self.map.index.iter().filter(|(kind, _, place)| *kind == PageKind::Leaf && is_newer(place));
+        leaves.extend(pages.map(|(_, number, _)| number));
     }
 
     /// Goes on as far as possible without waiting.
@@ -310,18 +334,9 @@ impl Volume {
     }
 
     fn merge_leaf(&mut self, number: u64, ctx: &mut Context) {
-        let none = BTreeSet::new();
-        let purged = self.checkpointing.purge.as_ref().map_or(&none, |purge| &purge.generations);
-        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        let may_become_past = !self.snapshots.taken.is_empty();
-        let mut merge = LeafMerge::new(
-            &self.map.index,
-            number,
-            may_become_past,
-            purged,
-            &job.moving,
-            self.map.moving.concern(number),
-        );
+        let (_, changes) =
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
+        let mut merge = LeafMerge::new(number, &changes);
         let mut asked = Vec::new();
         for (kind, page, place) in merge.missing(number) {
             match self.map.pages.get(place) {
@@ -332,6 +347,7 @@ impl Volume {
         if asked.is_empty() {
             return self.put_leaf(number, merge, ctx);
         }
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         job.fetching += asked.len();
         job.merges.insert(number, merge);
         for (kind, page, place) in asked {
@@ -366,17 +382,9 @@ impl Volume {
                 purge.next_leaf = purge.next_leaf.min(number);
             }
         }
-        let Map { merging, moving, index, directory, .. } = &mut self.map;
-        let merging = merging.as_ref().expect("a checkpoint has edits to merge");
-        let (pages, gone) = merge.finish(
-            number,
-            merging,
-            self.origin.is_some(),
-            moving,
-            &self.snapshots.taken,
-            index,
-            directory,
-        );
+        let (directory, changes) =
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
+        let (pages, gone) = merge.finish(number, &changes, directory);
         if pages.is_empty() {
             for (kind, page) in gone {
                 self.map.index.remove(kind, page);
@@ -515,6 +523,9 @@ impl Volume {
         let job = self.checkpointing.job.take().expect("a checkpoint ends once");
         self.map.merging = None;
         self.map.moving = Moves::default();
+        if let Some(to) = job.rollback {
+            self.on_rolled_back(to, ctx);
+        }
         ctx.counters.checkpoints += 1;
         let up_to = if planted(Bug::TrimTooEarly) { seq.previous() } else { job.replay_from.previous() };
         self.log.trim = self.log.trim.max(up_to);
@@ -579,4 +590,28 @@ impl Volume {
             self.checkpointing.rewrite = sparse.map(|named| named.egroup).collect();
         }
     }
+}
+
+/// What the running checkpoint does to leaves, and the directory, in which it counts.
+fn changes<'a>(
+    map: &'a mut Map,
+    checkpointing: &'a Checkpointing,
+    snapshots: &'a Snapshots,
+    is_clone: bool,
+) -> (&'a mut Directory, Changes<'a>) {
+    let job = checkpointing.job.as_ref().expect("a checkpoint is running");
+    let purge = checkpointing.purge.as_ref().map(|purge| &purge.generations);
+    let Map { merging, moving, index, directory, .. } = map;
+    let changes = Changes {
+        edits: merging.as_ref().expect("a checkpoint has edits to merge"),
+        moves: moving,
+        snapshots: &snapshots.taken,
+        index,
+        // Whatever is not there any more may go, whether the purge has come to it or not.
+        purged: purge.unwrap_or(&snapshots.dropped),
+        rewritten: &job.moving,
+        rollback: job.rollback,
+        is_clone,
+    };
+    (directory, changes)
 }

@@ -80,6 +80,13 @@ impl Directory {
         self.change(egroup, entry, entry.live, past);
     }
 
+    /// The present sees `count` units again that only snapshots saw.
+    pub fn leave_past(&mut self, egroup: EgroupId, count: u32) {
+        let entry = self.get(egroup).expect("a mapped egroup is in the directory");
+        let past = entry.past.checked_sub(count).expect("no more units leave the past than were there");
+        self.change(egroup, entry, entry.live, past);
+    }
+
     /// `count` units that only snapshots saw are seen by none any more.
     pub fn remove_past(&mut self, egroup: EgroupId, count: u32) {
         let entry = self.get(egroup).expect("a mapped egroup is in the directory");

@@ -10,7 +10,7 @@ use super::checkpoint::Page;
 use super::directory::Directory;
 use super::edit_layers::EditLayers;
 use super::index::PageIndex;
-use super::leaf::{Leaf, Run};
+use super::leaf::{Leaf, LeafEdit, Run};
 use super::lookup::MapPage;
 use super::moves::Moves;
 use super::past::{self, Past};
@@ -34,17 +34,28 @@ pub(super) struct LeafMerge {
     pub unfinished: bool,
 }
 
+/// What a checkpoint puts into pages, and by which rules.
+pub(super) struct Changes<'a> {
+    pub edits: &'a EditLayers,
+    pub moves: &'a Moves,
+    pub snapshots: &'a BTreeMap<Generation, SnapshotId>,
+    pub index: &'a PageIndex,
+    /// Generations whose groups are to be emptied.
+    pub purged: &'a BTreeSet<Generation>,
+    /// Pages of the past that are to be written elsewhere.
+    pub rewritten: &'a BTreeSet<u64>,
+    /// Everything newer than this snapshot goes, and what it saw is the present again.
+    pub rollback: Option<Generation>,
+    /// What is trimmed is not the origin's any more.
+    pub is_clone: bool,
+}
+
 impl LeafMerge {
-    /// What has to be known of leaf `number`. `purged`: generations whose groups are to be emptied; `moving`: pages of the past
-    /// that are to be written elsewhere; `has_moves`: units of it may have moved.
-    pub fn new(
-        index: &PageIndex,
-        number: u64,
-        may_become_past: bool,
-        purged: &BTreeSet<Generation>,
-        moving: &BTreeSet<u64>,
-        has_moves: bool,
-    ) -> Self {
+    /// What has to be known of leaf `number`.
+    pub fn new(number: u64, changes: &Changes) -> Self {
+        let Changes { index, purged, rewritten, rollback, .. } = changes;
+        let has_moves = changes.moves.concern(number);
+        let may_become_past = !changes.snapshots.is_empty();
         let mut past = BTreeMap::new();
         let mut unfinished = false;
         let last = index.past_of(number).last().map(|(page, ..)| page);
@@ -54,7 +65,8 @@ impl LeafMerge {
                 unfinished = true;
             } else if has_moves && past.len() < PAST_PAGES_MAX
                 || is_purged
-                || moving.contains(&page)
+                || rollback.is_some_and(|rollback| rollback <= to)
+                || rewritten.contains(&page)
                 || may_become_past && Some(page) == last
             {
                 past.insert(page, place);
@@ -79,13 +91,10 @@ impl LeafMerge {
     pub fn finish(
         self,
         number: u64,
-        merging: &EditLayers,
-        is_clone: bool,
-        moves: &Moves,
-        snapshots: &BTreeMap<Generation, SnapshotId>,
-        index: &PageIndex,
+        changes: &Changes,
         directory: &mut Directory,
     ) -> (Vec<Page>, Vec<(PageKind, u64)>) {
+        let Changes { snapshots, index, rollback, .. } = *changes;
         let seen = |born: Generation, until: Generation| {
             snapshots.range(born..until).next_back().map(|(generation, _)| *generation)
         };
@@ -94,15 +103,18 @@ impl LeafMerge {
             Some(MapPage::Past(_)) => unreachable!("a place holds one page for ever"),
             None => Leaf::default(),
         };
-        leaf = moves.apply(number, leaf, directory);
+        leaf = changes.moves.apply(number, leaf, directory);
+        let mut restored: Vec<Run> = Vec::new();
+        if let Some(to) = rollback {
+            leaf = without_newer(&leaf, to, directory);
+        }
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
-        for (generation, edits) in merging.iter() {
+        for (generation, edits) in changes.edits.iter() {
             let mut edits: Vec<_> = edits.in_leaf(number).collect();
             if edits.is_empty() {
                 continue;
             }
-            if is_clone {
-                // What is trimmed is not the origin's any more.
+            if changes.is_clone {
                 for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
                     edit.place = Some((EgroupId::hole(generation), 0));
                 }
@@ -132,11 +144,6 @@ impl LeafMerge {
         }
         let mut pages = Vec::new();
         let mut gone = Vec::new();
-        if !leaf.is_empty() {
-            pages.push(Page::Leaf(number, Arc::new(leaf)));
-        } else if self.live.is_some() {
-            gone.push((PageKind::Leaf, number));
-        }
         // Numbers of pages that are new.
         let last = index.past_of(number).last().map(|(page, ..)| page);
         let mut next = last.map_or(0, |page| past::page_of(page) + 1);
@@ -144,8 +151,15 @@ impl LeafMerge {
             let MapPage::Past(old) = &self.have[place] else {
                 unreachable!("a place holds one page for ever")
             };
-            let old = moves.apply_to_past(number, old, directory);
+            let old = changes.moves.apply_to_past(number, old, directory);
             let mut new = regroup(&old, snapshots, directory);
+            // What the snapshot saw of this is the present again, and the snapshot sees it there.
+            if let Some(group) = rollback.and_then(|to| new.take(to)) {
+                group.iter().filter(|run| !run.egroup.is_hole()).for_each(|run| {
+                    directory.leave_past(run.egroup, run.count());
+                });
+                restored.extend(group.iter());
+            }
             if Some(page) == last {
                 for (generation, runs) in std::mem::take(&mut groups) {
                     new.add(generation, runs);
@@ -161,8 +175,31 @@ impl LeafMerge {
             new.add(generation, runs);
         }
         add_pages(number, None, new, &mut next, &mut pages);
+        restored.sort_unstable_by_key(Run::start);
+        let edits = restored.iter().map(|run| LeafEdit {
+            start: run.start(),
+            count: run.count(),
+            place: Some((run.egroup, run.unit())),
+        });
+        let leaf = leaf.merge(edits, &mut |_| unreachable!("what is newer than the snapshot is gone"));
+        if !leaf.is_empty() {
+            pages.push(Page::Leaf(number, Arc::new(leaf)));
+        } else if self.live.is_some() {
+            gone.push((PageKind::Leaf, number));
+        }
         (pages, gone)
     }
+}
+
+/// The leaf without what is newer than this generation.
+fn without_newer(leaf: &Leaf, to: Generation, directory: &mut Directory) -> Leaf {
+    let newer: Vec<Run> = leaf.iter().filter(|run| born(directory, run.egroup) > to).copied().collect();
+    let edits = newer.iter().map(|run| LeafEdit { start: run.start(), count: run.count(), place: None });
+    leaf.merge(edits, &mut |run| {
+        if !run.egroup.is_hole() {
+            directory.remove_live(run.egroup, run.count());
+        }
+    })
 }
 
 /// The generation of what lies in a mapped egroup, or of a hole.

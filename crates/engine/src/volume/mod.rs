@@ -9,7 +9,7 @@ mod origin;
 mod partial;
 mod read;
 mod request;
-mod snapshots;
+pub(crate) mod snapshots;
 pub(crate) mod write;
 
 use crate::context::{Answered, Context, Purpose, earlier};
@@ -169,6 +169,7 @@ impl Volume {
             && self.compaction.is_empty()
             && self.audit.is_clean()
             && self.snapshots.dropped.is_empty()
+            && self.snapshots.to_roll_back().is_none()
     }
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
@@ -269,6 +270,7 @@ impl Volume {
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);
                 self.start_snapshots(ctx);
+                self.continue_rollback();
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);

@@ -119,7 +119,7 @@ impl Volume {
             return ctx.reply(ticket, Reply::Error(RequestError::NotServed));
         }
         self.requests.last_asked = ctx.now;
-        if self.requests.open.len() >= ctx.limits.requests_max {
+        if self.requests.open.len() >= ctx.limits.requests_max || self.snapshots.is_rolling_back() {
             return ctx.reply(ticket, Reply::Error(RequestError::Busy));
         }
         let (offset, len) = match &request {

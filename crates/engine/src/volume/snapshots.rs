@@ -7,7 +7,7 @@ use super::{Volume, Waiter};
 use crate::context::Context;
 use crate::formats::record::{Body, Mark};
 use crate::identity::{Generation, SnapshotId};
-use crate::interface::{Notice, SnapshotTrouble};
+use crate::interface::{Notice, RollbackTrouble, SnapshotTrouble};
 use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
 use crate::map::lookup::PRESENT;
 use crate::sabotage::{Bug, planted};
@@ -28,6 +28,18 @@ pub(crate) struct Snapshots {
     /// Their marks are on their way into the log.
     taking: BTreeSet<SnapshotId>,
     waiting: VecDeque<SnapshotId>,
+    rollback: Option<Rollback>,
+}
+
+/// The way back to a snapshot. Clients are held off all the time, and start over where this one does after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rollback {
+    /// Everything is put into pages first, so that these are all there is to change.
+    Settling(Generation),
+    /// The mark is on its way into the log.
+    Marking(Generation),
+    /// From here on it is decided; the next checkpoint changes the pages.
+    Marked(Generation),
 }
 
 impl Snapshots {
@@ -55,9 +67,13 @@ impl Snapshots {
 
     /// This mark gets a number.
     pub fn on_push(&mut self, mark: Mark) {
-        if let Mark::Taken { generation, snapshot } = mark {
-            self.next = self.next.max(generation.next());
-            self.taking.insert(snapshot);
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                self.next = self.next.max(generation.next());
+                self.taking.insert(snapshot);
+            }
+            Mark::RolledBack { generation, .. } => self.next = self.next.max(generation.next()),
+            Mark::Dropped { .. } => {}
         }
     }
 
@@ -75,6 +91,23 @@ impl Snapshots {
                     self.dropped.insert(generation);
                 }
             }
+            Mark::RolledBack { to, generation } => {
+                self.present = self.present.max(generation.next());
+                self.rollback = Some(Rollback::Marked(to));
+            }
+        }
+    }
+
+    /// Clients have to wait: the vDisk is on its way back to a snapshot.
+    pub fn is_rolling_back(&self) -> bool {
+        self.rollback.is_some()
+    }
+
+    /// The pages have to become what they were for this snapshot.
+    pub fn to_roll_back(&self) -> Option<Generation> {
+        match self.rollback {
+            Some(Rollback::Marked(to)) => Some(to),
+            _ => None,
         }
     }
 }
@@ -88,6 +121,7 @@ impl Volume {
         if let Some((&generation, _)) = self.snapshots.taken.iter().find(|(_, id)| **id == snapshot) {
             return self.tell_taken(generation, snapshot, ctx);
         }
+        // During a rollback it waits: it would be newer than what the vDisk goes back to.
         if !self.snapshots.taking.contains(&snapshot) && !self.snapshots.waiting.contains(&snapshot) {
             self.snapshots.waiting.push_back(snapshot);
         }
@@ -95,7 +129,9 @@ impl Volume {
 
     /// Puts marks into the log for those that wait.
     pub(crate) fn start_snapshots(&mut self, ctx: &mut Context) {
-        while let Some(&snapshot) = self.snapshots.waiting.front() {
+        while !self.snapshots.is_rolling_back()
+            && let Some(&snapshot) = self.snapshots.waiting.front()
+        {
             let open = self.snapshots.taking.len();
             let refused = if self.snapshots.taken.len() + open >= SNAPSHOTS_MAX {
                 Some(SnapshotTrouble::TooMany)
@@ -129,6 +165,39 @@ impl Volume {
         }
     }
 
+    pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
+        if !self.is_serving() || self.snapshots.is_rolling_back() {
+            return;
+        }
+        let newer = self.snapshots.taken.range(to.next()..).next().is_some();
+        let reason = if !self.snapshots.taken.contains_key(&to) {
+            RollbackTrouble::NoSnapshot
+        } else if newer || !self.snapshots.taking.is_empty() || !self.snapshots.waiting.is_empty() {
+            RollbackTrouble::NewerSnapshots
+        } else {
+            self.snapshots.rollback = Some(Rollback::Settling(to));
+            return;
+        };
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::RollbackRefused { family, epoch, to, reason });
+    }
+
+    pub(crate) fn continue_rollback(&mut self) {
+        let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
+        self.settling = true;
+        if self.is_settled() {
+            self.snapshots.rollback = Some(Rollback::Marking(to));
+            self.push_mark(Mark::RolledBack { to, generation: self.snapshots.next });
+        }
+    }
+
+    /// The pages are what they were.
+    pub(crate) fn on_rolled_back(&mut self, to: Generation, ctx: &mut Context) {
+        self.snapshots.rollback = None;
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::RolledBack { family, epoch, to });
+    }
+
     fn push_mark(&mut self, mark: Mark) {
         self.snapshots.on_push(mark);
         let seq = self.log.push(Body::Mark(mark));
@@ -140,7 +209,7 @@ impl Volume {
         if planted(Bug::MarkForgotten) && !self.is_serving() {
             return;
         }
-        if let Mark::Taken { generation, .. } = mark {
+        if let Mark::Taken { generation, .. } | Mark::RolledBack { generation, .. } = mark {
             self.overlay.begin(generation.next());
         }
         if !known {
@@ -159,6 +228,8 @@ impl Volume {
                 self.tell_taken(generation, snapshot, ctx);
             }
             Mark::Dropped { generation } => self.tell_dropped(generation, ctx),
+            // Told when the pages say so.
+            Mark::RolledBack { .. } => {}
         }
     }
 

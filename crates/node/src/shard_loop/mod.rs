@@ -19,7 +19,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use mailbox::{Answer, Mail, Mailbox};
+pub use mailbox::{Answer, Disk, Mail, Mailbox};
 pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;
 pub use statistics::ShardStatistics;

@@ -465,9 +465,10 @@ impl Worker {
             Mail::Answered { slot, generation, handle, reply } => {
                 self.answer_socket(now, slot, generation, handle, reply);
             }
-            Mail::CloseConnections { family, address } => {
+            Mail::CloseConnections { disk, address } => {
                 self.end_sockets(|socket| {
-                    if socket.connection.family() == Some(family)
+                    if socket.connection.family() == Some(disk.family)
+                        && socket.connection.snapshot() == disk.snapshot
                         && address.as_ref().is_none_or(|address| *address == socket.address)
                     {
                         socket.break_off();

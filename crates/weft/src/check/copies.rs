@@ -92,7 +92,8 @@ impl Check<'_> {
             if kind == PageKind::Past {
                 match family.past(number, place) {
                     Ok(past) => {
-                        for run in past.iter().flat_map(|(_, group)| group.iter()) {
+                        let runs = past.iter().flat_map(|(_, group)| group.iter());
+                        for run in runs.filter(|run| !run.egroup.is_hole()) {
                             *live.entry(run.egroup).or_default() += run.count();
                             let base = past::leaf_of(number) * weft_engine::limits::LEAF_BLOCKS;
                             put(Block(base + u64::from(run.start())), run.count(), run.egroup, run.unit());
@@ -129,7 +130,7 @@ impl Check<'_> {
                 }
             };
             self.counted.leaves += 1;
-            for run in leaf.iter() {
+            for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
                 *live.entry(run.egroup).or_default() += run.count();
             }
             family.mapped(&leaf, number, &mut put);

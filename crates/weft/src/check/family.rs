@@ -423,7 +423,7 @@ impl<'a> Family<'a> {
     /// count, egroup, first unit.
     pub fn mapped(&self, leaf: &Leaf, number: u64, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
         let base = number * weft_engine::limits::LEAF_BLOCKS;
-        for run in leaf.iter() {
+        for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
             let (first, count) = (Block(base + u64::from(run.start())), u64::from(run.count()));
             for (block, count, edit) in self.edits.over(first, count) {
                 if edit.is_none() {

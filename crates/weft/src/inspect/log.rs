@@ -123,6 +123,7 @@ fn describe(contents: &Contents, record: &HeldRecord) -> String {
         Body::Mark(Mark::Taken { generation, snapshot }) => {
             format!("snapshot {snapshot} taken as {generation}")
         }
+        Body::Mark(Mark::RolledBack { to, .. }) => format!("rolled back to snapshot {to}"),
         Body::Mark(Mark::Dropped { generation }) => format!("snapshot {generation} dropped"),
         Body::Checkpoint(checkpoint) => format!(
             "map up to record {}, replay from {}, {} blocks mapped, {} index pages",
