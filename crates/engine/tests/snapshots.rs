@@ -327,3 +327,44 @@ fn what_is_told_as_equal_is_and_little_else_is_told_as_different() {
         world.settle();
     }
 }
+
+#[test]
+fn a_vdisk_with_many_small_generations_comes_to_rest() {
+    let mut world = World::new(1, 1, Limits::small());
+    for snapshot in 0..40 {
+        assert_eq!(world.write(snapshot * BLOCK as u64, &pattern(snapshot, BLOCK)), Reply::Done);
+        take(&mut world, snapshot);
+        world.pass(500_000);
+    }
+    world.settle();
+    let egroups = |world: &World| -> Vec<EgroupId> {
+        let volume = world.shard.volume(FAMILY).expect("it is served");
+        volume.map().directory.iter().map(|(egroup, _)| egroup).collect()
+    };
+    world.pass(30_000_000);
+    let before = egroups(&world);
+    assert!(before.len() >= 40, "an egroup holds data of one generation");
+    world.pass(60_000_000);
+    assert_eq!(egroups(&world), before, "nothing can be merged, so nothing is written again");
+}
+
+#[test]
+fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let snapshot = take(&mut world, 1);
+    assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
+    world.settle();
+    // From here on the pages are in memory.
+    assert_eq!(read(&mut world, snapshot, 0, BLOCK as u32), pattern(1, BLOCK));
+    let drive = DriveId(0);
+    let away = DriveView { shard: ShardId(0), domain: 0, state: DriveState::Down };
+    let group = GroupView { members: vec![drive], former: Vec::new() };
+    world.step(Input::Order(Order::View(View {
+        version: 2,
+        drives: BTreeMap::from([(drive, away)]),
+        groups: BTreeMap::from([(GroupId(0), group)]),
+    })));
+    let request = Request::ReadSnapshot { snapshot, offset: 0, len: BLOCK as u32 };
+    assert_eq!(world.ask(request), Reply::Error(RequestError::Damaged { block: 0 }));
+}

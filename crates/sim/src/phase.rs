@@ -373,7 +373,7 @@ impl World {
 
     /// Every unit of data is counted once, of the present or of snapshots that there are.
     fn space_is_counted(&mut self, held: &[Held]) -> Result<(), String> {
-        let mut counted = Vec::new();
+        let (mut counted, mut several) = (Vec::new(), 0);
         for (index, volume) in volumes(self) {
             let family = FamilyId(index as u32);
             let known = self.families[index].snapshots.there();
@@ -398,8 +398,12 @@ impl World {
             if units != (directory.live(), directory.past()) {
                 return Err(format!("family {family}: {units:?} units, in all {}", directory.live()));
             }
+            let mut pages_of: BTreeMap<u64, u64> = BTreeMap::new();
+            pages.past.iter().for_each(|(leaf, _)| *pages_of.entry(*leaf).or_default() += 1);
+            several += pages_of.values().filter(|&&pages| pages > 1).count() as u64;
             counted.push(Some(units));
         }
+        self.coverage.add("leaves with several pages of the past", several);
         for units in counted {
             match units {
                 None => self.coverage.count("maps with damaged pages, not counted anew"),

@@ -267,8 +267,8 @@ impl Parameters {
         let limits = if large { Limits::default() } else { varied_limits(rng) };
         limits.check();
         let capacity = geometry.data / 4096 * (shard_count * drives) as u64;
-        let families = chosen_families(plan, tight, destroys, factor_max, capacity, domains, rng);
-        let load = LoadPlan {
+        let mut families = chosen_families(plan, tight, destroys, factor_max, capacity, domains, rng);
+        let mut load = LoadPlan {
             read: rng.random_range(20..60),
             write: rng.random_range(20..60),
             zero: *[0, 2, 5, 15].choose(rng).expect("not empty"),
@@ -287,11 +287,24 @@ impl Parameters {
         if hours {
             limits.audit_interval_us = 60_000_000;
         }
-        let rounds = if hours { 1 } else { rng.random_range(1..=3) };
+        let mut rounds = if hours { 1 } else { rng.random_range(1..=3) };
         let round_us = rng.random_range(3_000_000..12_000_000);
         let fault_every_us = rng.random_range(100_000..1_500_000);
+        let fragments = plan == Plan::Snapshots && !tight && rng.random_ratio(1, 6);
+        let mut share = 1;
+        if fragments {
+            // So many small pieces of one leaf that its past takes several pages.
+            families.truncate(1);
+            families[0] = FamilyPlan { blocks: 1024, runs: 1, ..families[0].clone() };
+            load = LoadPlan { read: 20, write: 60, blocks_max: 1, stream: 0, hot: 0, depth: 8, ..load };
+            (rounds, share) = (1, 4);
+        }
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
+        let mut snapshots = chosen_snapshots(plan, seed, round_us);
+        if fragments {
+            snapshots = Some(SnapshotPlan { every_us: round_us / 60, most: 20, reads: 10 });
+        }
         Self {
             plan,
             seed,
@@ -308,8 +321,8 @@ impl Parameters {
             load,
             rounds,
             round_us,
-            snapshots: chosen_snapshots(plan, seed, round_us),
-            requests: rng.random_range(1000..4000) / rounds as u64,
+            snapshots,
+            requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
             faults,
             destroys,

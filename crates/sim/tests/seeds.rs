@@ -30,7 +30,7 @@ fn fixed_seeds_of_every_plan_pass() {
 
 #[test]
 fn the_same_seed_is_the_same_history() {
-    for plan in [Plan::Calm, Plan::Power, Plan::Swarm] {
+    for plan in [Plan::Calm, Plan::Power, Plan::Swarm, Plan::Snapshots] {
         let (one, two) = (run(plan, 7, false), run(plan, 7, false));
         assert_eq!(format!("{:?}", one.coverage), format!("{:?}", two.coverage));
     }

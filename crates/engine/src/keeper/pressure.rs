@@ -23,15 +23,16 @@ impl Ring {
         }
         self.pressed_at = Some(now);
         let Some(tail) = self.frames.get(self.dead).map(|frame| frame.position) else { return };
-        // Whoever has something in the first part of the ring is asked, everybody when it is urgent.
+        // Whoever has something in the first part of the ring is asked, when it is urgent all but those that have nothing
+        // before the end: what they would write to free space takes more than it frees while others hold the tail.
         let urgent = self.used() > self.blocks / 4 * 3;
+        let old = if urgent { self.used() / 4 * 3 } else { self.blocks / 8 };
         for (family, holding) in &self.holdings {
             let (Some(owner), Some((seq, place))) = (holding.owner, holding.places.first_key_value()) else {
                 continue;
             };
             let distance = (place.payload + self.blocks - tail) % self.blocks;
-            let near = distance <= self.blocks / 8 && matches!(place.home, Home::Frame(_));
-            if near || urgent {
+            if distance <= old && matches!(place.home, Home::Frame(_)) {
                 let message = Message::Press { drive: desk.drive, family: *family, seq: *seq };
                 desk.effects.messages.push((owner, message));
             }

@@ -399,3 +399,165 @@ impl Registers {
         copy
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stamp::content;
+
+    const FAMILY: usize = 1;
+
+    /// A vDisk of four blocks; moments are counted by hand.
+    struct Story {
+        layout: Layout,
+        present: Registers,
+        snapshots: Snapshots,
+    }
+
+    fn story() -> Story {
+        let layout = Layout::dense(4);
+        Story { layout, present: Registers::new(FAMILY, 4), snapshots: Snapshots::default() }
+    }
+
+    impl Story {
+        fn began(&mut self, number: u32, block: u64, began: u64) -> Write {
+            let write = Write { number, first: block * 8, sectors: 8, zero: false, began: Moment(began) };
+            self.present.began(&self.layout, write);
+            write
+        }
+
+        /// Nobody has finished a read since the beginning of time, so that nothing is forgotten.
+        fn acknowledged(&mut self, write: Write, at: u64) {
+            self.present.acknowledged(&self.layout, write, Moment(at), Moment(0));
+        }
+
+        fn written(&mut self, number: u32, block: u64, at: u64) {
+            let write = self.began(number, block, at);
+            self.acknowledged(write, at + 1);
+        }
+
+        fn taken(&mut self, generation: u32, asked: u64, told: u64) {
+            let snapshot = SnapshotId(u64::from(generation) + 100);
+            assert!(self.snapshots.asked(snapshot, Moment(asked)));
+            self.told(generation, told);
+        }
+
+        fn told(&mut self, generation: u32, told: u64) {
+            let snapshot = SnapshotId(u64::from(generation) + 100);
+            let taken =
+                self.snapshots.taken(snapshot, Generation(generation), 1, Moment(told), &self.present);
+            taken.expect("it is taken once");
+        }
+
+        /// A read of a block of a snapshot shows write `number`, or zeros.
+        fn read(&mut self, generation: u32, block: u64, number: u32) -> Result<(), String> {
+            let data = if number == 0 {
+                weft_engine::buffer::zeros(4096)
+            } else {
+                content(FAMILY, number, block * 8, 8)
+            };
+            let Self { layout, present, snapshots } = self;
+            snapshots.read(Generation(generation), layout, present, block * 8, &[data])
+        }
+    }
+
+    #[test]
+    fn what_was_acknowledged_before_the_order_is_in_it_and_what_came_after_the_word_is_not() {
+        let mut story = story();
+        story.written(1, 0, 1);
+        story.taken(5, 3, 4);
+        story.written(2, 0, 5);
+        assert!(story.read(5, 0, 2).is_err(), "it was begun after the word");
+        assert!(story.read(5, 0, 0).is_err(), "the first write was acknowledged before the order");
+        assert!(story.read(5, 0, 1).is_ok());
+        assert!(story.read(5, 1, 0).is_ok(), "nobody wrote that");
+    }
+
+    #[test]
+    fn a_write_under_way_is_in_it_or_not_and_that_never_changes() {
+        for seen in [1, 2] {
+            let mut story = story();
+            story.written(1, 0, 1);
+            assert!(story.snapshots.asked(SnapshotId(105), Moment(3)));
+            let second = story.began(2, 0, 4);
+            story.told(5, 5);
+            story.acknowledged(second, 6);
+            assert!(story.read(5, 0, seen).is_ok());
+            assert!(story.read(5, 0, seen).is_ok());
+            assert!(story.read(5, 0, 3 - seen).is_err(), "it has shown {seen}");
+        }
+    }
+
+    #[test]
+    fn it_is_one_instant_over_all_blocks() {
+        let mut story = story();
+        assert!(story.snapshots.asked(SnapshotId(105), Moment(1)));
+        story.written(1, 0, 2);
+        story.written(2, 1, 4);
+        story.told(5, 6);
+        assert!(story.read(5, 1, 2).is_ok(), "the second write is in it");
+        assert!(story.read(5, 0, 0).is_err(), "so the first is, which was acknowledged before");
+
+        let mut story = self::story();
+        assert!(story.snapshots.asked(SnapshotId(105), Moment(1)));
+        story.written(1, 0, 2);
+        story.written(2, 1, 4);
+        story.told(5, 6);
+        assert!(story.read(5, 0, 0).is_ok(), "the first write is not in it");
+        assert!(story.read(5, 1, 2).is_err(), "so the second is not, which began later");
+    }
+
+    #[test]
+    fn a_later_snapshot_and_the_present_do_not_go_back_behind_an_earlier_one() {
+        let mut story = story();
+        story.written(1, 0, 1);
+        // Its outcome is unknown: it may take effect at any time, or never.
+        story.began(2, 0, 3);
+        story.taken(5, 4, 5);
+        story.taken(6, 6, 7);
+        assert!(story.read(5, 0, 2).is_ok());
+        assert!(story.read(6, 0, 1).is_err(), "the second write had taken effect");
+        assert!(story.read(6, 0, 2).is_ok());
+        let (old, layout) = (content(FAMILY, 1, 0, 8), &story.layout);
+        assert!(story.present.read(layout, 0, &[old], Moment(8), Moment(9), Moment(8)).is_err());
+    }
+
+    #[test]
+    fn generations_are_the_order_of_the_instants() {
+        let mut story = story();
+        assert!(story.snapshots.asked(SnapshotId(105), Moment(1)));
+        assert!(story.snapshots.asked(SnapshotId(106), Moment(2)));
+        story.written(1, 0, 3);
+        story.told(6, 5);
+        story.told(5, 6);
+        assert!(story.read(6, 0, 0).is_ok(), "the later one does not have the write");
+        assert!(story.read(5, 0, 1).is_err(), "so the earlier one does not");
+    }
+
+    #[test]
+    fn one_that_was_taken_is_not_lost_and_one_that_was_dropped_does_not_come_back() {
+        let mut story = story();
+        story.taken(5, 1, 2);
+        let list = [(Generation(5), SnapshotId(105))];
+        assert!(story.snapshots.told(&list, 1).is_ok());
+        assert!(story.snapshots.told(&[], 1).is_err(), "it is lost");
+        assert!(!story.snapshots.may_be_missing(Generation(5), 1));
+        assert!(story.snapshots.dropped(Generation(5), 1, Moment(3)).is_err(), "nobody ordered that");
+        story.snapshots.drop_ordered(Generation(5));
+        assert!(story.snapshots.told(&[], 1).is_ok());
+        story.snapshots.dropped(Generation(5), 1, Moment(3)).expect("it was ordered");
+        assert!(story.snapshots.told(&list, 1).is_err(), "it is back");
+        assert!(!story.snapshots.may_be_found(Generation(5), 1, Moment(4)));
+        assert!(story.snapshots.may_be_found(Generation(5), 1, Moment(2)), "it was asked for before");
+    }
+
+    #[test]
+    fn a_hole_where_it_has_data_is_seen() {
+        let mut story = story();
+        story.written(1, 0, 1);
+        story.taken(5, 3, 4);
+        let Story { layout, snapshots, .. } = &story;
+        assert_eq!(snapshots.may_be_zero(Generation(5), layout, 0, 8), Err(0));
+        assert_eq!(snapshots.may_be_zero(Generation(5), layout, 8, 8), Ok(()));
+    }
+}

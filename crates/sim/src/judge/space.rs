@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use weft_engine::GroupId;
 
-    const EGROUP: EgroupId = EgroupId(7);
+    const EGROUP: EgroupId = EgroupId(1 << 32);
 
     fn leaf(start: u32, count: u32, unit: u32) -> Leaf {
         let mut leaf = Leaf::default();
