@@ -3,6 +3,7 @@
 //! [`Refusal::DriveGone`] once. Questions to drives of the own shard never leave it.
 //! Leaves to others: what an answer means (`volume`).
 
+use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::identity::Ticket;
 use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
@@ -250,6 +251,7 @@ pub struct Context<'a> {
     pub dirty_bytes: u64,
     pub draw: &'a mut Draw,
     pub counters: &'a mut Counters,
+    pub cache: &'a mut Cache,
     pub out: &'a mut Outputs,
     /// Messages of this shard to itself.
     pub local: &'a mut VecDeque<Message>,
@@ -346,6 +348,7 @@ mod tests {
                 dirty_bytes: 0,
                 draw: &mut Draw::new(1),
                 counters: &mut Counters::default(),
+                cache: &mut Cache::new(0),
                 out,
                 local: &mut local,
             };

@@ -1,5 +1,56 @@
 //! What a shard has done, counted. Read by the node for statistics and by the simulator for coverage.
 
+/// Where a part of a read came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Acknowledged and not in egroups yet.
+    Overlay,
+    /// Never written, or written as zeros.
+    Zeroes,
+    /// Kept in memory since an earlier read.
+    Cache,
+    /// Read ahead of a sequential stream.
+    Ahead,
+    /// A drive of this shard.
+    Local,
+    /// A drive of another shard, in this node or another one.
+    Remote,
+}
+
+impl Source {
+    pub const ALL: [Source; 6] =
+        [Source::Overlay, Source::Zeroes, Source::Cache, Source::Ahead, Source::Local, Source::Remote];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Overlay => "overlay",
+            Source::Zeroes => "zeroes",
+            Source::Cache => "cache",
+            Source::Ahead => "ahead",
+            Source::Local => "local",
+            Source::Remote => "remote",
+        }
+    }
+}
+
+/// Where the reads of clients were answered from. A read counts for each source it got something from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadSources {
+    /// In the order of [`Source::ALL`].
+    pub reads: [u64; 6],
+    pub blocks: [u64; 6],
+}
+
+impl ReadSources {
+    /// A read got so many blocks from each.
+    pub fn count(&mut self, blocks: &[u64; 6]) {
+        for (index, &count) in blocks.iter().enumerate() {
+            self.reads[index] += u64::from(count > 0);
+            self.blocks[index] += count;
+        }
+    }
+}
+
 /// Numbers since the shard began; bytes where the name says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -13,6 +64,8 @@ pub struct Counters {
     pub blocks_from_overlay: u64,
     pub blocks_found_zeroes: u64,
     pub blocks_from_egroups: u64,
+    /// Where reads of clients came from, of all vDisks together.
+    pub sources: ReadSources,
     /// Leaf pages looked for in memory and not found there.
     pub page_misses: u64,
     pub page_hits: u64,

@@ -1,6 +1,9 @@
 //! One shard on drives that never fail, from the first write to the restart: the shortest story of all.
 //! Faults are the simulator's.
 
+#[path = "one_shard/cached.rs"]
+mod cached;
+
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::identity::*;
@@ -22,6 +25,8 @@ struct World {
     factor: u32,
     record: FamilyRecord,
     lives: u64,
+    /// Reads that drives were asked for.
+    drive_reads: u64,
 }
 
 impl World {
@@ -52,6 +57,7 @@ impl World {
             factor,
             record,
             lives: 1,
+            drive_reads: 0,
         };
         world.start(true);
         world
@@ -119,6 +125,7 @@ impl World {
         let bytes = self.areas.get_mut(&(drive, area)).expect("the drive exists");
         match work {
             DriveWork::Read { offset, len } => {
+                self.drive_reads += 1;
                 DriveResult::Read(Buffer::copied(&bytes[offset as usize..offset as usize + len as usize]))
             }
             DriveWork::Write { offset, pieces, .. } => {
@@ -192,7 +199,11 @@ impl World {
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (seed.wrapping_mul(31) + (at / 512) as u64 * 7 + at as u64 % 251) as u8 | 1).collect()
+    pattern_of(seed, 0..len)
+}
+
+fn pattern_of(seed: u64, range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(|at| (seed.wrapping_mul(31) + (at / 512) as u64 * 7 + at as u64 % 251) as u8 | 1).collect()
 }
 
 #[test]

@@ -44,10 +44,20 @@ pub(crate) enum Where {
 /// Who waits for a page.
 #[derive(Debug)]
 pub(crate) enum PageWaiter {
-    Read { job: u64, block: Block, count: u64 },
+    Read {
+        job: u64,
+        block: Block,
+        count: u64,
+    },
     Extents(ExtentsJob),
     Merge,
-    Compact { job: u64 },
+    Compact {
+        job: u64,
+    },
+    /// This step of bringing a vDisk into memory.
+    Warm(u64),
+    /// It will be wanted by a stream of reads.
+    Nobody,
 }
 
 #[derive(Debug)]
@@ -92,6 +102,15 @@ impl Pages {
         cached.used = self.clock;
         self.used.insert(self.clock, place);
         Some(Arc::clone(&cached.leaf))
+    }
+
+    /// Whether it is in memory, looked for by nobody.
+    pub fn holds(&self, place: PagePlace) -> bool {
+        self.cached.contains_key(&place)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub fn put(&mut self, place: PagePlace, leaf: Arc<Leaf>, bytes_max: usize) {
@@ -194,6 +213,13 @@ impl Volume {
                 located.push(Located { block, count: u64::from(run.count), place });
             }
         }
+    }
+
+    /// Leaf pages of the range that are in memory.
+    pub(crate) fn pages_in_memory(&self, block: Block, count: u64) -> u64 {
+        let leaves = block.0 / LEAF_BLOCKS..(block.0 + count).div_ceil(LEAF_BLOCKS);
+        let place = |number| self.map.index.get(PageKind::Leaf, number);
+        leaves.filter_map(place).filter(|&place| self.map.pages.holds(place)).count() as u64
     }
 
     /// Whether the map, as far as it is in memory, still says that the block is there. A page that is not in
@@ -325,6 +351,8 @@ impl Volume {
                     self.on_leaf_to_merge(number, leaf, ctx);
                 }
                 PageWaiter::Compact { job } => self.on_compact_page(job, ctx),
+                PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
+                PageWaiter::Nobody => {}
             }
         }
     }
@@ -342,6 +370,8 @@ impl Volume {
                 }
                 PageWaiter::Merge => self.fail(FamilyTrouble::PageLost(leaf), ctx),
                 PageWaiter::Compact { job } => self.abandon_compaction(job, ctx),
+                PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
+                PageWaiter::Nobody => {}
             }
             if self.is_failed() {
                 return;

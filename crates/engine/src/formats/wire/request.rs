@@ -3,17 +3,19 @@
 use super::fields::{Reader, Writer};
 use super::header::PAYLOAD_BYTES_MAX;
 use crate::buffer::{Buffer, zeros};
-use crate::interface::{Extent, Reply, Request, RequestError};
+use crate::interface::{Extent, Reply, Request, RequestError, Warmed};
 
 const READ: u32 = 1;
 const WRITE: u32 = 2;
 const ZERO: u32 = 3;
 const FLUSH: u32 = 4;
 const EXTENTS: u32 = 5;
+const WARM: u32 = 6;
 
 const DONE: u32 = 1;
 const DATA: u32 = 2;
 const TOLD_EXTENTS: u32 = 3;
+const WARMED: u32 = 4;
 const OUT_OF_RANGE: u32 = 101;
 const NOT_SERVED: u32 = 102;
 const NO_SPACE: u32 = 103;
@@ -51,6 +53,12 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*len);
             writer.u32(*limit);
         }
+        Request::Warm { offset, len, data } => {
+            writer.u32(WARM);
+            writer.u64(*offset);
+            writer.u64(*len);
+            writer.u32(u32::from(*data));
+        }
     }
 }
 
@@ -68,6 +76,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
             let (offset, len) = (reader.u64()?, reader.u64()?);
             Request::Extents { offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
         }
+        WARM => Request::Warm { offset: reader.u64()?, len: reader.u64()?, data: reader.flag()? },
         _ => return None,
     })
 }
@@ -86,6 +95,13 @@ pub(super) fn put_reply(reply: &Reply, writer: &mut Writer) {
                 writer.u64(extent.len);
                 writer.u32(u32::from(extent.data));
             }
+        }
+        Reply::Warmed(Warmed { to, pages, bytes, full }) => {
+            writer.u32(WARMED);
+            writer.u64(*to);
+            writer.u64(*pages);
+            writer.u64(*bytes);
+            writer.u32(u32::from(*full));
         }
         Reply::Error(error) => match error {
             RequestError::OutOfRange => writer.u32(OUT_OF_RANGE),
@@ -149,6 +165,10 @@ pub(super) fn take_reply(reader: &mut Reader) -> Option<Reply> {
         TOLD_EXTENTS => Reply::Extents(
             reader.list(12, |reader| Some(Extent { len: reader.u64()?, data: reader.flag()? }))?,
         ),
+        WARMED => {
+            let (to, pages, bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            Reply::Warmed(Warmed { to, pages, bytes, full: reader.flag()? })
+        }
         OUT_OF_RANGE => Reply::Error(RequestError::OutOfRange),
         NOT_SERVED => Reply::Error(RequestError::NotServed),
         NO_SPACE => Reply::Error(RequestError::NoSpace),

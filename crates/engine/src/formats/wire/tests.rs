@@ -6,14 +6,14 @@ use crate::formats::record::{
     Body, Checkpoint, Edit, IndexPlace, MapRecord, NamedEgroup, PageKind, PagePlace, Record,
 };
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId};
-use crate::interface::{Extent, RequestError};
+use crate::interface::{Extent, RequestError, Warmed};
 use crate::message::{Answer, BadUnit, Class, Held, Question, Refusal, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 5 + 3 + 6 + 4;
+const KINDS: u32 = 10 + 10 + 6 + 6 + 4 + 6 + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -161,6 +161,7 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
         }
         2 => Request::Zero { offset, len: random.random() },
         3 => Request::Flush,
+        4 => Request::Warm { offset, len: random.random(), data: random.random() },
         _ => Request::Extents { offset, len: random.random(), limit: random.random_range(0..4096) },
     }
 }
@@ -184,6 +185,12 @@ fn some_reply(which: u32, random: &mut SmallRng) -> Reply {
         5 => Reply::Error(RequestError::NoSpace),
         6 => Reply::Error(RequestError::Damaged { block: random.random() }),
         7 => Reply::Error(RequestError::Fenced),
+        8 => Reply::Warmed(Warmed {
+            to: random.random(),
+            pages: random.random(),
+            bytes: random.random(),
+            full: random.random(),
+        }),
         _ => Reply::Error(RequestError::Busy),
     }
 }
@@ -213,11 +220,11 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
             let answer = some_answer(which - 10, random);
             Packet::Message(Message::Answer { call: number, drive, family, free: random.random(), answer })
         }
-        26..31 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
-        31..40 => Packet::Reply { number, reply: some_reply(which - 31, random) },
-        40 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
-        41 => Packet::Ping,
-        42 => Packet::Pong,
+        26..32 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
+        32..42 => Packet::Reply { number, reply: some_reply(which - 32, random) },
+        42 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        43 => Packet::Ping,
+        44 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }

@@ -650,6 +650,6 @@ fn weight(request: &Request) -> usize {
     match request {
         Request::Read { len, .. } => *len as usize,
         Request::Write { data, .. } => data.len(),
-        Request::Zero { .. } | Request::Flush | Request::Extents { .. } => 0,
+        Request::Zero { .. } | Request::Flush | Request::Extents { .. } | Request::Warm { .. } => 0,
     }
 }
