@@ -20,6 +20,10 @@ pub enum Asked {
         sectors: u64,
         limit: u32,
     },
+    Warm {
+        first: u64,
+        sectors: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

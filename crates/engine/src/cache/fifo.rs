@@ -205,6 +205,7 @@ impl Fifo {
             None => Arc::new(Unit(*bytes)),
         };
         self.known.insert(place, Entry::Kept { unit, hits });
+        assert!(self.len() < self.units_max, "room was made for the unit that is about to join a queue");
     }
 
     /// Lets units go until `count` more may come.
