@@ -88,6 +88,9 @@ pub(crate) struct Pages {
     used: BTreeMap<u64, PagePlace>,
     clock: u64,
     bytes: usize,
+    /// Times that a page was looked for and found here, or not.
+    pub hits: u64,
+    pub misses: u64,
 }
 
 impl Pages {
@@ -203,10 +206,12 @@ impl Volume {
             };
             let Some(leaf) = self.map.pages.get(place) else {
                 ctx.counters.page_misses += 1;
+                self.map.pages.misses += 1;
                 located.push(Located { block, count, place: Where::Page { leaf: number, place } });
                 continue;
             };
             ctx.counters.page_hits += 1;
+            self.map.pages.hits += 1;
             for run in leaf.over((block.0 - base) as u32, count as u32) {
                 let place = run.place.map_or(Where::Zeroes, |(egroup, unit)| Where::At { egroup, unit });
                 let block = Block(base + u64::from(run.start));

@@ -184,6 +184,15 @@ impl Volume {
         self.map.pages.bytes() as u64
     }
 
+    /// Times that a leaf page was looked for in memory and found there, or not.
+    pub fn page_hits(&self) -> u64 {
+        self.map.pages.hits
+    }
+
+    pub fn page_misses(&self) -> u64 {
+        self.map.pages.misses
+    }
+
     /// Where the reads of clients came from.
     pub fn read_sources(&self) -> &ReadSources {
         &self.reads.sources

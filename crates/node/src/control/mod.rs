@@ -4,6 +4,7 @@
 //! Leaves to others: data (the shards), records (`config`), devices on this host (`attach`).
 
 mod attachments;
+mod cache;
 mod drives;
 mod exports;
 mod groups;
@@ -18,6 +19,7 @@ mod start;
 mod statistics;
 mod vdisks;
 
+pub use cache::READ_CACHE_DEFAULT;
 pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
@@ -41,6 +43,8 @@ pub struct Control {
     began: Instant,
     /// Copies for vDisks that do not ask for a number.
     factor: u32,
+    /// Bytes that all shards together may keep in memory for reads.
+    read_cache: u64,
     stage: Stage,
     part: Part,
     shards: Vec<Arc<Mailbox>>,
@@ -185,6 +189,7 @@ impl Control {
             dir: dir.to_path_buf(),
             began: Instant::now(),
             factor,
+            read_cache: 0,
             stage: Stage::Starting,
             part,
             shards: shards.mailboxes.clone(),
