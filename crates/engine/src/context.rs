@@ -310,6 +310,11 @@ impl Context<'_> {
         self.view.drives.get(&drive).is_some_and(|view| view.shard == self.shard)
     }
 
+    /// Whether the drive is in the node of this shard.
+    pub fn is_near(&self, drive: DriveId) -> bool {
+        self.view.drives.get(&drive).is_some_and(|view| view.shard.node() == self.shard.node())
+    }
+
     pub fn members(&self, group: GroupId) -> &[DriveId] {
         self.view.groups.get(&group).map_or(&[], |group| &group.members)
     }

@@ -11,9 +11,9 @@ pub enum Source {
     Cache,
     /// Read ahead of a sequential stream.
     Ahead,
-    /// A drive of this shard.
+    /// A drive of this node.
     Local,
-    /// A drive of another shard, in this node or another one.
+    /// A drive of another node.
     Remote,
 }
 

@@ -61,24 +61,27 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// A client reads. `job` names this read, and `is_open` says whether an earlier one has no answer yet: who has several
-    /// reads of a stream under way reads ahead by itself.
+    /// A client reads. `room` is what all streams together may have ahead of them. `job` names this read, and `is_open` says
+    /// whether an earlier one has no answer yet: who has several reads of a stream under way reads ahead by itself.
     pub fn on_read(
         &mut self,
         offset: u64,
         len: u64,
         job: u64,
+        room: u64,
         limits: &Limits,
         is_open: impl Fn(u64) -> bool,
     ) -> Seen {
         let end = offset + len;
+        let share = room / self.streams.len().max(1) as u64;
+        let most = share.clamp(limits.ahead_bytes_begin, limits.ahead_bytes_max);
         if let Some(index) = self.streams.iter().position(|stream| stream.next == offset) {
             let mut stream = self.streams.remove(index);
             let goes_alone = !is_open(stream.last_job);
             stream.next = end;
             stream.strays = 0;
             stream.last_job = job;
-            let wanted = if goes_alone { stream.wanted(len, limits) } else { None };
+            let wanted = if goes_alone { stream.wanted(len, most) } else { None };
             self.streams.push(stream);
             return Seen { sequential: true, wanted };
         }
@@ -111,7 +114,7 @@ impl Streams {
         }
         let window = limits.ahead_bytes_begin;
         let mut stream = Stream { next: end, ahead: end, window, strays: 0, last_job: job };
-        let wanted = stream.wanted(len, limits);
+        let wanted = stream.wanted(len, most);
         self.streams.push(stream);
         Seen { sequential: true, wanted }
     }
@@ -127,14 +130,14 @@ impl Streams {
 impl Stream {
     /// With less than half of its window left ahead of it, the stream gets a whole one, which is twice as long from
     /// then on.
-    fn wanted(&mut self, len: u64, limits: &Limits) -> Option<Range<u64>> {
-        let window = self.window.max(2 * len).min(limits.ahead_bytes_max);
+    fn wanted(&mut self, len: u64, most: u64) -> Option<Range<u64>> {
+        let window = self.window.max(2 * len).min(most);
         let from = self.ahead.max(self.next);
         if from - self.next >= window.div_ceil(2) {
             return None;
         }
         self.ahead = self.next + window;
-        self.window = (window * 2).min(limits.ahead_bytes_max);
+        self.window = (window * 2).min(most);
         (from < self.ahead).then_some(from..self.ahead)
     }
 }
@@ -147,7 +150,7 @@ mod tests {
 
     /// Reads one after the other, each answered before the next comes.
     fn read(streams: &mut Streams, offset: u64, len: u64) -> Seen {
-        streams.on_read(offset, len, 1, &Limits::default(), |_| false)
+        streams.on_read(offset, len, 1, 16 << 20, &Limits::default(), |_| false)
     }
 
     #[test]
@@ -197,6 +200,22 @@ mod tests {
     }
 
     #[test]
+    fn many_streams_share_the_room_there_is() {
+        let mut streams = Streams::default();
+        let mut ahead = [0; STREAMS_MAX];
+        for at in 0..400 {
+            for (stream, ahead) in ahead.iter_mut().enumerate() {
+                let end = ((stream as u64) << 32) + (at + 1) * PIECE;
+                if let Some(wanted) = read(&mut streams, end - PIECE, PIECE).wanted {
+                    *ahead = wanted.end - end;
+                }
+            }
+        }
+        assert!(ahead.iter().sum::<u64>() <= 16 << 20, "{ahead:?}");
+        assert!(ahead.iter().all(|&bytes| bytes >= 128 << 10), "{ahead:?}");
+    }
+
+    #[test]
     fn random_reads_make_no_stream() {
         let mut streams = Streams::default();
         let mut random = 7u64;
@@ -212,7 +231,7 @@ mod tests {
     fn who_has_many_requests_under_way_needs_nobody_to_read_ahead() {
         let mut streams = Streams::default();
         for at in 0..100 {
-            let seen = streams.on_read(at * PIECE, PIECE, at, &Limits::default(), |job| job > 2);
+            let seen = streams.on_read(at * PIECE, PIECE, at, 16 << 20, &Limits::default(), |job| job > 2);
             assert!(at < 4 || seen.wanted.is_none(), "read {at}");
             assert_eq!(seen.sequential, at >= 2);
         }

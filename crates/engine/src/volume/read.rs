@@ -136,9 +136,10 @@ impl Volume {
         let count = (offset + len).div_ceil(block_bytes) - first;
         let skip = (offset % block_bytes) as usize;
         let number = self.reads.number();
-        let seen = if ctx.cache.ahead.limit() > 0 {
+        let room = ctx.cache.ahead.limit();
+        let seen = if room > 0 {
             let jobs = &self.reads.jobs;
-            self.streams.on_read(offset, len, number, ctx.limits, |job| jobs.contains_key(&job))
+            self.streams.on_read(offset, len, number, room, ctx.limits, |job| jobs.contains_key(&job))
         } else {
             Seen::default()
         };
@@ -316,7 +317,7 @@ impl Volume {
             Reader::Ahead(waiting) => return self.on_ahead(egroup, units, waiting, ctx),
             Reader::Warming(warming) => return self.on_warm_units(warming, egroup, units, ctx),
         };
-        let source = if ctx.is_own(drive) { Source::Local } else { Source::Remote };
+        let source = if ctx.is_near(drive) { Source::Local } else { Source::Remote };
         let mut again: Vec<(Block, UnitRun)> = Vec::new();
         for (block, run, data) in units {
             let Some(data) = data else {
