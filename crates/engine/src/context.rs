@@ -73,6 +73,12 @@ impl Calls {
         Self { last: seed << 40, open: BTreeMap::new(), next_repeat: None, paces: Paces::default() }
     }
 
+    /// A number that no other question of this shard's life has, and none of an earlier one.
+    pub fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
     pub fn len_of(&self, family: FamilyId) -> usize {
         self.open.values().filter(|call| call.family == family).count()
     }

@@ -15,11 +15,20 @@ pub enum Source {
     Local,
     /// A drive of another node.
     Remote,
+    /// The vDisk that this one was cloned from.
+    Origin,
 }
 
 impl Source {
-    pub const ALL: [Source; 6] =
-        [Source::Overlay, Source::Zeroes, Source::Cache, Source::Ahead, Source::Local, Source::Remote];
+    pub const ALL: [Source; 7] = [
+        Source::Overlay,
+        Source::Zeroes,
+        Source::Cache,
+        Source::Ahead,
+        Source::Local,
+        Source::Remote,
+        Source::Origin,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -29,6 +38,7 @@ impl Source {
             Source::Ahead => "ahead",
             Source::Local => "local",
             Source::Remote => "remote",
+            Source::Origin => "origin",
         }
     }
 }
@@ -37,13 +47,13 @@ impl Source {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadSources {
     /// In the order of [`Source::ALL`].
-    pub reads: [u64; 6],
-    pub blocks: [u64; 6],
+    pub reads: [u64; 7],
+    pub blocks: [u64; 7],
 }
 
 impl ReadSources {
     /// A read got so many blocks from each.
-    pub fn count(&mut self, blocks: &[u64; 6]) {
+    pub fn count(&mut self, blocks: &[u64; 7]) {
         for (index, &count) in blocks.iter().enumerate() {
             self.reads[index] += u64::from(count > 0);
             self.blocks[index] += count;
@@ -66,6 +76,8 @@ pub struct Counters {
     pub blocks_from_egroups: u64,
     /// Where reads of clients came from, of all vDisks together.
     pub sources: ReadSources,
+    /// Blocks that clones have read from their origins.
+    pub blocks_from_origin: u64,
     /// Leaf pages looked for in memory and not found there.
     pub page_misses: u64,
     pub page_hits: u64,
@@ -90,4 +102,5 @@ pub struct Counters {
     pub takeovers: u64,
     pub records_replayed: u64,
     pub records_appended_again: u64,
+    pub snapshots_taken: u64,
 }

@@ -37,6 +37,15 @@ number!(
     Epoch(u32)
 );
 number!(
+    /// Counts the snapshots ever taken of a vDisk. What is written between two snapshots is of one generation, and a
+    /// snapshot is named by the generation that it ended: it sees what is of that one and of earlier ones.
+    Generation(u32)
+);
+number!(
+    /// Names a snapshot to the control plane, which gives it out; asking again with it makes no second snapshot.
+    SnapshotId(u64)
+);
+number!(
     /// A 4 KiB block of a vDisk's address space.
     Block(u64)
 );
@@ -74,6 +83,16 @@ impl EgroupId {
         Self(u64::from(epoch.0) << 32 | u64::from(counter))
     }
 
+    /// What stands in a clone's map for blocks that were trimmed in this generation: they are not the origin's any more. No
+    /// owner has epoch 0, so no egroup has such a name.
+    pub fn hole(generation: Generation) -> Self {
+        Self(u64::from(generation.0))
+    }
+
+    pub fn is_hole(self) -> bool {
+        self.0 >> 32 == 0
+    }
+
     /// The epoch of the owner that made it.
     pub fn epoch(self) -> Epoch {
         Epoch((self.0 >> 32) as u32)
@@ -102,6 +121,13 @@ impl Block {
     /// The block `count` blocks further on.
     pub fn plus(self, count: u64) -> Block {
         Block(self.0 + count)
+    }
+}
+
+impl Generation {
+    /// The one that follows.
+    pub fn next(self) -> Generation {
+        Generation(self.0 + 1)
     }
 }
 

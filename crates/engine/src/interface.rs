@@ -2,7 +2,9 @@
 //! The node and the simulator speak exactly this; the engine knows no file, socket, clock or thread.
 
 use crate::buffer::Buffer;
-use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket};
+use crate::identity::{
+    DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket,
+};
 use crate::message::Message;
 use std::collections::BTreeMap;
 
@@ -18,6 +20,8 @@ pub enum Input {
     /// What was asked of another shard lately may not have arrived, and it can be reached (again): what has no answer yet
     /// is asked again at once. Harmless at any time.
     Unheard { shard: ShardId },
+    /// The answer to one of [`Outputs::requests`].
+    Told { family: FamilyId, ask: u64, reply: Reply },
     /// The control plane decides something.
     Order(Order),
     /// The time of [`crate::Shard::wake_at`] has come. Harmless at any other time.
@@ -55,6 +59,19 @@ pub enum Request {
         offset: u64,
         len: u64,
         data: bool,
+    },
+    /// Like `Read`, of a snapshot. Its size is for the caller to know: beyond what was written it reads as zeros.
+    ReadSnapshot {
+        snapshot: Generation,
+        offset: u64,
+        len: u32,
+    },
+    /// Like `Extents`, of a snapshot.
+    SnapshotExtents {
+        snapshot: Generation,
+        offset: u64,
+        len: u64,
+        limit: u32,
     },
 }
 
@@ -108,6 +125,8 @@ pub enum RequestError {
     /// Too many requests are open; the client has to wait for replies first.
     #[error("too many requests are waiting")]
     Busy,
+    #[error("the vDisk has no such snapshot")]
+    NoSnapshot,
 }
 
 /// The two regions of a drive. Offsets in each begin at 0.
@@ -190,6 +209,15 @@ pub enum Order {
     Settle { family: FamilyId },
     /// Keep at most so many bytes of egroups in memory for reads from now on; 0: none, and read nothing ahead.
     SetCache { bytes: u64 },
+    /// Take a snapshot: it is the vDisk between two writes, with everything acknowledged before this order. Asked again
+    /// (of whoever is owner then) it makes no second one. Ends in [`Notice::SnapshotTaken`] or `SnapshotRefused`.
+    TakeSnapshot { family: FamilyId, snapshot: SnapshotId },
+    /// The snapshot of this generation is not needed any more; unknown ones are fine. What only it held becomes free in
+    /// the background. Ends in [`Notice::SnapshotDropped`].
+    DropSnapshot { family: FamilyId, generation: Generation },
+    /// The vDisk shall be again what its newest snapshot is. Requests are answered as busy until that is so.
+    /// Ends in [`Notice::RolledBack`] or `RollbackRefused`; asked again of a later owner, it is done again.
+    RollBack { family: FamilyId, to: Generation },
 }
 
 /// News for the control plane.
@@ -208,6 +236,39 @@ pub enum Notice {
         family: FamilyId,
         epoch: Epoch,
         replayed: u64,
+        /// The snapshots there are, in order. (One that the control plane does not know was begun by an owner that died
+        /// before it could tell: it may be dropped.)
+        snapshots: Vec<(Generation, SnapshotId)>,
+    },
+    /// The snapshot is durable, and is named by this generation from now on.
+    SnapshotTaken {
+        family: FamilyId,
+        epoch: Epoch,
+        snapshot: SnapshotId,
+        generation: Generation,
+    },
+    SnapshotRefused {
+        family: FamilyId,
+        epoch: Epoch,
+        snapshot: SnapshotId,
+        reason: SnapshotTrouble,
+    },
+    RolledBack {
+        family: FamilyId,
+        epoch: Epoch,
+        to: Generation,
+    },
+    RollbackRefused {
+        family: FamilyId,
+        epoch: Epoch,
+        to: Generation,
+        reason: RollbackTrouble,
+    },
+    /// Nobody can read it any more.
+    SnapshotDropped {
+        family: FamilyId,
+        epoch: Epoch,
+        generation: Generation,
     },
     /// Not served: it cannot be opened, or lost its place.
     FamilyFailed {
@@ -268,6 +329,25 @@ pub enum FamilyTrouble {
     PageLost(u64),
     #[error("a newer owner exists")]
     Fenced,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotTrouble {
+    #[error("a vDisk has at most {} snapshots at a time; remove some first", crate::limits::SNAPSHOTS_MAX)]
+    TooMany,
+    #[error(
+        "this vDisk has had {} snapshots in its life, and can have no more; copy it to a new one",
+        crate::limits::GENERATIONS_MAX
+    )]
+    TooManyEver,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RollbackTrouble {
+    #[error("the vDisk has no such snapshot")]
+    NoSnapshot,
+    #[error("the vDisk has newer snapshots, which would lose what they are made of; remove them first")]
+    NewerSnapshots,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,6 +432,27 @@ pub struct FamilyRecord {
     pub segments: Vec<Segment>,
     /// Counts changes of `segments`.
     pub version: u64,
+    /// What a clone begins with.
+    pub origin: Option<Origin>,
+}
+
+/// A snapshot of another family, which stays as long as a clone needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    pub family: FamilyId,
+    pub snapshot: Generation,
+    /// Of the snapshot, in bytes: what is beyond reads as zeros.
+    pub size: u64,
+}
+
+/// A request to whoever serves another family. It may be carried out more than once: it only reads.
+#[derive(Debug)]
+pub struct OriginRequest {
+    /// The answer goes to this family of this shard, with this number: [`Input::Told`].
+    pub asker: FamilyId,
+    pub ask: u64,
+    pub family: FamilyId,
+    pub request: Request,
 }
 
 /// A run of a family's log with a fixed member set. It ends where the next one begins.
@@ -371,6 +472,7 @@ pub struct Outputs {
     pub messages: Vec<(ShardId, Message)>,
     pub replies: Vec<(Ticket, Reply)>,
     pub notices: Vec<Notice>,
+    pub requests: Vec<OriginRequest>,
 }
 
 impl Outputs {
@@ -379,5 +481,6 @@ impl Outputs {
             && self.messages.is_empty()
             && self.replies.is_empty()
             && self.notices.is_empty()
+            && self.requests.is_empty()
     }
 }

@@ -26,6 +26,8 @@ pub mod sabotage;
 pub mod shard;
 pub mod volume;
 
-pub use identity::{Block, DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId, Ticket, Time};
+pub use identity::{
+    Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket, Time,
+};
 pub use interface::{Input, Notice, Order, Outputs, Reply, Request};
 pub use limits::Limits;

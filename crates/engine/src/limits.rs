@@ -10,6 +10,12 @@ pub const RECORD_BLOCKS: u64 = 256;
 /// Blocks covered by one leaf page of the map (4 MiB of address space).
 pub const LEAF_BLOCKS: u64 = 1024;
 
+/// Snapshots of one vDisk at a time: each takes 16 bytes of every checkpoint record.
+pub const SNAPSHOTS_MAX: usize = 16_384;
+
+/// Snapshots that a vDisk can have in its life: pages of the past have the generation in their number.
+pub const GENERATIONS_MAX: u32 = 1 << 22;
+
 /// The largest vDisk in bytes: what NBD and Linux can address.
 pub const VDISK_BYTES_MAX: u64 = i64::MAX as u64 & !4095;
 

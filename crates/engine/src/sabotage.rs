@@ -36,6 +36,18 @@ pub enum Bug {
     CacheWithoutEgroup,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
+    /// What is written behind a snapshot's mark lands in the generation before it.
+    FrozenLayerWritten,
+    /// The newest generation is drained first.
+    GenerationsOutOfOrder,
+    /// A unit that is replaced counts as dead although a snapshot sees it.
+    SnapshotUnitsDeleted,
+    /// Units that only a dropped snapshot saw count as live for ever.
+    PastLeak,
+    /// A leaf and its past change at different instants.
+    PastApart,
+    /// Marks of snapshots are passed over in a replay.
+    MarkForgotten,
 }
 
 #[cfg(feature = "sabotage")]

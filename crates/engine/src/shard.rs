@@ -138,6 +138,10 @@ impl Shard {
             Input::DriveDone { token, result } => self.on_drive_done(now, token, result, out),
             Input::Message { from, message } => self.on_message(now, from, message, out),
             Input::Unheard { shard } => self.on_unheard(now, shard, out),
+            Input::Told { family, ask, reply } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.on_told(ask, reply, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
             Input::Order(order) => self.on_order(now, order, out),
             Input::Wake => self.on_wake(now, out),
         }
@@ -352,6 +356,18 @@ impl Shard {
                     });
                     self.touched.insert(family);
                 }
+            }
+            Order::TakeSnapshot { family, snapshot } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.take_snapshot(snapshot, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
+            Order::DropSnapshot { family, generation } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.drop_snapshot(generation, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
+            Order::RollBack { family, to } => {
+                self.with_volume(now, family, out, |volume, ctx| volume.roll_back(to, ctx));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
             }
             Order::Settle { family } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {

@@ -39,6 +39,7 @@ mod target;
 pub use error::LabError;
 pub use measurement::{Direction, Measurement, Results, RunFigures, Sample, Summary};
 pub use profile::{PROFILES, Profile};
+pub use provenance::date;
 pub use report::report;
 pub use run::{Outcome, run};
 pub use settings::{Prefill, RowSet, RunSettings};

@@ -1,5 +1,5 @@
 //! The documents of the HTTP API: what the node answers and what a client sends, shared with the command line.
-//! Sizes are bytes, times microseconds. Every error is an [`ErrorView`] with a status that fits.
+//! Sizes are bytes, times microseconds. What is exported or attached is named `VDISK` or `VDISK@SNAPSHOT`. Every error is an [`ErrorView`] with a status that fits.
 //!
 //! | request | body | answer |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | `GET /v1/vdisks` | | list of [`VdiskView`] |
 //! | `POST /v1/vdisks` | [`CreateVdisk`] | 201 [`VdiskView`] |
 //! | `GET /v1/vdisks/NAME` | | [`VdiskView`] |
-//! | `DELETE /v1/vdisks/NAME?force=true` | | [`DoneView`] |
+//! | `DELETE /v1/vdisks/NAME?force=true&with_snapshots=true` | | [`DoneView`] |
 //! | `POST /v1/vdisks/NAME/resize` | [`ResizeVdisk`] | [`VdiskView`] |
 //! | `POST /v1/vdisks/NAME/exports` | [`ExportVdisk`] | 201 [`ExportView`] |
 //! | `DELETE /v1/vdisks/NAME/exports?address=A` | | [`DoneView`]; without an address all exports |
@@ -16,6 +16,13 @@
 //! | `POST /v1/vdisks/NAME/warm` | [`WarmVdisk`] | [`WarmView`], after a second at most: go on from where it came to |
 //! | `GET /v1/cache` | | [`CacheView`] of the node that is asked |
 //! | `POST /v1/cache` | [`ResizeCache`] | [`CacheView`] |
+//! | `GET /v1/snapshots?vdisk=NAME` | | list of [`SnapshotView`], the oldest first; without a name of all vDisks |
+//! | `POST /v1/snapshots` | [`CreateSnapshot`] | 201 [`SnapshotView`], when it can be read |
+//! | `GET /v1/snapshots/VDISK@SNAPSHOT` | | [`SnapshotView`] |
+//! | `DELETE /v1/snapshots/VDISK@SNAPSHOT` | | [`DoneView`] |
+//! | `GET /v1/schedules` | | list of [`ScheduleView`] |
+//! | `POST /v1/schedules` | [`SetSchedule`] | [`ScheduleView`] |
+//! | `DELETE /v1/schedules/VDISK` | | [`DoneView`] |
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
@@ -33,11 +40,13 @@
 //! | `GET /metrics` | | Prometheus text |
 
 mod cluster;
+mod snapshots;
 
 pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
     ReportView, SetCluster, WholeView,
 };
+pub use snapshots::{CreateSnapshot, ScheduleView, SetSchedule, SnapshotView};
 
 use serde::{Deserialize, Serialize};
 
@@ -101,6 +110,9 @@ pub struct VdiskView {
     pub trouble: String,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
+    /// How many it has.
+    #[serde(default)]
+    pub snapshots: u64,
     /// In a cluster: the node and the shard that it was given to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_node: Option<u32>,
@@ -157,6 +169,9 @@ pub struct ExportVdisk {
     pub address: String,
     #[serde(default)]
     pub read_only: bool,
+    /// Under which clients find it; None: the vDisk's or snapshot's.
+    #[serde(default)]
+    pub name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

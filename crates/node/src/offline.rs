@@ -20,7 +20,9 @@ use std::sync::Arc;
 use weft_engine::DriveId;
 use weft_engine::interface::{Area, Geometry};
 
-pub use crate::config::{CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE};
+pub use crate::config::{
+    CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE, SnapshotRecord, SnapshotState,
+};
 pub use member::OfflineNode;
 
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +71,7 @@ pub struct Offline {
     pub nodes: BTreeMap<u32, OfflineNode>,
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
+    pub snapshots: Vec<SnapshotRecord>,
     _locks: Vec<DirectoryLock>,
 }
 
@@ -187,6 +190,7 @@ fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
         nodes: BTreeMap::new(),
         groups: config.groups,
         families: config.families,
+        snapshots: config.snapshots,
         _locks: vec![lock],
     })
 }

@@ -4,14 +4,17 @@
 use crate::event::Event;
 use crate::judge::copies::durable_copies;
 use crate::judge::registers::{Moment, Registers, Write};
+use crate::judge::snapshots::Snapshots;
 use crate::layout::{Layout, Run};
 use crate::phase::Phase;
 use crate::requests::{Asked, Open};
 use crate::stamp::{SECTOR, content, stamp};
 use crate::world::World;
 use rand::Rng;
+use rand::seq::IndexedRandom;
 use std::collections::BTreeSet;
 use weft_engine::buffer::{Buffer, zeros};
+use weft_engine::identity::{Generation, SnapshotId};
 use weft_engine::interface::{Extent, RequestError};
 use weft_engine::{FamilyId, Reply, Request, Ticket};
 
@@ -21,6 +24,7 @@ const BLOCK_SECTORS: u64 = 8;
 pub struct Family {
     pub layout: Layout,
     pub registers: Registers,
+    pub snapshots: Snapshots,
     writes: Vec<Write>,
     /// Writes that nobody knows the outcome of, and the epoch they were given to.
     unknown: Vec<(u32, u32)>,
@@ -41,6 +45,7 @@ impl Family {
         Self {
             layout,
             registers,
+            snapshots: Snapshots::default(),
             writes: Vec::new(),
             unknown: Vec::new(),
             open_reads: BTreeSet::new(),
@@ -55,6 +60,34 @@ impl Family {
     pub fn grow(&mut self, blocks: usize) {
         self.layout.grow(blocks);
         self.registers.grow(self.layout.blocks);
+        self.snapshots.grow(self.layout.blocks);
+    }
+
+    /// The snapshot may be taken from now on: until it is, it is a read of everything.
+    pub fn snapshot_asked(&mut self, snapshot: SnapshotId, at: Moment) {
+        if self.snapshots.asked(snapshot, at) {
+            self.open_reads.insert(at);
+        }
+    }
+
+    pub fn snapshot_taken(
+        &mut self,
+        snapshot: SnapshotId,
+        generation: Generation,
+        epoch: u32,
+        at: Moment,
+    ) -> Result<(), String> {
+        let asked = self.snapshots.taken(snapshot, generation, epoch, at, &self.registers)?;
+        if let Some(asked) = asked {
+            self.open_reads.remove(&asked);
+        }
+        Ok(())
+    }
+
+    pub fn snapshot_forgotten(&mut self, snapshot: SnapshotId) {
+        if let Some(asked) = self.snapshots.forget_asked(snapshot) {
+            self.open_reads.remove(&asked);
+        }
     }
 
     fn oldest_read(&self, now: Moment) -> Moment {
@@ -141,6 +174,9 @@ impl World {
     }
 
     fn ask(&mut self, client: usize, family: usize, shard: usize) {
+        if self.ask_of_snapshot(client, family, shard) {
+            return;
+        }
         let load = self.parameters.load.clone();
         let total = load.read + load.write + load.zero + load.flush + load.extents + load.warm;
         let mut dice = self.rng.random_range(0..total);
@@ -279,6 +315,44 @@ impl World {
         self.open(client, family, shard, Asked::Extents { first, sectors, limit }, request);
     }
 
+    /// Some requests are of snapshots, if there are any; false: not this time.
+    fn ask_of_snapshot(&mut self, client: usize, family: usize, shard: usize) -> bool {
+        let Some(plan) = self.parameters.snapshots else { return false };
+        if self.snapshot_rng.random_range(0..100) >= plan.reads {
+            return false;
+        }
+        let snapshots = &self.families[family].snapshots;
+        // Mostly of those that are there.
+        let any = self.snapshot_rng.random_ratio(1, 16);
+        let readable = if any { snapshots.readable() } else { snapshots.staying() };
+        let Some(&snapshot) = readable.choose(&mut self.snapshot_rng) else { return false };
+        let (first, sectors) = self.place(client, family, false);
+        if self.snapshot_rng.random_ratio(1, 8) {
+            let limit = self.snapshot_rng.random_range(1..20);
+            let (offset, len) = (first * SECTOR as u64, sectors * SECTOR as u64);
+            let request = Request::SnapshotExtents { snapshot, offset, len, limit };
+            let asked = Asked::SnapshotExtents { snapshot, first, sectors, limit };
+            self.open(client, family, shard, asked, request);
+        } else {
+            self.ask_snapshot_read(client, family, shard, snapshot, first, sectors);
+        }
+        true
+    }
+
+    pub fn ask_snapshot_read(
+        &mut self,
+        client: usize,
+        family: usize,
+        shard: usize,
+        snapshot: Generation,
+        first: u64,
+        sectors: u64,
+    ) {
+        let (offset, len) = (first * SECTOR as u64, (sectors * SECTOR as u64) as u32);
+        let request = Request::ReadSnapshot { snapshot, offset, len };
+        self.open(client, family, shard, Asked::ReadSnapshot { snapshot, first, sectors }, request);
+    }
+
     fn new_write(&mut self, family: usize, first: u64, sectors: u64, zero: bool) -> u32 {
         let writes = &mut self.families[family].writes;
         let number = writes.len() as u32 + 1;
@@ -326,12 +400,15 @@ impl World {
             RequestError::Damaged { .. } => "errors damaged",
             RequestError::Fenced => "errors fenced",
             RequestError::Busy => "errors busy",
+            RequestError::NoSnapshot => "errors no snapshot",
         });
         let family = &mut self.families[open.family];
         let end = match open.asked {
             Asked::Read { first, sectors }
             | Asked::Extents { first, sectors, .. }
-            | Asked::Warm { first, sectors } => first + sectors,
+            | Asked::Warm { first, sectors }
+            | Asked::ReadSnapshot { first, sectors, .. }
+            | Asked::SnapshotExtents { first, sectors, .. } => first + sectors,
             Asked::Write { number } => family.write(number).first + family.write(number).sectors,
             Asked::Flush => 0,
         };
@@ -342,11 +419,22 @@ impl World {
         if self.phase == Phase::ReadBack {
             return Err(format!("after everything was repaired a request failed: {error:?}"));
         }
+        if error == RequestError::NoSnapshot {
+            let missing = match open.asked {
+                Asked::ReadSnapshot { snapshot, .. } | Asked::SnapshotExtents { snapshot, .. } => {
+                    family.snapshots.may_be_missing(snapshot, open.epoch)
+                }
+                _ => false,
+            };
+            return if missing { Ok(()) } else { Err("there is no such snapshot, says an owner".into()) };
+        }
         let Asked::Write { number } = open.asked else { return Ok(()) };
         let write = family.write(number);
         match error {
+            RequestError::NoSnapshot => unreachable!("it was judged above"),
             RequestError::NotServed | RequestError::Busy | RequestError::OutOfRange => {
                 family.registers.refused(&family.layout, write);
+                family.snapshots.refused(&family.layout, write);
             }
             // Nobody knows what became of it until another owner has taken over.
             RequestError::Fenced | RequestError::NoSpace | RequestError::Damaged { .. } => {
@@ -383,9 +471,38 @@ impl World {
                 family.registers.read(&family.layout, first, &pieces, open.began, at, oldest)
             }
             (Asked::Extents { first, sectors, limit }, Reply::Extents(extents)) => {
-                let stale = open.epoch < stale_before;
+                if open.epoch < stale_before {
+                    return Ok(());
+                }
                 self.coverage.count("extents judged");
-                judge_extents(family, first, sectors, limit, &extents, open.began, stale)
+                let (registers, layout) = (&family.registers, &family.layout);
+                judge_extents(first, sectors, limit, &extents, |first, sectors| {
+                    registers.may_be_zero(layout, first, sectors, open.began)
+                })
+            }
+            // A snapshot never changes: also what a replaced owner knows of it is right.
+            (Asked::ReadSnapshot { snapshot, first, sectors }, Reply::Data(pieces)) => {
+                let len: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+                if len != sectors * SECTOR as u64 {
+                    return Err(format!("a read of {sectors} sectors got {len} bytes"));
+                }
+                if !family.snapshots.may_be_found(snapshot, open.epoch, open.began) {
+                    return Err("a snapshot that was dropped is still read".into());
+                }
+                self.coverage.count("snapshot reads judged");
+                let Family { snapshots, registers, layout, .. } = family;
+                let judged = snapshots.read(snapshot, layout, registers, first, &pieces);
+                judged.map_err(|what| format!("generation {snapshot}: {what}"))
+            }
+            (Asked::SnapshotExtents { snapshot, first, sectors, limit }, Reply::Extents(extents)) => {
+                if !family.snapshots.may_be_found(snapshot, open.epoch, open.began) {
+                    return Err("extents of a snapshot that was dropped are still told".into());
+                }
+                self.coverage.count("snapshot extents judged");
+                let (snapshots, layout) = (&family.snapshots, &family.layout);
+                judge_extents(first, sectors, limit, &extents, |first, sectors| {
+                    snapshots.may_be_zero(snapshot, layout, first, sectors)
+                })
             }
             (Asked::Warm { first, sectors }, Reply::Warmed(warmed)) => {
                 self.coverage.count("steps of warming");
@@ -458,14 +575,13 @@ impl World {
     }
 }
 
+/// `may_be_zero` says whether sectors can read as zeros, or which one cannot.
 fn judge_extents(
-    family: &Family,
     first: u64,
     sectors: u64,
     limit: u32,
     extents: &[Extent],
-    began: Moment,
-    stale: bool,
+    may_be_zero: impl Fn(u64, u64) -> Result<(), u64>,
 ) -> Result<(), String> {
     let len: u64 = extents.iter().map(|extent| extent.len).sum();
     if extents.is_empty() || extents.len() > limit as usize || extents.iter().any(|extent| extent.len == 0) {
@@ -477,9 +593,6 @@ fn judge_extents(
     if len < sectors * SECTOR as u64 && extents.len() < limit as usize {
         return Err(format!("extents end after {len} bytes although more were allowed"));
     }
-    if stale {
-        return Ok(());
-    }
     let mut at = first * SECTOR as u64;
     for extent in extents {
         if !extent.data {
@@ -487,9 +600,7 @@ fn judge_extents(
             let from = at.div_ceil(SECTOR as u64);
             let to = (at + extent.len) / SECTOR as u64;
             if from < to {
-                family
-                    .registers
-                    .may_be_zero(&family.layout, from, to - from, began)
+                may_be_zero(from, to - from)
                     .map_err(|sector| format!("sector {sector} is told to be a hole, but holds data"))?;
             }
         }

@@ -2,9 +2,16 @@
 
 use crate::control::FamilyPhase;
 use crate::judge::placement::{Held, Named};
+use crate::judge::space::Pages;
 use crate::world::World;
+use std::collections::BTreeMap;
+use weft_engine::formats::record::{PageKind, PagePlace};
+use weft_engine::interface::Area;
 use weft_engine::keeper::StoredEgroup;
-use weft_engine::{DriveId, FamilyId};
+use weft_engine::map::leaf::Leaf;
+use weft_engine::map::past::{self, Past};
+use weft_engine::volume::Volume;
+use weft_engine::{DriveId, EgroupId, FamilyId};
 
 /// All egroups on all drives in use.
 pub fn held(world: &World) -> Result<Vec<Held>, String> {
@@ -50,4 +57,42 @@ pub fn named(world: &World) -> Result<Vec<Named>, String> {
         }
     }
     Ok(all)
+}
+
+/// The volumes that are served.
+pub fn volumes(world: &World) -> impl Iterator<Item = (usize, &Volume)> {
+    let ready = world.control.families.iter().enumerate().filter(|(_, e)| e.phase == FamilyPhase::Ready);
+    ready.filter_map(|(family, entry)| {
+        let engine = world.shards[entry.owner?].engine.as_ref()?;
+        Some((family, engine.volume(FamilyId(family as u32))?))
+    })
+}
+
+/// The pages of a family's map, as they lie on the drives. None if one of them cannot be read where it should be: then
+/// there is damage that nobody has met.
+pub fn pages(world: &World, volume: &Volume, family: FamilyId, held: &[Held]) -> Option<Pages> {
+    let mut copies: BTreeMap<EgroupId, Vec<&Held>> = BTreeMap::new();
+    for held in held.iter().filter(|held| held.family == family) {
+        copies.entry(held.egroup).or_default().push(held);
+    }
+    let read = |held: &Held, place: PagePlace| {
+        let first = (held.first + u64::from(place.unit)) as usize;
+        world.drives[held.drive.0 as usize].area(Area::Data).read(first, place.units as usize)
+    };
+    let mut pages = Pages::default();
+    for (kind, number, place) in volume.map().index.iter() {
+        let mut bytes = copies.get(&place.egroup)?.iter().filter_map(|held| read(held, place));
+        match kind {
+            PageKind::Leaf => {
+                let leaf = bytes.find_map(|bytes| Leaf::decode(bytes.bytes(), number, family).ok())?;
+                pages.leaves.push(leaf);
+            }
+            PageKind::Past => {
+                let past = bytes.find_map(|bytes| Past::decode(bytes.bytes(), number, family).ok())?;
+                pages.past.push((past::leaf_of(number), past));
+            }
+            PageKind::Directory => {}
+        }
+    }
+    Some(pages)
 }

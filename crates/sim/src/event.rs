@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use weft_engine::identity::Generation;
 use weft_engine::{Input, Notice, Order};
 
 /// Something that will happen. Shards are named by index, and by incarnation: what was meant for a process
@@ -41,6 +42,8 @@ pub enum Event {
     Client(usize),
     /// The atlas does the next bad thing.
     Fault,
+    /// Somebody wants a snapshot, or wants one gone.
+    Snapshot,
     /// The process of a node starts again.
     NodeStarts(usize),
     /// A sleeping process goes on, if it is still the same sleep.
@@ -53,6 +56,8 @@ pub enum Event {
         client: usize,
         family: usize,
         shard: usize,
+        /// None: of the present.
+        snapshot: Option<Generation>,
         first: u64,
         sectors: u64,
     },

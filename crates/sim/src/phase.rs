@@ -3,13 +3,15 @@
 //! the seed fails and says what was still missing.
 
 use crate::control::{FamilyPhase, common_of};
-use crate::engine_view::{held, named};
+use crate::engine_view::{held, named, pages, volumes};
 use crate::event::Event;
 use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
+use crate::judge::space;
 use crate::plan::Plan;
 use crate::world::World;
 use rand::Rng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::identity::Generation;
 use weft_engine::{DriveId, FamilyId, Order};
 
 /// Blocks per read when everything is read back.
@@ -32,8 +34,16 @@ pub enum Phase {
     Over,
 }
 
-/// Where a reader is: family, run, block in the run.
-type Reader = (usize, usize, u64);
+/// Where a reader is.
+#[derive(Clone)]
+struct Reader {
+    family: usize,
+    run: usize,
+    block: u64,
+    /// None: the present. Then come these snapshots.
+    snapshot: Option<Generation>,
+    next: Vec<Generation>,
+}
 
 pub struct Progress {
     pub round: usize,
@@ -136,6 +146,9 @@ impl World {
         }
         let first = self.rng.random_range(0..self.parameters.fault_every_us);
         self.queue.push(self.now + first, Event::Fault);
+        if let Some(plan) = self.parameters.snapshots {
+            self.queue.push(self.now + plan.every_us / 2, Event::Snapshot);
+        }
         for client in 0..self.clients.len() {
             self.plan_client(client);
         }
@@ -166,6 +179,9 @@ impl World {
             for drive in self.control.drives_draining(true) {
                 self.drain_drive(drive, false);
             }
+        }
+        if self.parameters.snapshots.is_some() && self.snapshot_rng.random_bool(0.4) {
+            self.drop_all_snapshots();
         }
         for family in 0..self.families.len() {
             // Of several owners only the newest stays.
@@ -226,8 +242,10 @@ impl World {
         if !self.requests.is_empty() {
             return Err(format!("{} requests are not answered", self.requests.len()));
         }
+        self.snapshots_done(true)?;
         if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {
             // What does not fit is thrown away: now everything must go on.
+            self.drop_all_snapshots();
             for family in 0..self.families.len() {
                 self.progress.asked.insert(family, 0);
                 let client = self.clients.iter().position(|client| client.family == family);
@@ -246,6 +264,9 @@ impl World {
 
     fn all_settled(&mut self) -> Result<(), String> {
         self.all_served()?;
+        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.drop_all_snapshots() {
+            self.coverage.count("snapshots dropped to make room");
+        }
         for family in 0..self.families.len() {
             let entry = &mut self.control.families[family];
             if entry.phase != FamilyPhase::Ready {
@@ -264,6 +285,7 @@ impl World {
                 ));
             }
         }
+        self.snapshots_done(false)?;
         self.volumes_are_settled()?;
         let (named, held) = (named(self)?, held(self)?);
         nothing_missing_nothing_left(&named, &held, |family, drive| self.is_excused(family, drive))
@@ -343,39 +365,91 @@ impl World {
             Err(what) => self.fail(format!("{what}; the victim was {:?}", self.victim)),
         }
         self.coverage.add("egroups judged", named.len() as u64);
+        if let Err(what) = self.space_is_counted(&kept) {
+            self.fail(what);
+        }
+        Ok(())
+    }
+
+    /// Every unit of data is counted once, of the present or of snapshots that there are.
+    fn space_is_counted(&mut self, held: &[Held]) -> Result<(), String> {
+        let mut counted = Vec::new();
+        for (index, volume) in volumes(self) {
+            let family = FamilyId(index as u32);
+            let known = self.families[index].snapshots.there();
+            let told: BTreeSet<Generation> =
+                volume.snapshots().iter().map(|(generation, _)| *generation).collect();
+            if told != known {
+                return Err(format!("family {family} has snapshots {told:?}, and those known are {known:?}"));
+            }
+            let directory = &volume.map().directory;
+            if known.is_empty() && directory.past() > 0 {
+                return Err(format!(
+                    "family {family} has no snapshots, but {} units of the past",
+                    directory.past()
+                ));
+            }
+            let Some(pages) = pages(self, volume, family, held) else {
+                counted.push(None);
+                continue;
+            };
+            let exact = space::is_exact(&pages, &directory.iter().collect(), &known);
+            let units = exact.map_err(|what| format!("family {family}: {what}"))?;
+            if units != (directory.live(), directory.past()) {
+                return Err(format!("family {family}: {units:?} units, in all {}", directory.live()));
+            }
+            counted.push(Some(units));
+        }
+        for units in counted {
+            match units {
+                None => self.coverage.count("maps with damaged pages, not counted anew"),
+                Some((live, past)) => {
+                    self.coverage.add("units counted anew", live);
+                    self.coverage.add("units that only snapshots see", past);
+                }
+            }
+        }
         Ok(())
     }
 
     fn begin_read_back(&mut self) {
+        self.forget_snapshot_orders();
         for family in 0..self.families.len() {
             if self.control.families[family].phase != FamilyPhase::Ready {
                 continue;
             }
             let client = self.clients.iter().position(|client| client.family == family);
             let client = client.expect("every vDisk has a client");
-            self.progress.readers.insert(client, (family, 0, 0));
+            let next = self.families[family].snapshots.staying();
+            self.coverage.add("snapshots read back", next.len() as u64);
+            self.progress.readers.insert(client, Reader { family, run: 0, block: 0, snapshot: None, next });
             self.read_back(client);
         }
     }
 
     /// The next read of a reader, when its last one was answered.
     pub fn read_back(&mut self, client: usize) {
-        let Some(&(family, run, at)) = self.progress.readers.get(&client) else { return };
-        let Some(place) = self.families[family].layout.runs.get(run).copied() else {
-            self.progress.readers.remove(&client);
-            return;
-        };
-        let len = READ_BACK_BLOCKS.min(place.blocks as u64 - at);
-        let next =
-            if at + len == place.blocks as u64 { (family, run + 1, 0) } else { (family, run, at + len) };
-        self.progress.readers.insert(client, next);
+        let Some(reader) = self.progress.readers.get_mut(&client) else { return };
+        if reader.run == self.families[reader.family].layout.runs.len() {
+            let Some(next) = reader.next.pop() else {
+                self.progress.readers.remove(&client);
+                return;
+            };
+            (reader.snapshot, reader.run, reader.block) = (Some(next), 0, 0);
+        }
+        let Reader { family, run, block, snapshot, .. } = *reader;
+        let place = self.families[family].layout.runs[run];
+        let len = READ_BACK_BLOCKS.min(place.blocks as u64 - block);
+        let run_ends = block + len == place.blocks as u64;
+        (reader.run, reader.block) = if run_ends { (run + 1, 0) } else { (run, block + len) };
         let Some(owner) = self.control.families[family].owner else {
             self.fail(format!("family {family} lost its owner while nothing failed"));
             return;
         };
         self.coverage.count("read-back requests");
         // Not at once: the shard is still in the step that answered the last read.
-        let (first, sectors) = ((place.real + at) * 8, len * 8);
-        self.queue.push(self.now + 1, Event::ReadBack { client, family, shard: owner, first, sectors });
+        let (first, sectors) = ((place.real + block) * 8, len * 8);
+        let event = Event::ReadBack { client, family, shard: owner, snapshot, first, sectors };
+        self.queue.push(self.now + 1, event);
     }
 }

@@ -28,10 +28,12 @@ pub enum Plan {
     Swarm,
     /// 3 to 12 nodes under the rules of a real cluster; nodes come, are emptied and go. Some seeds last hours.
     Cluster,
+    /// Many snapshots of small vDisks, some in pools that run full.
+    Snapshots,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 8] = [
+    pub const ALL: [Plan; 9] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -40,6 +42,7 @@ impl Plan {
         Plan::Full,
         Plan::Swarm,
         Plan::Cluster,
+        Plan::Snapshots,
     ];
 
     pub fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Plan {
             Plan::Full => "full",
             Plan::Swarm => "swarm",
             Plan::Cluster => "cluster",
+            Plan::Snapshots => "snapshots",
         }
     }
 
@@ -113,6 +117,25 @@ impl Plan {
                 OwnerMove,
                 Settle,
             ],
+            Plan::Snapshots => &[
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                OwnerMove,
+                StaleOwner,
+                StoreCut,
+                NetworkWeather,
+                MissingDrive,
+                ReplacedDrive,
+                FlipInStore,
+                GroupChange,
+                DrainDrive,
+                Settle,
+                FamilyGrow,
+                FamilyCreate,
+                FamilyDrop,
+            ],
         }
     }
 }
@@ -125,6 +148,16 @@ pub struct FamilyPlan {
     /// Runs it is scattered over; 1 means dense.
     pub runs: usize,
     pub clients: usize,
+}
+
+/// How often somebody takes snapshots or drops them.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotPlan {
+    pub every_us: u64,
+    /// Of one vDisk at a time.
+    pub most: usize,
+    /// Percent of requests that are reads of snapshots.
+    pub reads: u32,
 }
 
 /// How clients behave; the numbers are weights.
@@ -167,6 +200,7 @@ pub struct Parameters {
     pub limits: Limits,
     pub families: Vec<FamilyPlan>,
     pub load: LoadPlan,
+    pub snapshots: Option<SnapshotPlan>,
     pub rounds: usize,
     /// Virtual microseconds of trouble per round, and requests wanted in them.
     pub round_us: u64,
@@ -208,7 +242,7 @@ impl Parameters {
         }
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
-            Plan::Drives => rng.random_range(1..=3),
+            Plan::Drives | Plan::Snapshots => rng.random_range(1..=3),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
@@ -225,7 +259,8 @@ impl Parameters {
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
         let factor_max = domains.min(3) as u32;
         let large = plan == Plan::Calm && rng.random_bool(0.3);
-        let geometry = if plan == Plan::Full {
+        let tight = plan == Plan::Full || plan == Plan::Snapshots && rng.random_bool(0.25);
+        let geometry = if tight {
             Geometry { log: 4 << 20, data: rng.random_range(14..=24) << 20 }
         } else if large {
             Geometry { log: 32 << 20, data: 96 << 20 }
@@ -235,7 +270,7 @@ impl Parameters {
         let limits = if large { Limits::default() } else { varied_limits(rng) };
         limits.check();
         let capacity = geometry.data / 4096 * (shard_count * drives) as u64;
-        let families = chosen_families(plan, destroys, factor_max, capacity, domains, rng);
+        let families = chosen_families(plan, tight, destroys, factor_max, capacity, domains, rng);
         let load = LoadPlan {
             read: rng.random_range(20..60),
             write: rng.random_range(20..60),
@@ -261,6 +296,7 @@ impl Parameters {
         let round_us = rng.random_range(3_000_000..12_000_000);
         let fault_every_us = rng.random_range(100_000..1_500_000);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
+        let round_us = round_us * spread;
         Self {
             plan,
             seed,
@@ -276,7 +312,8 @@ impl Parameters {
             families,
             load,
             rounds,
-            round_us: round_us * spread,
+            round_us,
+            snapshots: chosen_snapshots(plan, seed, round_us),
             requests: rng.random_range(1000..4000) / rounds as u64,
             fault_every_us: fault_every_us * spread,
             faults,
@@ -327,6 +364,21 @@ fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
 
 /// Memory for reads: none, a few units, some, and more than most vDisks of a seed have.
 pub const CACHE_BYTES: [u64; 4] = [0, 32 << 10, 256 << 10, 4 << 20];
+/// With a randomness of their own: seeds without snapshots are what they would be if there were none.
+fn chosen_snapshots(plan: Plan, seed: u64, round_us: u64) -> Option<SnapshotPlan> {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ !(plan as u64));
+    let reads = *[10, 25, 50].choose(&mut rng).expect("not empty");
+    if plan == Plan::Snapshots {
+        let every_us = round_us / rng.random_range(20..200);
+        return Some(SnapshotPlan {
+            every_us,
+            most: *[2, 6, 20].choose(&mut rng).expect("not empty"),
+            reads,
+        });
+    }
+    let every_us = round_us / rng.random_range(5..40);
+    rng.random_bool(0.35).then(|| SnapshotPlan { every_us, most: rng.random_range(1..=3), reads })
+}
 
 fn varied_limits(rng: &mut SmallRng) -> Limits {
     let mut limits = Limits::small();
@@ -348,6 +400,7 @@ fn varied_limits(rng: &mut SmallRng) -> Limits {
 
 fn chosen_families(
     plan: Plan,
+    tight: bool,
     destroys: bool,
     factor_max: u32,
     capacity: u64,
@@ -359,6 +412,9 @@ fn chosen_families(
     // pool is what another plan is for.
     let share = if plan == Plan::Full {
         capacity * rng.random_range(80..160) / 100
+    } else if tight {
+        // Snapshots fill the rest.
+        capacity * rng.random_range(20..60) / 100
     } else {
         capacity * (domains as u64 - 1).max(1) / domains as u64 / 3
     };
@@ -367,7 +423,11 @@ fn chosen_families(
             let factor_min = if destroys { 2.min(factor_max) } else { 1 };
             let factor = rng.random_range(factor_min..=factor_max);
             let most = (share / count / u64::from(factor)).max(64);
-            let most = if plan == Plan::Full { most } else { most.min(2048) };
+            let most = match plan {
+                Plan::Full => most,
+                Plan::Snapshots if !tight => most.min(384),
+                _ => most.min(2048),
+            };
             let blocks = rng.random_range(most / 2..=most) as usize;
             let runs = if rng.random_bool(0.3) { rng.random_range(2..=6) } else { 1 };
             FamilyPlan { factor, blocks, runs, clients: rng.random_range(1..=3) }

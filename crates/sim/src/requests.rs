@@ -2,6 +2,7 @@
 
 use crate::judge::registers::Moment;
 use weft_engine::Ticket;
+use weft_engine::identity::Generation;
 
 /// What was asked. Sectors are of the vDisk.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,17 @@ pub enum Asked {
     Warm {
         first: u64,
         sectors: u64,
+    },
+    ReadSnapshot {
+        snapshot: Generation,
+        first: u64,
+        sectors: u64,
+    },
+    SnapshotExtents {
+        snapshot: Generation,
+        first: u64,
+        sectors: u64,
+        limit: u32,
     },
 }
 

@@ -66,6 +66,8 @@ pub struct World {
     pub now: u64,
     moment: u64,
     pub rng: SmallRng,
+    /// Of snapshots only: seeds without them are the same histories as if there were none.
+    pub snapshot_rng: SmallRng,
     pub queue: Queue,
     pub nodes: Vec<NodeState>,
     pub shards: Vec<ShardState>,
@@ -96,6 +98,7 @@ impl World {
             now: 1,
             moment: 1,
             rng,
+            snapshot_rng: SmallRng::seed_from_u64(!parameters.seed),
             queue: Queue::default(),
             nodes: Vec::new(),
             shards: Vec::new(),
@@ -252,11 +255,13 @@ impl World {
             Event::Notice { shard, incarnation, notice } => self.notice_arrives(shard, incarnation, notice),
             Event::Client(client) => self.client_asks(client),
             Event::Fault => self.fault(),
+            Event::Snapshot => self.snapshot_tick(),
             Event::NodeStarts(node) => self.node_starts(node),
             Event::NodeWakes { node, pause } => self.node_wakes(node, pause),
-            Event::ReadBack { client, family, shard, first, sectors } => {
-                self.ask_read(client, family, shard, first, sectors);
-            }
+            Event::ReadBack { client, family, shard, snapshot, first, sectors } => match snapshot {
+                None => self.ask_read(client, family, shard, first, sectors),
+                Some(snapshot) => self.ask_snapshot_read(client, family, shard, snapshot, first, sectors),
+            },
             Event::StoreHeals(node) => self.store_heals(node),
             Event::DriveReturns(drive) => self.drives[drive].gone = false,
             // Only while it is the victim and still away: in the next round another drive may be the victim,

@@ -101,6 +101,36 @@ fn trimming_what_is_still_needed_is_caught() {
 }
 
 #[test]
+fn a_write_behind_a_snapshot_that_lands_in_it_is_caught() {
+    is_caught(Bug::FrozenLayerWritten, &[Plan::Snapshots]);
+}
+
+#[test]
+fn generations_that_are_drained_out_of_order_are_caught() {
+    is_caught(Bug::GenerationsOutOfOrder, &[Plan::Snapshots]);
+}
+
+#[test]
+fn deleting_what_only_a_snapshot_sees_is_caught() {
+    is_caught(Bug::SnapshotUnitsDeleted, &[Plan::Snapshots]);
+}
+
+#[test]
+fn keeping_what_only_a_dropped_snapshot_saw_is_caught() {
+    is_caught(Bug::PastLeak, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_leaf_that_changes_before_its_past_is_caught() {
+    is_caught(Bug::PastApart, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_mark_that_a_replay_passes_over_is_caught() {
+    is_caught(Bug::MarkForgotten, &[Plan::Snapshots]);
+}
+
+#[test]
 fn space_that_is_never_given_back_is_caught() {
     is_caught(Bug::SpaceLeak, &[Plan::Calm, Plan::Full]);
 }

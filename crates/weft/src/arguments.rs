@@ -1,10 +1,14 @@
 //! The command line: what may be said, with the help that teaches it.
 
 mod cluster;
+mod snapshot;
+mod transfer;
 
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
+pub use snapshot::{ScheduleCommand, SnapshotCommand};
+pub use transfer::{ExportArguments, Format, ImportArguments};
 
 use crate::size;
 use clap::builder::FalseyValueParser;
@@ -23,6 +27,7 @@ use std::path::PathBuf;
   weft vdisk create vol1 --size 8G                   make a virtual disk
   weft vdisk export vol1 --nbd unix:/run/vol1.sock   serve it to NBD clients
   weft vdisk attach vol1                             make it a block device of this machine
+  weft snapshot create vol1 before-upgrade           keep it as it is now, and read it as vol1@before-upgrade
   weft lab run four-corners --target weft:vol1 --target file:./raw.img --out ./report
   weft check ./weft-data                             verify everything while the node is stopped
   weft cluster init --etcd http://10.0.0.1:2379      make a cluster; nodes come with `weft node join`
@@ -48,6 +53,13 @@ pub enum Command {
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
     Vdisk(VdiskCommand),
+    /// Take, list and remove snapshots of virtual disks, by hand or by a schedule
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Make a vDisk of a disk image (raw or qcow2)
+    Import(ImportArguments),
+    /// Make a disk image (raw or qcow2) of a vDisk or a snapshot
+    Export(ExportArguments),
     /// Make a cluster, and see how it is
     #[command(subcommand)]
     Cluster(ClusterCommand),
@@ -186,6 +198,9 @@ pub enum VdiskCommand {
         /// Also while it is exported
         #[arg(long)]
         force: bool,
+        /// With all its snapshots
+        #[arg(long)]
+        with_snapshots: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -193,20 +208,27 @@ pub enum VdiskCommand {
     #[command(after_help = "Examples:
   weft vdisk export vol1 --nbd unix:/run/vol1.sock
   weft vdisk export vol1 --nbd tcp:127.0.0.1:10809 --read-only
+  weft vdisk export vol1@monday --nbd unix:/run/monday.sock
 
-Several vDisks may share one TCP address: clients choose by export name.")]
+Several vDisks and snapshots may share one TCP address: clients choose by export name. Snapshots are read-only.")]
     Export {
-        name: String,
+        /// The vDisk, or VDISK@SNAPSHOT
+        #[arg(value_name = "NAME")]
+        disk: String,
         /// unix:PATH or tcp:ADDRESS:PORT
         #[arg(long, value_name = "WHERE")]
         nbd: String,
         #[arg(long)]
         read_only: bool,
+        /// Under which clients find it [default: NAME]
+        #[arg(long, value_name = "EXPORT")]
+        name: Option<String>,
         #[command(flatten)]
         place: Place,
     },
     /// Stop serving a vDisk to NBD clients
     Unexport {
+        /// The vDisk, or VDISK@SNAPSHOT
         name: String,
         /// Only this address [default: all of them]
         #[arg(long, value_name = "WHERE")]
@@ -215,8 +237,11 @@ Several vDisks may share one TCP address: clients choose by export name.")]
         place: Place,
     },
     /// Make a vDisk a block device of this machine, and print the device
-    #[command(after_help = "Example:\n  mkfs.ext4 $(weft vdisk attach vol1)")]
+    #[command(
+        after_help = "Examples:\n  mkfs.ext4 $(weft vdisk attach vol1)\n  mount -o ro $(weft vdisk attach vol1@monday) /mnt"
+    )]
     Attach {
+        /// The vDisk, or VDISK@SNAPSHOT
         name: String,
         #[arg(long)]
         read_only: bool,
@@ -247,6 +272,7 @@ Several vDisks may share one TCP address: clients choose by export name.")]
     },
     /// Take the block device away; unmount it before
     Detach {
+        /// The vDisk, or VDISK@SNAPSHOT
         name: String,
         #[command(flatten)]
         place: Place,

@@ -17,8 +17,10 @@ mod node;
 mod output;
 mod pg;
 mod size;
+mod snapshot;
 mod stats;
 mod status;
+mod transfer;
 mod trouble;
 mod up;
 mod vdisk;
@@ -49,6 +51,9 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Down(place) => status::down(&place, json)?,
         Command::Status(place) => status::status(&place, json)?,
         Command::Vdisk(command) => vdisk::run(command, json)?,
+        Command::Snapshot(command) => snapshot::run(command, json)?,
+        Command::Import(arguments) => transfer::import(&arguments, json)?,
+        Command::Export(arguments) => transfer::export(&arguments, json)?,
         Command::Cluster(command) => cluster::run(command, json)?,
         Command::Node(command) => node::run(command, json)?,
         Command::Drive(command) => drive::run(command, json)?,

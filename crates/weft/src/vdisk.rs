@@ -54,17 +54,20 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Rm { name, force, place } => {
-            let query = if force { "?force=true" } else { "" };
+        VdiskCommand::Rm { name, force, with_snapshots, place } => {
+            let query = format!("?force={force}&with_snapshots={with_snapshots}");
             let answer = Client::find(&place)?.delete(&format!("/v1/vdisks/{}{query}", path_part(&name)))?;
             tell(json, &answer, || format!("deleted {name}; its space is given back in the background"));
         }
-        VdiskCommand::Export { name, nbd, read_only, place } => {
+        VdiskCommand::Export { disk, nbd, read_only, name, place } => {
             let address = absolute(&nbd)?;
-            let path = format!("/v1/vdisks/{}/exports", path_part(&name));
-            let body = json!({ "address": address, "read_only": read_only });
+            let path = format!("/v1/vdisks/{}/exports", path_part(&disk));
+            let mut body = json!({ "address": address, "read_only": read_only });
+            if let Some(name) = name {
+                body["name"] = json!(name);
+            }
             let answer = Client::find(&place)?.post(&path, &body)?;
-            tell(json, &answer, || format!("exported {name}: {}", text(&answer["uri"])));
+            tell(json, &answer, || format!("exported {disk}: {}", text(&answer["uri"])));
         }
         VdiskCommand::Unexport { name, nbd, place } => {
             let mut path = format!("/v1/vdisks/{}/exports", path_part(&name));
@@ -106,7 +109,8 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn tell(json: bool, answer: &Value, line: impl FnOnce() -> String) {
+/// The answer as it is, or a line about it.
+pub fn tell(json: bool, answer: &Value, line: impl FnOnce() -> String) {
     if json {
         output::json(answer);
     } else {
@@ -186,6 +190,7 @@ fn show(vdisk: &Value) {
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);
     }
     table.row(vec!["device".into(), text(&vdisk["attached"]["device"])]);
+    table.row(vec!["snapshots".into(), text(&vdisk["snapshots"])]);
     for export in list(&vdisk["exports"]) {
         let how = if export["read_only"] == true { " (read-only)" } else { "" };
         table.row(vec!["export".into(), format!("{}{how}", text(&export["uri"]))]);

@@ -8,8 +8,9 @@ use super::moves::Job;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::UnitsMax;
-use crate::identity::{EgroupId, Time};
+use crate::identity::{EgroupId, Generation, Time};
 use crate::limits::EGROUP_UNITS;
+use crate::map::directory::Entry;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -115,13 +116,11 @@ impl Volume {
         }
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
-        if victims.is_empty() {
-            return;
-        }
+        let Some(generation) = victims.front().and_then(|&egroup| self.map.born(egroup)) else { return };
         self.compaction.more = true;
         self.compaction.last += 1;
         let number = self.compaction.last;
-        self.describe_victim(number, Job::new(victims), ctx);
+        self.describe_victim(number, Job::new(generation, victims), ctx);
     }
 
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.
@@ -140,7 +139,8 @@ impl Volume {
     fn is_scattered(&self) -> bool {
         let directory = &self.map.directory;
         let uncounted = self.map.fresh.len() + self.compaction.emptied.len();
-        let needed = directory.live() as usize / EGROUP_UNITS;
+        // Each holds data of one generation.
+        let needed = directory.live() as usize / EGROUP_UNITS + directory.generations();
         directory.len().saturating_sub(uncounted) > SCATTERED_MIN + 2 * needed
     }
 
@@ -159,8 +159,17 @@ impl Volume {
     fn choose_victims(&self, percent: u32, ctx: &Context) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
-        let small = self.map.directory.iter().filter(|(_, entry)| entry.live <= SMALL_UNITS);
-        let small = small.map(|(egroup, _)| egroup).take_while(|_| self.is_scattered());
+        let mut generation = None;
+        // One alone would only be written again: there have to be two that can become one.
+        let mut small: BTreeMap<Generation, Vec<EgroupId>> = BTreeMap::new();
+        if self.is_scattered() {
+            for (egroup, entry) in self.map.directory.iter() {
+                if entry.live <= SMALL_UNITS && self.may_be_victim(egroup, entry) {
+                    small.entry(entry.generation).or_default().push(egroup);
+                }
+            }
+        }
+        let small = small.into_values().filter(|egroups| egroups.len() > 1).flatten();
         let cramped = self.audit.copies.cramped();
         let is_cramped = |egroup: &EgroupId| {
             let group = self.map.group_of(*egroup);
@@ -170,14 +179,11 @@ impl Volume {
         for egroup in all.filter(is_cramped).chain(small).chain(self.map.directory.least_live(percent)) {
             let entry =
                 self.map.directory.get(egroup).expect("an egroup with a live share is in the directory");
-            if victims.contains(&egroup) {
+            if victims.contains(&egroup) || !self.may_be_victim(egroup, entry) {
                 continue;
             }
-            let taken = self.compaction.emptied.contains(&egroup)
-                || self.compaction.avoid.contains_key(&egroup)
-                || self.compaction.is_busy_with(egroup);
-            // Nothing of a fresh one is counted, and what is dead goes by itself.
-            if entry.live == 0 || taken || self.map.fresh.contains(&egroup) {
+            // An egroup holds one generation.
+            if *generation.get_or_insert(entry.generation) != entry.generation {
                 continue;
             }
             live += entry.live as usize;
@@ -189,11 +195,19 @@ impl Volume {
         victims
     }
 
+    fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {
+        let taken = self.compaction.emptied.contains(&egroup)
+            || self.compaction.avoid.contains_key(&egroup)
+            || self.compaction.is_busy_with(egroup);
+        // Nothing of a fresh one is counted, and what is dead goes by itself.
+        entry.live > 0 && !taken && !self.map.fresh.contains(&egroup)
+    }
+
     /// So much is emptied that a checkpoint should free it.
     pub(crate) fn owes_compacted_space(&self) -> bool {
         let emptied = &self.compaction.emptied;
         emptied.len() >= EMPTIED_MAX
-            && !self.map.edits.is_empty()
+            && self.map.is_changed()
             && emptied.iter().filter(|&&egroup| self.map.directory.contains(egroup)).count() >= EMPTIED_MAX
     }
 }

@@ -1,22 +1,19 @@
 //! Moving the live units of some egroups into a new one, so that the old ones die whole.
-//! Promises: a block is moved only if, in the order of the log, nothing else has named a place for it since it was
-//! looked up; what is newer than the map is never touched; a job ends, whatever drives and pages do.
-//! Leaves to others: which egroups (`compact`), writing the new one (`egroup/place.rs`).
+//! Promises: it does not matter who sees a unit, the present or snapshots, or whether somebody still does when the record of its
+//! move is durable: the record only says where there is a copy. A job ends, whatever drives and pages do.
+//! Leaves to others: which egroups (`compact`), writing the new one (`egroup/place.rs`), telling the pages (`map/moves.rs`).
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
-use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup, PageKind, PagePlace};
-use crate::identity::{Block, DriveId, EgroupId, Seq, Time};
+use crate::formats::record::{MapRecord, NamedEgroup, PageKind, PagePlace, UnitMove};
+use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
-use crate::map::edits::{Edits, Place};
-use crate::map::leaf::Leaf;
-use crate::map::lookup::PageWaiter;
+use crate::map::lookup::{MapPage, PageWaiter};
 use crate::message::{Answer, Class, Question, Refusal, UnitRun};
 use crate::volume::{Volume, Waiter};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// Pages fetched for one job at most: each fetch is an answer, so a job ends.
 const FETCHES_MAX: usize = 4 * EGROUP_UNITS;
@@ -29,8 +26,6 @@ enum Step {
     Looking,
     Reading,
     Placing,
-    /// The new egroup is durable; which blocks are still where they were?
-    Checking,
     Naming,
 }
 
@@ -46,6 +41,8 @@ struct Move {
 #[derive(Debug)]
 pub(super) struct Job {
     step: Step,
+    /// Of all victims, and so of the new egroup.
+    generation: Generation,
     /// Still to be read, the first one now.
     victims: VecDeque<EgroupId>,
     /// Read: without live blocks when the job is done.
@@ -60,16 +57,16 @@ pub(super) struct Job {
     /// In the order of the new egroup once that is being placed.
     moves: Vec<Move>,
     named: Option<NamedEgroup>,
-    /// Leaf pages looked at. What lies at a place never changes, so they stay right as long as the index names
-    /// that place; holding them lets the last look happen in one step.
-    leaves: BTreeMap<PagePlace, Arc<Leaf>>,
+    /// Pages looked at for the present victim, so that a small cache does not have them fetched again and again.
+    pages: BTreeMap<PagePlace, MapPage>,
     fetches: usize,
 }
 
 impl Job {
-    pub fn new(victims: VecDeque<EgroupId>) -> Self {
+    pub fn new(generation: Generation, victims: VecDeque<EgroupId>) -> Self {
         Self {
             step: Step::Describing,
+            generation,
             victims,
             done: Vec::new(),
             tried: Vec::new(),
@@ -79,7 +76,7 @@ impl Job {
             asked: Vec::new(),
             moves: Vec::new(),
             named: None,
-            leaves: BTreeMap::new(),
+            pages: BTreeMap::new(),
             fetches: 0,
         }
     }
@@ -99,6 +96,7 @@ impl Job {
         self.blocks.clear();
         self.live.clear();
         self.looked = 0;
+        self.pages.clear();
     }
 
     /// Live units that were not read yet, in runs.
@@ -114,12 +112,12 @@ impl Job {
     }
 }
 
-/// Where the map has a block, without the overlay.
-enum Mapped {
-    At(EgroupId, u32),
-    Nowhere,
+/// Whether a unit is worth moving.
+enum Seen {
+    Yes,
+    No,
     /// The page that knows is not in memory.
-    InPage(u64, PagePlace),
+    InPage(PageKind, u64, PagePlace),
 }
 
 impl Volume {
@@ -205,14 +203,14 @@ impl Volume {
         let victim = *job.victims.front().expect("a job that looks has a victim");
         while job.looked < job.blocks.len() {
             let (unit, block) = (job.looked as u32, Block(job.blocks[job.looked]));
-            match self.mapped(block, &mut job.leaves) {
-                Mapped::InPage(leaf, place) => {
-                    return self.fetch_for_compaction(number, job, leaf, place, ctx);
+            match self.is_seen(block, victim, unit, &mut job.pages) {
+                Seen::InPage(kind, page, place) => {
+                    return self.fetch_for_compaction(number, job, (kind, page, place), ctx);
                 }
-                Mapped::At(egroup, at) if egroup == victim && at == unit => {
+                Seen::Yes => {
                     job.live.insert(unit, Move { block, from: victim, unit, data: None });
                 }
-                Mapped::At(..) | Mapped::Nowhere => {}
+                Seen::No => {}
             }
             job.looked += 1;
         }
@@ -260,58 +258,28 @@ impl Volume {
             units.push(moved.block.0, data);
         }
         job.step = Step::Placing;
+        let generation = job.generation;
         self.compaction.jobs.insert(number, job);
-        self.place(units, Class::Reserve, Intent::Compact { job: number }, ctx);
+        self.place(units, Class::Reserve, Intent::Compact { generation, job: number }, ctx);
     }
 
     /// The new egroup is durable on all members.
-    pub(crate) fn on_compact_placed(&mut self, number: u64, named: Option<NamedEgroup>, ctx: &mut Context) {
+    pub(crate) fn on_compact_placed(&mut self, number: u64, named: Option<NamedEgroup>) {
         let named = named.expect("a compaction places units");
         let mut job = self.compaction.jobs.remove(&number).expect("a placed egroup has its compaction");
         assert_eq!(job.step, Step::Placing, "an egroup is placed once");
         assert_eq!(named.units as usize, job.moves.len(), "each unit has a block that moved");
         self.compaction.units_max.fitted();
         job.named = Some(named);
-        job.step = Step::Checking;
-        self.name_moves(number, job, ctx);
-    }
-
-    /// Names the blocks that are still where they were read. The last look and the record happen in one step, so
-    /// in the order of the log nothing comes between: what was named before is in the map or pending, and both are
-    /// looked at; what is named later overrules this record.
-    fn name_moves(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
-        let mut pending = Edits::default();
-        for record in self.log.pending() {
-            if let Body::Map(map) = &record.body {
-                for edit in &map.edits {
-                    pending.set(edit.block, edit.count, Place::Nowhere);
-                }
-            }
-        }
-        let mut edits: Vec<Edit> = Vec::new();
-        for index in 0..job.moves.len() {
-            let Move { block, from, unit: old, .. } = job.moves[index];
-            match self.mapped(block, &mut job.leaves) {
-                Mapped::InPage(leaf, place) => {
-                    return self.fetch_for_compaction(number, job, leaf, place, ctx);
-                }
-                Mapped::At(egroup, at) if egroup == from && at == old && !pending.overlaps(block, 1) => {
-                    add_move(&mut edits, block, index as u32);
-                }
-                Mapped::At(..) | Mapped::Nowhere => {}
-            }
-        }
-        job.leaves.clear();
-        if edits.is_empty() {
-            // Everything was written anew meanwhile.
-            self.drop_new_egroup(&job, ctx);
-            self.compaction.emptied.extend(job.done);
-            return;
-        }
         job.step = Step::Naming;
-        let named = job.named;
+        let mut moves: Vec<UnitMove> = Vec::new();
+        for (unit, moved) in job.moves.iter().enumerate() {
+            add_move(&mut moves, moved, unit as u32);
+        }
+        let generation = job.generation;
         self.compaction.jobs.insert(number, job);
-        self.push_map(MapRecord { named, edits }, Waiter::Compact(number));
+        let record = MapRecord { generation, named: Some(named), edits: Vec::new(), moves };
+        self.push_map(record, Waiter::Compact(number));
     }
 
     fn drop_new_egroup(&mut self, job: &Job, ctx: &mut Context) {
@@ -326,8 +294,7 @@ impl Volume {
         &mut self,
         number: u64,
         mut job: Job,
-        leaf: u64,
-        place: PagePlace,
+        (kind, page, place): (PageKind, u64, PagePlace),
         ctx: &mut Context,
     ) {
         job.fetches += 1;
@@ -336,7 +303,7 @@ impl Volume {
         if fetches > FETCHES_MAX {
             return self.abandon_compaction(number, ctx);
         }
-        self.fetch_leaf(leaf, place, PageWaiter::Compact { job: number }, ctx);
+        self.fetch_page(kind, page, place, PageWaiter::Compact { job: number }, ctx);
     }
 
     /// The page is in memory, or is not the page any more.
@@ -344,7 +311,6 @@ impl Volume {
         let Some(job) = self.compaction.jobs.remove(&number) else { return };
         match job.step {
             Step::Looking => self.look_for_live_units(number, job, ctx),
-            Step::Checking => self.name_moves(number, job, ctx),
             step => unreachable!("a compaction in step {step:?} waits for no page"),
         }
     }
@@ -365,40 +331,64 @@ impl Volume {
         self.compaction.emptied.extend(job.done);
     }
 
-    /// Where the map has the block. The overlay does not matter here: what is newer than the map is named later.
-    fn mapped(&mut self, block: Block, leaves: &mut BTreeMap<PagePlace, Arc<Leaf>>) -> Mapped {
-        let edit = self.map.edits.get(block);
-        let edit = edit.or_else(|| self.map.merging.as_ref().and_then(|merging| merging.get(block)));
-        match edit {
-            Some((_, Place::At { egroup, unit })) => return Mapped::At(egroup, unit),
-            Some((_, Place::Nowhere)) => return Mapped::Nowhere,
-            None => {}
-        }
+    /// Whether the present or a snapshot has this unit as the place of its block, as far as the pages tell. What only the edits
+    /// know is too new to be moved, and what they hide is worth it only if a snapshot may see it.
+    fn is_seen(
+        &mut self,
+        block: Block,
+        egroup: EgroupId,
+        unit: u32,
+        pages: &mut BTreeMap<PagePlace, MapPage>,
+    ) -> Seen {
+        let Some(entry) = self.map.directory.get(egroup) else { return Seen::No };
         let number = block.0 / LEAF_BLOCKS;
-        let Some(place) = self.map.index.get(PageKind::Leaf, number) else { return Mapped::Nowhere };
-        let leaf = match leaves.entry(place) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => match self.map.pages.get(place) {
-                Some(leaf) => unknown.insert(leaf),
-                None => return Mapped::InPage(number, place),
-            },
-        };
-        let found = leaf.find((block.0 - number * LEAF_BLOCKS) as u32);
-        found.map_or(Mapped::Nowhere, |(egroup, unit, _)| Mapped::At(egroup, unit))
+        let within = (block.0 - number * LEAF_BLOCKS) as u32;
+        let edited = self.map.edits.get(block).is_some()
+            || self.map.merging.as_ref().is_some_and(|merging| merging.get(block).is_some());
+        let may_be_past = self.snapshots.taken.range(entry.generation..).next().is_some();
+        let mut wanted: Vec<(PageKind, u64, PagePlace)> = Vec::new();
+        if !edited || may_be_past {
+            let place = self.map.index.get(PageKind::Leaf, number);
+            wanted.extend(place.map(|place| (PageKind::Leaf, number, place)));
+        }
+        if entry.past > 0 {
+            wanted
+                .extend(self.map.index.past_of(number).map(|(page, place, _)| (PageKind::Past, page, place)));
+        }
+        for (kind, page, place) in wanted {
+            let known = match pages.entry(place) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => match self.map.pages.get(place) {
+                    Some(page) => unknown.insert(page),
+                    None => return Seen::InPage(kind, page, place),
+                },
+            };
+            let tells = match known {
+                MapPage::Leaf(leaf) => {
+                    leaf.find(within).is_some_and(|(of, at, _)| of == egroup && at == unit)
+                }
+                MapPage::Past(past) => past.tells_of(within, egroup, unit),
+            };
+            if tells {
+                return Seen::Yes;
+            }
+        }
+        Seen::No
     }
 }
 
-/// Adds the edit that block `block` is at `unit` of the new egroup now.
-fn add_move(edits: &mut Vec<Edit>, block: Block, unit: u32) {
-    if let Some(last) = edits.last_mut()
-        && last.block.plus(last.count) == block
-        && last.unit.is_some_and(|first| u64::from(first) + last.count == u64::from(unit))
+/// Adds that a unit is at `unit` of the new egroup too.
+fn add_move(moves: &mut Vec<UnitMove>, moved: &Move, unit: u32) {
+    if let Some(last) = moves.last_mut()
+        && last.block.plus(last.count.into()) == moved.block
+        && last.from == moved.from
+        && last.from_unit + last.count == moved.unit
+        && last.unit + last.count == unit
     {
         last.count += 1;
         return;
     }
-    // Nothing of the log is done with by this: data that is newer stays in the overlay.
-    edits.push(Edit { block, count: 1, unit: Some(unit), covers: Seq(0) });
+    moves.push(UnitMove { block: moved.block, count: 1, from: moved.from, from_unit: moved.unit, unit });
 }
 
 #[cfg(test)]
@@ -406,12 +396,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moves_that_follow_each_other_are_one_edit() {
-        let mut edits = Vec::new();
-        for (block, unit) in [(5, 0), (6, 1), (8, 2), (9, 4)] {
-            add_move(&mut edits, Block(block), unit);
+    fn moves_that_follow_each_other_are_one() {
+        let mut moves = Vec::new();
+        for (unit, (block, from, from_unit)) in
+            [(5, 1, 9), (6, 1, 10), (8, 1, 11), (9, 1, 13), (10, 2, 14)].into_iter().enumerate()
+        {
+            let moved = Move { block: Block(block), from: EgroupId(from), unit: from_unit, data: None };
+            add_move(&mut moves, &moved, unit as u32);
         }
-        let told: Vec<_> = edits.iter().map(|edit| (edit.block.0, edit.count, edit.unit)).collect();
-        assert_eq!(told, [(5, 2, Some(0)), (8, 1, Some(2)), (9, 1, Some(4))]);
+        let told: Vec<_> = moves.iter().map(|m| (m.block.0, m.count, m.from_unit, m.unit)).collect();
+        assert_eq!(told, [(5, 2, 9, 0), (8, 1, 11, 2), (9, 1, 13, 3), (10, 1, 14, 4)]);
     }
 }

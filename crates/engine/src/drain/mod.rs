@@ -7,9 +7,10 @@
 use crate::context::Context;
 use crate::egroup::place::{Intent, Units, UnitsMax};
 use crate::formats::record::Edit;
-use crate::identity::{Block, Seq, Time};
+use crate::identity::{Block, Generation, Seq, Time};
 use crate::limits::{EGROUP_UNITS, Limits};
-use crate::log::overlay::{Content, Dirty, Overlay};
+use crate::log::layers::Layers;
+use crate::log::overlay::{Content, Dirty};
 use crate::message::Class;
 use crate::volume::{Volume, bypass::add_block};
 
@@ -46,8 +47,8 @@ impl Drain {
         self.units_max.fitted();
     }
 
-    pub fn wake_at(&self, overlay: &Overlay, limits: &Limits) -> Option<Time> {
-        let (_, since) = self.oldest.filter(|_| overlay.oldest_waiting().is_some())?;
+    pub fn wake_at(&self, overlay: &Layers, limits: &Limits) -> Option<Time> {
+        let (_, since) = self.oldest.filter(|_| overlay.oldest_layer().1.oldest_waiting().is_some())?;
         if self.placing >= limits.drain_egroups_max {
             return None;
         }
@@ -65,7 +66,9 @@ impl Volume {
             return false;
         }
         let pressed = oldest <= self.pressed;
-        let urgent = self.settling || pressed || self.log.is_thin(ctx.view);
+        // What a snapshot froze goes soon, so that reads have one place to look.
+        let frozen = self.overlay.frozen() > 0;
+        let urgent = self.settling || pressed || frozen || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty();
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
@@ -77,7 +80,8 @@ impl Volume {
     }
 
     pub(crate) fn start_drain(&mut self, ctx: &mut Context) {
-        match (self.overlay.oldest_waiting(), self.drain.oldest) {
+        let (generation, overlay) = self.overlay.oldest_layer();
+        match (overlay.oldest_waiting(), self.drain.oldest) {
             (None, _) => self.drain.oldest = None,
             (Some(oldest), Some((known, _))) if oldest == known => {}
             (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
@@ -86,21 +90,17 @@ impl Volume {
         if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
-        let dirty = if self.placing.may_try_data(ctx.now) {
-            let dirty = self.sweep(self.drain.units_max.get() as u64);
-            self.drain.more = !dirty.is_empty();
-            dirty
-        } else {
+        if !self.placing.may_try_data(ctx.now) {
             // A full pool still takes what frees space.
-            let mut zeroes =
-                self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block));
-            zeroes.sort_by_key(|piece| piece.block);
-            zeroes
-        };
+            return self.drain_zeroes(ctx);
+        }
+        let dirty = self.sweep(self.drain.units_max.get() as u64);
+        self.drain.more = !dirty.is_empty();
         let (mut units, mut edits) = (Units::default(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();
+        let Some(overlay) = self.overlay.layer_mut(generation) else { return };
         for piece in dirty {
-            self.overlay.mark_draining(piece.block, piece.count, piece.seq);
+            overlay.mark_draining(piece.block, piece.count, piece.seq);
             match piece.content {
                 Content::Zero => {
                     zeroes.push(Edit {
@@ -119,19 +119,42 @@ impl Volume {
             }
         }
         if !edits.is_empty() {
-            self.drain_egroup(units, edits, ctx);
+            self.drain_egroup(generation, units, edits, ctx);
         }
         for zeroes in zeroes.chunks(EGROUP_UNITS) {
-            self.drain_egroup(Units::default(), zeroes.to_vec(), ctx);
+            self.drain_egroup(generation, Units::default(), zeroes.to_vec(), ctx);
+        }
+    }
+
+    /// Names zeros of any generation, unless there is something older to be named for the same blocks.
+    fn drain_zeroes(&mut self, ctx: &mut Context) {
+        let mut found: Vec<(Generation, Vec<Dirty>)> = Vec::new();
+        for (generation, overlay) in self.overlay.iter() {
+            let mut zeroes = overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block));
+            zeroes.retain(|piece| !self.overlay.overlaps_before(generation, piece.block, piece.count));
+            zeroes.sort_by_key(|piece| piece.block);
+            found.push((generation, zeroes));
+        }
+        for (generation, zeroes) in found {
+            let overlay = self.overlay.layer_mut(generation).expect("it was just looked at");
+            let mut edits = Vec::with_capacity(zeroes.len());
+            for piece in zeroes {
+                overlay.mark_draining(piece.block, piece.count, piece.seq);
+                edits.push(Edit { block: piece.block, count: piece.count, unit: None, covers: piece.seq });
+            }
+            if !edits.is_empty() {
+                self.drain_egroup(generation, Units::default(), edits, ctx);
+            }
         }
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.
     fn sweep(&mut self, units_max: u64) -> Vec<Dirty> {
         for _ in 0..2 {
-            let Some(newest) = self.overlay.newest() else { break };
+            let (_, overlay) = self.overlay.oldest_layer();
+            let Some(newest) = overlay.newest() else { break };
             let Sweep { at, up_to } = self.drain.sweep.unwrap_or(Sweep { at: Block(0), up_to: newest });
-            let (dirty, next) = self.overlay.take_from(at, up_to, units_max);
+            let (dirty, next) = overlay.take_from(at, up_to, units_max);
             self.drain.sweep = next.map(|at| Sweep { at, up_to });
             if !dirty.is_empty() {
                 return dirty;
@@ -141,17 +164,18 @@ impl Volume {
         Vec::new()
     }
 
-    fn drain_egroup(&mut self, units: Units, edits: Vec<Edit>, ctx: &mut Context) {
+    fn drain_egroup(&mut self, generation: Generation, units: Units, edits: Vec<Edit>, ctx: &mut Context) {
         self.drain.placing += 1;
-        self.place(units, Class::Data, Intent::Drain { edits }, ctx);
+        self.place(units, Class::Data, Intent::Drain { generation, edits }, ctx);
     }
 
-    /// What of these edits still is the newest version of its blocks. Egroups are placed side by side, so a
+    /// What of these edits still is the newest version of its blocks in its generation. Egroups are placed side by side, so a
     /// newer version may be named before an older one; the older must not be named after it.
-    pub(crate) fn still_newest(&self, edits: &[Edit]) -> Vec<Edit> {
+    pub(crate) fn still_newest(&self, generation: Generation, edits: &[Edit]) -> Vec<Edit> {
         let mut newest: Vec<Edit> = Vec::with_capacity(edits.len());
+        let Some(overlay) = self.overlay.layer(generation) else { return newest };
         for edit in edits {
-            for found in self.overlay.over(edit.block, edit.count) {
+            for found in overlay.over(edit.block, edit.count) {
                 if found.version.is_some_and(|(seq, _)| seq == edit.covers) {
                     let unit = edit.unit.map(|unit| unit + (found.block.0 - edit.block.0) as u32);
                     match newest.last_mut() {
@@ -177,12 +201,13 @@ impl Volume {
     }
 
     /// No group has room for an egroup of this size: the data stays in the log, and smaller ones are tried.
-    pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, ctx: &Context) {
+    pub(crate) fn on_drain_refused(&mut self, generation: Generation, edits: Vec<Edit>, ctx: &Context) {
         self.drain.placing -= 1;
         self.drain.blocked_until = ctx.now.after(200_000);
         self.drain.units_max.refused(self.drain.units_max.get(), UNITS_LEAST);
+        let Some(overlay) = self.overlay.layer_mut(generation) else { return };
         for edit in edits {
-            self.overlay.unmark(edit.block, edit.count, edit.covers);
+            overlay.unmark(edit.block, edit.count, edit.covers);
         }
     }
 }

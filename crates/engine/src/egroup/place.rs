@@ -6,7 +6,7 @@
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
-use crate::identity::{DriveId, EgroupId, Epoch, GroupId, Time};
+use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
 use crate::limits::EGROUP_UNITS;
 use crate::message::{Answer, Class, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -63,9 +63,9 @@ impl UnitsMax {
 /// What an egroup is for, and what is done when it is placed.
 #[derive(Debug)]
 pub(crate) enum Intent {
-    Drain { edits: Vec<Edit> },
+    Drain { generation: Generation, edits: Vec<Edit> },
     Bypass { edits: Vec<Edit>, locks: Vec<u64> },
-    Compact { job: u64 },
+    Compact { generation: Generation, job: u64 },
     Pages,
 }
 
@@ -314,7 +314,7 @@ impl Volume {
             self.on_place_refused(job.intent, ctx);
             return;
         }
-        if let Intent::Compact { job: number } = job.intent {
+        if let Intent::Compact { job: number, .. } = job.intent {
             // Nobody needs it now.
             self.compaction.found_no_room(job.units.len(), ctx.now);
             return self.abandon_compaction(number, ctx);
@@ -389,22 +389,29 @@ impl Volume {
     fn on_placed(&mut self, number: u64, ctx: &mut Context) {
         let job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
         let units = job.units.len() as u32;
-        let named = (units > 0).then_some(NamedEgroup { egroup: job.egroup, group: job.group, units });
+        let generation = match job.intent {
+            Intent::Drain { generation, .. } | Intent::Compact { generation, .. } => generation,
+            // Nothing older is on its way to the same blocks, so it is of the generation that its record is of.
+            Intent::Bypass { .. } => self.snapshots.next(),
+            Intent::Pages => self.snapshots.present,
+        };
+        let (egroup, group) = (job.egroup, job.group);
+        let named = (units > 0).then_some(NamedEgroup { egroup, group, units, generation });
         if named.is_some() {
             self.placing.written.insert(job.egroup, job.written);
         }
         match job.intent {
-            Intent::Drain { edits } => {
+            Intent::Drain { edits, .. } => {
                 ctx.counters.units_drained += u64::from(units);
                 self.drain.on_placed();
-                let edits = self.still_newest(&edits);
-                self.push_map(MapRecord { named, edits }, Waiter::Drain);
+                let edits = self.still_newest(generation, &edits);
+                self.push_map(MapRecord { generation, named, edits, moves: Vec::new() }, Waiter::Drain);
             }
             Intent::Bypass { edits, locks } => {
                 let waiter = self.on_bypass_placed(locks);
-                self.push_map(MapRecord { named, edits }, waiter);
+                self.push_map(MapRecord { generation, named, edits, moves: Vec::new() }, waiter);
             }
-            Intent::Compact { job } => self.on_compact_placed(job, named, ctx),
+            Intent::Compact { job, .. } => self.on_compact_placed(job, named),
             Intent::Pages => {
                 let named = named.expect("pages take units");
                 self.on_pages_placed(number, named, ctx);
@@ -421,7 +428,7 @@ impl Volume {
 
     fn on_place_refused(&mut self, intent: Intent, ctx: &mut Context) {
         match intent {
-            Intent::Drain { edits } => self.on_drain_refused(edits, ctx),
+            Intent::Drain { generation, edits } => self.on_drain_refused(generation, edits, ctx),
             Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
             Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
         }

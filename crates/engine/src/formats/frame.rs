@@ -39,6 +39,8 @@ pub enum RecordKind {
     Trim = 6,
     /// Everything of `family` in earlier frames is not needed any more, its fence included.
     Drop = 7,
+    /// A snapshot of `family` comes or goes. See [`crate::formats::record::Mark`].
+    Mark = 8,
 }
 
 impl RecordKind {
@@ -51,13 +53,17 @@ impl RecordKind {
             5 => RecordKind::Fence,
             6 => RecordKind::Trim,
             7 => RecordKind::Drop,
+            8 => RecordKind::Mark,
             _ => return None,
         })
     }
 
     /// Whether it is a record of the family's log, as opposed to one of the keeper's own.
     pub fn is_logged(self) -> bool {
-        matches!(self, RecordKind::Data | RecordKind::Zero | RecordKind::Map | RecordKind::Checkpoint)
+        matches!(
+            self,
+            RecordKind::Data | RecordKind::Zero | RecordKind::Map | RecordKind::Checkpoint | RecordKind::Mark
+        )
     }
 }
 
@@ -71,7 +77,7 @@ pub struct RecordHeader {
     pub payload_crc: u32,
     /// Bytes of the payload without its padding.
     pub payload_len: u32,
-    /// Data and zero records: the range.
+    /// Data and zero records: the range. Marks: what [`crate::formats::payload::mark_fields`] tells.
     pub block: u64,
     pub count: u64,
     /// The lowest record accepted in this epoch: those of older epochs from there on are void.

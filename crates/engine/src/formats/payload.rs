@@ -5,25 +5,32 @@ use crate::buffer::{Buffer, Pages};
 use crate::formats::fields::{put_u32, put_u64, u32_at, u64_at};
 use crate::formats::frame::RecordKind;
 use crate::formats::record::{
-    Body, Checkpoint, Edit, IndexPlace, MapRecord, NamedEgroup, PageKind, PagePlace, Record,
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
-use crate::identity::{Block, EgroupId, GroupId, Seq};
+use crate::identity::{Block, EgroupId, Generation, GroupId, Seq, SnapshotId};
 use std::sync::Arc;
 
 const MAP_MAGIC: u32 = u32::from_le_bytes(*b"WfMR");
 const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"WfCP");
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const HEAD: usize = 64;
 const EDIT: usize = 40;
+const MOVE: usize = 32;
 const NAMED: usize = 24;
 const INDEX: usize = 40;
+const SNAPSHOT: usize = 16;
+const DROPPED: usize = 4;
+
+const MARK_TAKEN: u64 = 1;
+const MARK_DROPPED: u64 = 2;
+const MARK_ROLLED_BACK: u64 = 3;
 
 /// The payload of a record, padded to whole blocks, without a copy where it is data already; None for
 /// records without one.
 pub fn encode(record: &Record) -> Option<Buffer> {
     match &record.body {
         Body::Data { data, .. } => Some(data.clone()),
-        Body::Zero { .. } => None,
+        Body::Zero { .. } | Body::Mark(_) => None,
         Body::Map(map) => {
             let mut pages = Pages::zeroed(record.payload_bytes());
             encode_map(map, pages.bytes_mut());
@@ -44,15 +51,54 @@ pub fn decode(seq: Seq, kind: RecordKind, block: u64, count: u64, payload: Buffe
         RecordKind::Zero => Body::Zero { block: Block(block), count },
         RecordKind::Map => Body::Map(Arc::new(decode_map(payload.bytes())?)),
         RecordKind::Checkpoint => Body::Checkpoint(Arc::new(decode_checkpoint(payload.bytes())?)),
+        RecordKind::Mark => Body::Mark(decode_mark(block, count)?),
         RecordKind::Fence | RecordKind::Trim | RecordKind::Drop => return None,
     };
     Some(Record { seq, body })
+}
+
+/// What stands for a record in its header: its kind, and two numbers (of data and zeros the range).
+pub fn header_fields(record: &Record) -> (RecordKind, u64, u64) {
+    match &record.body {
+        Body::Data { block, data } => (RecordKind::Data, block.0, data.blocks() as u64),
+        Body::Zero { block, count } => (RecordKind::Zero, block.0, *count),
+        Body::Map(_) => (RecordKind::Map, 0, 0),
+        Body::Checkpoint(_) => (RecordKind::Checkpoint, 0, 0),
+        Body::Mark(mark) => {
+            let (block, count) = mark_fields(*mark);
+            (RecordKind::Mark, block, count)
+        }
+    }
+}
+
+/// The two numbers of a mark: what it says (high half) with the generation (low half), and the snapshot.
+pub fn mark_fields(mark: Mark) -> (u64, u64) {
+    match mark {
+        Mark::Taken { generation, snapshot } => (MARK_TAKEN << 32 | u64::from(generation.0), snapshot.0),
+        Mark::Dropped { generation } => (MARK_DROPPED << 32 | u64::from(generation.0), 0),
+        Mark::RolledBack { to, generation } => {
+            (MARK_ROLLED_BACK << 32 | u64::from(generation.0), u64::from(to.0))
+        }
+    }
+}
+
+fn decode_mark(what: u64, snapshot: u64) -> Option<Mark> {
+    let generation = Generation(what as u32);
+    match what >> 32 {
+        MARK_TAKEN => Some(Mark::Taken { generation, snapshot: SnapshotId(snapshot) }),
+        MARK_DROPPED if snapshot == 0 => Some(Mark::Dropped { generation }),
+        MARK_ROLLED_BACK if snapshot < u64::from(generation.0) => {
+            Some(Mark::RolledBack { to: Generation(snapshot as u32), generation })
+        }
+        _ => None,
+    }
 }
 
 fn put_named(bytes: &mut [u8], named: &NamedEgroup) {
     put_u64(bytes, 0, named.egroup.0);
     put_u32(bytes, 8, named.group.0);
     put_u32(bytes, 12, named.units);
+    put_u32(bytes, 16, named.generation.0);
 }
 
 fn named_at(bytes: &[u8]) -> NamedEgroup {
@@ -60,6 +106,7 @@ fn named_at(bytes: &[u8]) -> NamedEgroup {
         egroup: EgroupId(u64_at(bytes, 0)),
         group: GroupId(u32_at(bytes, 8)),
         units: u32_at(bytes, 12),
+        generation: Generation(u32_at(bytes, 16)),
     }
 }
 
@@ -71,7 +118,17 @@ fn encode_map(map: &MapRecord, bytes: &mut [u8]) {
         put_u32(bytes, 12, 1);
         put_named(&mut bytes[16..], named);
     }
-    for (edit, bytes) in map.edits.iter().zip(bytes[HEAD..].chunks_exact_mut(EDIT)) {
+    put_u32(bytes, 40, map.generation.0);
+    put_u32(bytes, 44, map.moves.len() as u32);
+    let (edits, moves) = bytes[HEAD..].split_at_mut(EDIT * map.edits.len());
+    for (moved, bytes) in map.moves.iter().zip(moves.chunks_exact_mut(MOVE)) {
+        put_u64(bytes, 0, moved.block.0);
+        put_u64(bytes, 8, moved.from.0);
+        put_u32(bytes, 16, moved.from_unit);
+        put_u32(bytes, 20, moved.unit);
+        put_u32(bytes, 24, moved.count);
+    }
+    for (edit, bytes) in map.edits.iter().zip(edits.chunks_exact_mut(EDIT)) {
         put_u64(bytes, 0, edit.block.0);
         put_u64(bytes, 8, edit.count);
         put_u64(bytes, 16, edit.covers.0);
@@ -85,8 +142,8 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
     if bytes.len() < HEAD || u32_at(bytes, 0) != MAP_MAGIC || u32_at(bytes, 4) != VERSION {
         return None;
     }
-    let edits = u32_at(bytes, 8) as usize;
-    if edits.checked_mul(EDIT)? != bytes.len() - HEAD {
+    let (edits, moves) = (u32_at(bytes, 8) as usize, u32_at(bytes, 44) as usize);
+    if edits.checked_mul(EDIT)?.checked_add(moves.checked_mul(MOVE)?)? != bytes.len() - HEAD {
         return None;
     }
     let named = match u32_at(bytes, 12) {
@@ -94,8 +151,18 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
         1 => Some(named_at(&bytes[16..])),
         _ => return None,
     };
-    let mut map = MapRecord { named, edits: Vec::with_capacity(edits) };
-    for bytes in bytes[HEAD..].chunks_exact(EDIT) {
+    let generation = Generation(u32_at(bytes, 40));
+    let (edits, moves) = bytes[HEAD..].split_at(edits * EDIT);
+    let moves = moves.chunks_exact(MOVE).map(|bytes| UnitMove {
+        block: Block(u64_at(bytes, 0)),
+        from: EgroupId(u64_at(bytes, 8)),
+        from_unit: u32_at(bytes, 16),
+        unit: u32_at(bytes, 20),
+        count: u32_at(bytes, 24),
+    });
+    let moves = moves.collect();
+    let mut map = MapRecord { generation, named, edits: Vec::with_capacity(edits.len() / EDIT), moves };
+    for bytes in edits.chunks_exact(EDIT) {
         let unit = match u32_at(bytes, 24) {
             0 => None,
             1 => Some(u32_at(bytes, 28)),
@@ -119,7 +186,22 @@ fn encode_checkpoint(checkpoint: &Checkpoint, bytes: &mut [u8]) {
     put_u64(bytes, 16, checkpoint.replay_from.0);
     put_u64(bytes, 24, checkpoint.mapped);
     put_u64(bytes, 32, checkpoint.map_to.0);
-    let (named, index) = bytes[HEAD..].split_at_mut(NAMED * checkpoint.map_egroups.len());
+    put_u32(bytes, 40, checkpoint.replay_generation.0);
+    put_u32(bytes, 44, checkpoint.generation.0);
+    put_u32(bytes, 48, checkpoint.snapshots.len() as u32);
+    put_u32(bytes, 52, checkpoint.dropped.len() as u32);
+    let (named, rest) = bytes[HEAD..].split_at_mut(NAMED * checkpoint.map_egroups.len());
+    let (index, rest) = rest.split_at_mut(INDEX * checkpoint.index.len());
+    let (snapshots, dropped) = rest.split_at_mut(SNAPSHOT * checkpoint.snapshots.len());
+    for ((generation, snapshot), bytes) in
+        checkpoint.snapshots.iter().zip(snapshots.chunks_exact_mut(SNAPSHOT))
+    {
+        put_u64(bytes, 0, snapshot.0);
+        put_u32(bytes, 8, generation.0);
+    }
+    for (generation, bytes) in checkpoint.dropped.iter().zip(dropped.chunks_exact_mut(DROPPED)) {
+        put_u32(bytes, 0, generation.0);
+    }
     for (egroup, bytes) in checkpoint.map_egroups.iter().zip(named.chunks_exact_mut(NAMED)) {
         put_named(bytes, egroup);
     }
@@ -127,6 +209,7 @@ fn encode_checkpoint(checkpoint: &Checkpoint, bytes: &mut [u8]) {
         let kind = match entry.kind {
             PageKind::Leaf => 1,
             PageKind::Directory => 2,
+            PageKind::Past => 3,
         };
         put_u32(bytes, 0, kind);
         put_u64(bytes, 8, entry.number);
@@ -143,15 +226,23 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
     }
     let (egroups, entries) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12) as usize);
     let named_bytes = egroups.checked_mul(NAMED)?;
-    if named_bytes.checked_add(entries.checked_mul(INDEX)?)? != bytes.len() - HEAD {
+    let index_bytes = entries.checked_mul(INDEX)?;
+    let snapshot_bytes = (u32_at(bytes, 48) as usize).checked_mul(SNAPSHOT)?;
+    let dropped_bytes = (u32_at(bytes, 52) as usize).checked_mul(DROPPED)?;
+    let whole =
+        named_bytes.checked_add(index_bytes)?.checked_add(snapshot_bytes)?.checked_add(dropped_bytes)?;
+    if whole != bytes.len() - HEAD {
         return None;
     }
-    let (named, index) = bytes[HEAD..].split_at(named_bytes);
+    let (named, rest) = bytes[HEAD..].split_at(named_bytes);
+    let (index, rest) = rest.split_at(index_bytes);
+    let (snapshots, dropped) = rest.split_at(snapshot_bytes);
     let mut places = Vec::with_capacity(entries);
     for bytes in index.chunks_exact(INDEX) {
         let kind = match u32_at(bytes, 0) {
             1 => PageKind::Leaf,
             2 => PageKind::Directory,
+            3 => PageKind::Past,
             _ => return None,
         };
         let egroup = EgroupId(u64_at(bytes, 16));
@@ -161,6 +252,13 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
     Some(Checkpoint {
         map_to: Seq(u64_at(bytes, 32)),
         replay_from: Seq(u64_at(bytes, 16)),
+        replay_generation: Generation(u32_at(bytes, 40)),
+        generation: Generation(u32_at(bytes, 44)),
+        snapshots: snapshots
+            .chunks_exact(SNAPSHOT)
+            .map(|bytes| (Generation(u32_at(bytes, 8)), SnapshotId(u64_at(bytes, 0))))
+            .collect(),
+        dropped: dropped.chunks_exact(DROPPED).map(|bytes| Generation(u32_at(bytes, 0))).collect(),
         mapped: u64_at(bytes, 24),
         map_egroups: named.chunks_exact(NAMED).map(named_at).collect(),
         index: places,
@@ -179,6 +277,7 @@ mod tests {
             egroup: EgroupId(random.random()),
             group: GroupId(random.random()),
             units: random.random(),
+            generation: Generation(random.random()),
         }
     }
 
@@ -191,13 +290,23 @@ mod tests {
                 covers: Seq(random.random()),
             });
             let edits = edits.collect();
+            let moves = (0..random.random_range(0..300)).map(|_| UnitMove {
+                block: Block(random.random()),
+                count: random.random(),
+                from: EgroupId(random.random()),
+                from_unit: random.random(),
+                unit: random.random(),
+            });
+            let moves = moves.collect();
             Body::Map(Arc::new(MapRecord {
+                generation: Generation(random.random()),
                 named: random.random::<bool>().then(|| random_named(random)),
                 edits,
+                moves,
             }))
         } else {
             let index = (0..random.random_range(0..200)).map(|_| IndexPlace {
-                kind: if random.random() { PageKind::Leaf } else { PageKind::Directory },
+                kind: [PageKind::Leaf, PageKind::Past, PageKind::Directory][random.random_range(0..3)],
                 number: random.random(),
                 place: PagePlace {
                     egroup: EgroupId(random.random()),
@@ -209,7 +318,42 @@ mod tests {
             let map_egroups = (0..random.random_range(0..50)).map(|_| random_named(random)).collect();
             let (map_to, replay_from) = (Seq(random.random()), Seq(random.random()));
             let mapped = random.random();
-            Body::Checkpoint(Arc::new(Checkpoint { map_to, replay_from, mapped, map_egroups, index }))
+            let snapshots = (0..random.random_range(0..50))
+                .map(|_| (Generation(random.random()), SnapshotId(random.random())))
+                .collect();
+            let dropped = (0..random.random_range(0..9)).map(|_| Generation(random.random())).collect();
+            Body::Checkpoint(Arc::new(Checkpoint {
+                map_to,
+                replay_from,
+                replay_generation: Generation(random.random()),
+                generation: Generation(random.random()),
+                snapshots,
+                dropped,
+                mapped,
+                map_egroups,
+                index,
+            }))
+        }
+    }
+
+    #[test]
+    fn marks_live_in_the_header_of_their_record() {
+        let generation = Generation(u32::MAX - 1);
+        let marks = [
+            Mark::Taken { generation, snapshot: SnapshotId(u64::MAX) },
+            Mark::Dropped { generation },
+            Mark::RolledBack { to: Generation(5), generation },
+        ];
+        for mark in marks {
+            let record = Record { seq: Seq(7), body: Body::Mark(mark) };
+            assert_eq!(encode(&record), None);
+            let (kind, block, count) = header_fields(&record);
+            assert_eq!(decode(Seq(7), kind, block, count, crate::buffer::zeros(0)), Some(record));
+        }
+        for (what, snapshot) in
+            [(0, 0), (4 << 32, 0), (MARK_DROPPED << 32, 1), (MARK_ROLLED_BACK << 32 | 5, 5)]
+        {
+            assert_eq!(decode(Seq(7), RecordKind::Mark, what, snapshot, crate::buffer::zeros(0)), None);
         }
     }
 

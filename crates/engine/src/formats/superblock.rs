@@ -8,7 +8,8 @@ use crate::identity::DriveId;
 use crate::interface::Geometry;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WfSB");
-pub const VERSION: u32 = 1;
+/// 2: generations in map records, pages and checkpoints.
+pub const VERSION: u32 = 2;
 /// Copies at the start of the data area.
 pub const COPIES: usize = 2;
 

@@ -3,6 +3,7 @@
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::RecordKind;
+use crate::formats::payload;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
 use crate::keeper::desk::{Caller, Desk};
@@ -154,12 +155,7 @@ impl Ring {
         if holding.has(record.seq, epoch) {
             return;
         }
-        let (kind, block, count) = match &record.body {
-            Body::Data { block, data } => (RecordKind::Data, block.0, data.blocks() as u64),
-            Body::Zero { block, count } => (RecordKind::Zero, block.0, *count),
-            Body::Map(_) => (RecordKind::Map, 0, 0),
-            Body::Checkpoint(_) => (RecordKind::Checkpoint, 0, 0),
-        };
+        let (kind, block, count) = payload::header_fields(&record);
         if let Body::Data { data, .. } = &record.body {
             assert!(!data.is_empty() && data.len() % BLOCK == 0, "data records hold whole blocks");
         }

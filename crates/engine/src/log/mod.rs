@@ -1,6 +1,7 @@
 //! The oplog from the owner's side: appending, the index of what is not drained, recovery.
 
 pub mod append;
+pub mod layers;
 pub mod overlay;
 pub mod recover;
 #[cfg(test)]

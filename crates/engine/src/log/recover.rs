@@ -13,6 +13,7 @@ use crate::formats::record::{Body, Checkpoint, IndexPlace, PageKind, PagePlace, 
 use crate::identity::{DriveId, Seq, Time};
 use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
+use crate::log::layers::Layers;
 use crate::map::lookup::may_come_back;
 use crate::message::{Answer, Held, Question, Refusal, UnitRun};
 use crate::volume::{Phase, Volume};
@@ -300,6 +301,9 @@ impl Volume {
     fn begin_loading(&mut self, checkpoint: &Arc<Checkpoint>) {
         self.map.map_egroups = checkpoint.map_egroups.iter().map(|named| (named.egroup, *named)).collect();
         let (map_to, replay_from) = (checkpoint.map_to, checkpoint.replay_from);
+        self.overlay = Layers::new(checkpoint.replay_generation);
+        let (snapshots, dropped) = (checkpoint.snapshots.clone(), checkpoint.dropped.clone());
+        self.snapshots.restore(checkpoint.generation, snapshots, dropped);
         let recovery = self.recovery();
         recovery.map_to = map_to;
         recovery.replay_from = replay_from;
@@ -452,6 +456,9 @@ impl Volume {
         self.log = Appender::new(self.family, self.epoch, self.factor, version, old, lowest.next());
         self.log.trim = replay_from.previous();
         for body in tail {
+            if let Body::Mark(mark) = &body {
+                self.snapshots.on_push(*mark);
+            }
             self.log.push(body);
         }
         assert_eq!(self.log.next(), highest.max(lowest).next(), "records keep their numbers");
@@ -467,7 +474,12 @@ impl Volume {
         // The checkpoint tells of egroups that died with it; whether the former owner came to delete them all
         // is not known.
         self.delete_dead(ctx);
-        ctx.notice(Notice::FamilyReady { family: self.family, epoch: self.epoch, replayed });
+        ctx.notice(Notice::FamilyReady {
+            family: self.family,
+            epoch: self.epoch,
+            replayed,
+            snapshots: self.snapshots(),
+        });
     }
 
     pub(crate) fn opening_wake_at(&self) -> Option<Time> {

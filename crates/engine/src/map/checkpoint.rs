@@ -7,14 +7,21 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
-use crate::identity::{DriveId, EgroupId, GroupId, Seq, Time};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, Time};
 use crate::limits::EGROUP_UNITS;
+use crate::map::Map;
+use crate::map::directory::Directory;
 use crate::map::leaf::Leaf;
-use crate::map::lookup::PageWaiter;
+use crate::map::lookup::{MapPage, PageWaiter};
+use crate::map::merge::{Changes, LeafMerge};
+use crate::map::moves::Moves;
+use crate::map::past::{self, Past};
 use crate::message::{Class, Question};
 use crate::sabotage::{Bug, planted};
+use crate::volume::snapshots::Snapshots;
 use crate::volume::{Volume, Waiter};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Leaf pages being fetched for merging at once.
@@ -25,6 +32,10 @@ const MERGES_MAX: usize = 8;
 const PLACED_AT_ONCE: usize = 2;
 /// Bytes written since the last checkpoint that are not worth one of their own.
 const GARBAGE_MIN: u64 = 4 << 20;
+/// Leaves whose past is cleared of dropped snapshots in one checkpoint at most: it must not take for ever.
+const PURGED_LEAVES_MAX: usize = 256;
+/// With edits of more generations than this, reads would have to look too often.
+const GENERATIONS_MAX: usize = 8;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -37,10 +48,13 @@ enum Stage {
 }
 
 #[derive(Debug)]
-enum Page {
+pub(super) enum Page {
     Leaf(u64, Arc<Leaf>),
+    Past(u64, Arc<Past>),
     Directory(u64),
     Chunk(PageKind, u64),
+    /// It goes when the others of its egroup come.
+    Gone(PageKind, u64),
 }
 
 /// Pages gathered in an egroup, each with its first unit and how many it takes.
@@ -51,8 +65,21 @@ struct Job {
     stage: Stage,
     map_to: Seq,
     replay_from: Seq,
+    replay_generation: Generation,
+    /// As of `map_to`.
+    generation: Generation,
+    snapshots: Vec<(Generation, SnapshotId)>,
+    dropped: BTreeSet<Generation>,
     leaves: VecDeque<u64>,
+    /// Leaves of which pages are being fetched.
+    merges: BTreeMap<u64, LeafMerge>,
     fetching: usize,
+    /// Pages of the past that are to be written elsewhere.
+    moving: BTreeSet<u64>,
+    /// Pages go back to what they were for this snapshot.
+    rollback: Option<Generation>,
+    /// This one clears the past of the last leaves that tell of dropped snapshots.
+    ends_purge: bool,
     /// It only gave way to others.
     more: bool,
     units: Units,
@@ -69,6 +96,14 @@ pub(crate) struct Checkpointing {
     /// Pages in map egroups that are to be emptied.
     rewrite: BTreeSet<EgroupId>,
     age_us: u64,
+    purge: Option<Purge>,
+}
+
+/// The past is being cleared of snapshots that were dropped, some leaves in each checkpoint.
+#[derive(Debug)]
+struct Purge {
+    generations: BTreeSet<Generation>,
+    next_leaf: u64,
 }
 
 impl Checkpointing {
@@ -91,22 +126,31 @@ impl Volume {
         self.overlay.oldest().map_or(next, |oldest| oldest.min(next))
     }
 
+    /// The generation of the first record of such a replay.
+    fn replay_generation(&self) -> Generation {
+        let (generation, overlay) = self.overlay.oldest_layer();
+        if overlay.is_empty() { self.snapshots.present } else { generation }
+    }
+
     fn wants_checkpoint(&mut self, ctx: &Context) -> bool {
         self.checkpointing.age_us = ctx.limits.drain_age_us * 6;
-        if self.map.edits.is_empty() {
+        if !self.map.is_changed() {
             self.checkpointing.edits_since = None;
         } else {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
         }
         let soon = self.checkpointing.last_begun.is_some_and(|begun| ctx.now.since(begun) < 20_000);
-        if self.map.edits.len() >= ctx.limits.edits_max / 2 {
+        if self.map.edits.len() >= ctx.limits.edits_max / 2
+            || self.map.edits.generations() > GENERATIONS_MAX
+            || self.snapshots.to_roll_back().is_some()
+        {
             return true;
         }
         let aged = self
             .checkpointing
             .edits_since
             .is_some_and(|since| ctx.now.since(since) >= self.checkpointing.age_us);
-        if aged || self.settling && self.overlay.is_empty() && !self.map.edits.is_empty() {
+        if aged || self.settling && self.overlay.is_empty() && self.map.is_changed() {
             return true;
         }
         if soon {
@@ -117,12 +161,13 @@ impl Volume {
         let helps = self.replay_from() > self.log.trim.next();
         let pressed = self.pressed > self.log.trim;
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
-        let full = self.placing.is_full()
-            && (!self.map.edits.is_empty() || self.map.directory.dead().next().is_some());
+        let full =
+            self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some());
         helps && (pressed || long || self.log.is_thin(ctx.view))
             || garbage
             || full
             || !self.checkpointing.rewrite.is_empty()
+            || !self.snapshots.dropped.is_empty()
             || self.owes_compacted_space()
     }
 
@@ -139,13 +184,33 @@ impl Volume {
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
-        let existing = |range| self.map.index.existing(PageKind::Leaf, range);
+        let origin_leaves = self.origin.map_or(0, |origin| origin.leaves());
+        let existing = |range: Range<u64>| {
+            // Of a clone, trimming what its origin has is news as well.
+            let (ours, origins) =
+                (range.start.max(origin_leaves)..range.end, range.start..range.end.min(origin_leaves));
+            let mut leaves: Vec<u64> = origins.collect();
+            leaves.append(&mut self.map.index.existing(PageKind::Leaf, ours));
+            leaves
+        };
         let mut leaves: BTreeSet<u64> = edits.leaves(&existing).into_iter().collect();
+        let mut moving = BTreeSet::new();
+        self.map.moving = std::mem::take(&mut self.map.moves);
+        leaves.extend(self.map.moving.leaves());
+        let ends_purge = self.continue_purge(&mut leaves);
+        let rollback = self.snapshots.to_roll_back();
+        if let Some(to) = rollback {
+            self.add_changed_since(to, &mut leaves);
+        }
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {
                 match kind {
                     PageKind::Leaf => drop(leaves.insert(number)),
+                    PageKind::Past => {
+                        leaves.insert(past::leaf_of(number));
+                        moving.insert(number);
+                    }
                     PageKind::Directory => self.map.directory.touch_page(number),
                 }
             }
@@ -157,6 +222,14 @@ impl Volume {
             stage: Stage::Leaves,
             map_to: self.log.durable(),
             replay_from: self.replay_from(),
+            replay_generation: self.replay_generation(),
+            generation: self.snapshots.present,
+            snapshots: self.snapshots.taken.iter().map(|(&generation, &id)| (generation, id)).collect(),
+            dropped: self.snapshots.dropped.clone(),
+            merges: BTreeMap::new(),
+            moving,
+            ends_purge,
+            rollback,
             leaves: leaves.into_iter().collect(),
             fetching: 0,
             more: false,
@@ -167,6 +240,44 @@ impl Volume {
         self.map.merging = Some(edits);
         self.checkpointing.job = Some(job);
         self.continue_checkpoint(ctx);
+    }
+
+    /// Adds leaves whose past is to be cleared; says whether they are the last ones.
+    fn continue_purge(&mut self, leaves: &mut BTreeSet<u64>) -> bool {
+        if self.snapshots.dropped.is_empty() {
+            return false;
+        }
+        let dropped = &self.snapshots.dropped;
+        let begin = || Purge { generations: dropped.clone(), next_leaf: 0 };
+        let purge = self.checkpointing.purge.get_or_insert_with(begin);
+        let mut found = 0;
+        let mut next_leaf = purge.next_leaf;
+        for leaf in self.map.index.leaves_with_past(purge.next_leaf, &purge.generations) {
+            if leaf >= next_leaf {
+                if found == PURGED_LEAVES_MAX {
+                    purge.next_leaf = next_leaf;
+                    return false;
+                }
+                found += 1;
+                next_leaf = leaf + 1;
+                leaves.insert(leaf);
+            }
+        }
+        purge.next_leaf = next_leaf;
+        true
+    }
+
+    /// Adds the leaves that are not what they were when the snapshot was taken.
+    fn add_changed_since(&self, to: Generation, leaves: &mut BTreeSet<u64>) {
+        let snapshot = BTreeSet::from([to]);
+        leaves.extend(self.map.index.leaves_with_past(0, &snapshot));
+        // A page tells of nothing that is newer than the egroup it lies in.
+        let is_newer = |place: &PagePlace| {
+            self.map.map_egroups.get(&place.egroup).is_none_or(|named| named.generation > to)
+        };
+        let pages =
+            self.map.index.iter().filter(|(kind, _, place)| *kind == PageKind::Leaf && is_newer(place));
+        leaves.extend(pages.map(|(_, number, _)| number));
     }
 
     /// Goes on as far as possible without waiting.
@@ -223,42 +334,88 @@ impl Volume {
     }
 
     fn merge_leaf(&mut self, number: u64, ctx: &mut Context) {
-        let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
-            return self.put_leaf(number, &Leaf::default(), ctx);
-        };
-        if let Some(leaf) = self.map.pages.get(place) {
-            return self.put_leaf(number, &leaf, ctx);
+        let (_, changes) =
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
+        let mut merge = LeafMerge::new(number, &changes);
+        let mut asked = Vec::new();
+        for (kind, page, place) in merge.missing(number) {
+            match self.map.pages.get(place) {
+                Some(page) => merge.give(place, page),
+                None => asked.push((kind, page, place)),
+            }
         }
-        self.checkpointing.job.as_mut().expect("a checkpoint is running").fetching += 1;
-        self.fetch_leaf(number, place, PageWaiter::Merge, ctx);
+        if asked.is_empty() {
+            return self.put_leaf(number, merge, ctx);
+        }
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.fetching += asked.len();
+        job.merges.insert(number, merge);
+        for (kind, page, place) in asked {
+            self.fetch_page(kind, page, place, PageWaiter::Merge { leaf: number }, ctx);
+        }
     }
 
-    pub(crate) fn on_leaf_to_merge(&mut self, number: u64, leaf: &Arc<Leaf>, ctx: &mut Context) {
-        self.checkpointing.job.as_mut().expect("a checkpoint is running").fetching -= 1;
-        self.put_leaf(number, leaf, ctx);
+    pub(crate) fn on_page_to_merge(
+        &mut self,
+        number: u64,
+        place: PagePlace,
+        page: MapPage,
+        ctx: &mut Context,
+    ) {
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.fetching -= 1;
+        let merge = job.merges.get_mut(&number).expect("a leaf waits for its pages");
+        merge.give(place, page);
+        if merge.missing(number).is_empty() {
+            let merge = job.merges.remove(&number).expect("it was just found");
+            self.put_leaf(number, merge, ctx);
+        }
         self.continue_checkpoint(ctx);
     }
 
-    /// Merges the edits of one leaf, counts what died and what is live now, and gathers the page.
-    fn put_leaf(&mut self, number: u64, old: &Leaf, ctx: &mut Context) {
-        let merging = self.map.merging.as_ref().expect("a checkpoint has edits to merge");
-        let edits: Vec<_> = merging.in_leaf(number).collect();
-        let mut removed: Vec<(EgroupId, u32)> = Vec::new();
-        let leaf = old.merge(edits.iter().copied(), &mut |egroup, count| removed.push((egroup, count)));
-        for (egroup, count) in removed {
-            self.map.directory.remove_live(egroup, count);
-        }
-        for edit in edits {
-            if let Some((egroup, _)) = edit.place {
-                self.map.directory.add_live(egroup, edit.count);
+    /// Merges the edits of one leaf and gathers its pages.
+    fn put_leaf(&mut self, number: u64, merge: LeafMerge, ctx: &mut Context) {
+        if merge.unfinished {
+            let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+            job.ends_purge = false;
+            if let Some(purge) = &mut self.checkpointing.purge {
+                purge.next_leaf = purge.next_leaf.min(number);
             }
         }
-        if leaf.is_empty() {
-            self.map.index.remove(PageKind::Leaf, number);
+        let (directory, changes) =
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
+        let (pages, gone) = merge.finish(number, &changes, directory);
+        if pages.is_empty() {
+            for (kind, page) in gone {
+                self.map.index.remove(kind, page);
+            }
             return;
         }
-        let page = leaf.encode(number, self.family);
-        self.gather(Page::Leaf(number, Arc::new(leaf)), page, ctx);
+        // A snapshot finds a block in the leaf or in its past: these have to change at the same instant.
+        let family = self.family;
+        let encoded: Vec<(Page, Buffer)> = pages
+            .into_iter()
+            .map(|page| {
+                let bytes = match &page {
+                    Page::Leaf(number, leaf) => leaf.encode(*number, family),
+                    Page::Past(number, past) => past.encode(*number, family),
+                    Page::Directory(_) | Page::Chunk(..) | Page::Gone(..) => {
+                        unreachable!("a leaf has pages of two kinds")
+                    }
+                };
+                (page, bytes)
+            })
+            .collect();
+        let units: usize = encoded.iter().map(|(_, bytes)| bytes.blocks()).sum();
+        self.make_room(units, ctx);
+        for (page, bytes) in encoded {
+            self.gather(page, bytes, ctx);
+            if planted(Bug::PastApart) {
+                self.flush_pages(ctx);
+            }
+        }
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.gathered.extend(gone.into_iter().map(|(kind, page)| (Page::Gone(kind, page), 0, 0)));
     }
 
     fn gather_directory(&mut self, ctx: &mut Context) {
@@ -280,11 +437,17 @@ impl Volume {
         }
     }
 
-    fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
+    /// So many units more go into one egroup.
+    fn make_room(&mut self, units: usize, ctx: &mut Context) {
+        assert!(units <= EGROUP_UNITS, "pages that belong together fit into one egroup");
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        if job.units.len() + bytes.blocks() > EGROUP_UNITS {
+        if job.units.len() + units > EGROUP_UNITS {
             self.flush_pages(ctx);
         }
+    }
+
+    fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
+        self.make_room(bytes.blocks(), ctx);
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         let first = job.units.len() as u32;
         for index in 0..bytes.blocks() {
@@ -316,8 +479,14 @@ impl Volume {
             match page {
                 Page::Leaf(number, leaf) => {
                     self.map.index.set(PageKind::Leaf, number, place);
-                    self.map.pages.put(place, leaf, ctx.limits.pages_bytes_max);
+                    self.map.pages.put(place, MapPage::Leaf(leaf), ctx.limits.pages_bytes_max);
                 }
+                Page::Past(number, past) => {
+                    let range = past.range().expect("a page of the past has groups");
+                    self.map.index.set_past(number, place, range);
+                    self.map.pages.put(place, MapPage::Past(past), ctx.limits.pages_bytes_max);
+                }
+                Page::Gone(kind, number) => drop(self.map.index.remove(kind, number)),
                 Page::Directory(number) => drop(self.map.index.set(PageKind::Directory, number, place)),
                 Page::Chunk(kind, chunk) => drop(self.map.index.set_chunk(kind, chunk, Some(place))),
             }
@@ -327,10 +496,20 @@ impl Volume {
     }
 
     fn append_checkpoint(&mut self) {
-        let job = self.checkpointing.job.as_ref().expect("a checkpoint is running");
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        if job.ends_purge
+            && let Some(purge) = self.checkpointing.purge.take()
+        {
+            job.dropped.retain(|generation| !purge.generations.contains(generation));
+            self.snapshots.dropped.retain(|generation| !purge.generations.contains(generation));
+        }
         let checkpoint = Checkpoint {
             map_to: job.map_to,
             replay_from: job.replay_from,
+            replay_generation: job.replay_generation,
+            generation: job.generation,
+            snapshots: job.snapshots.clone(),
+            dropped: job.dropped.iter().copied().collect(),
             mapped: self.map.directory.live(),
             map_egroups: self.map.map_egroups.values().copied().collect(),
             index: self.map.index.chunks(),
@@ -343,6 +522,10 @@ impl Volume {
     pub(crate) fn on_checkpoint_durable(&mut self, seq: Seq, ctx: &mut Context) {
         let job = self.checkpointing.job.take().expect("a checkpoint ends once");
         self.map.merging = None;
+        self.map.moving = Moves::default();
+        if let Some(to) = job.rollback {
+            self.on_rolled_back(to, ctx);
+        }
         ctx.counters.checkpoints += 1;
         let up_to = if planted(Bug::TrimTooEarly) { seq.previous() } else { job.replay_from.previous() };
         self.log.trim = self.log.trim.max(up_to);
@@ -407,4 +590,28 @@ impl Volume {
             self.checkpointing.rewrite = sparse.map(|named| named.egroup).collect();
         }
     }
+}
+
+/// What the running checkpoint does to leaves, and the directory, in which it counts.
+fn changes<'a>(
+    map: &'a mut Map,
+    checkpointing: &'a Checkpointing,
+    snapshots: &'a Snapshots,
+    is_clone: bool,
+) -> (&'a mut Directory, Changes<'a>) {
+    let job = checkpointing.job.as_ref().expect("a checkpoint is running");
+    let purge = checkpointing.purge.as_ref().map(|purge| &purge.generations);
+    let Map { merging, moving, index, directory, .. } = map;
+    let changes = Changes {
+        edits: merging.as_ref().expect("a checkpoint has edits to merge"),
+        moves: moving,
+        snapshots: &snapshots.taken,
+        index,
+        // Whatever is not there any more may go, whether the purge has come to it or not.
+        purged: purge.unwrap_or(&snapshots.dropped),
+        rewritten: &job.moving,
+        rollback: job.rollback,
+        is_clone,
+    };
+    (directory, changes)
 }

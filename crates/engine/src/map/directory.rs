@@ -6,8 +6,8 @@
 //! A directory page tells 128 consecutive egroup numbers, those made one after the other by one owner.
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::formats::record::PageKind;
-use crate::identity::{EgroupId, FamilyId, GroupId};
+use crate::formats::record::{NamedEgroup, PageKind};
+use crate::identity::{EgroupId, FamilyId, Generation, GroupId};
 use crate::limits::EGROUP_UNITS;
 use crate::map::page::{self, ContentFault, Fields, PageError, PageRole};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +20,12 @@ const PAGE_SHIFT: u32 = 7;
 pub struct Entry {
     pub group: GroupId,
     pub units: u32,
-    /// Units that a block is mapped to.
+    /// Units that a block is mapped to, now or in a snapshot.
     pub live: u32,
+    /// Those of them that only snapshots see.
+    pub past: u32,
+    /// Of the data in it.
+    pub generation: Generation,
 }
 
 impl Entry {
@@ -39,8 +43,11 @@ pub struct Directory {
     by_group: BTreeSet<(GroupId, EgroupId)>,
     /// Pages that differ from what was written last.
     dirty: BTreeSet<u64>,
+    /// How many egroups there are of each generation.
+    generations: BTreeMap<Generation, usize>,
     units: u64,
     live: u64,
+    past: u64,
 }
 
 impl Directory {
@@ -50,9 +57,10 @@ impl Directory {
     }
 
     /// A new egroup, in which nothing is live yet.
-    pub fn insert(&mut self, egroup: EgroupId, group: GroupId, units: u32) {
+    pub fn insert(&mut self, named: NamedEgroup) {
+        let NamedEgroup { egroup, group, units, generation } = named;
         assert!(units > 0 && units <= EGROUP_UNITS as u32, "an egroup has 1 to 960 units");
-        self.add(egroup, Entry { group, units, live: 0 });
+        self.add(egroup, Entry { group, units, live: 0, past: 0, generation });
         self.dirty.insert(Self::page_of(egroup));
     }
 
@@ -61,14 +69,38 @@ impl Directory {
         let entry = self.get(egroup).expect("a mapped egroup is in the directory");
         let live = entry.live.checked_add(count).expect("an egroup has few units");
         assert!(live <= entry.units, "no more units are live than there are");
-        self.change_live(egroup, entry, live);
+        self.change(egroup, entry, live, entry.past);
+    }
+
+    /// `count` of the mapped units are seen by snapshots only, from now on.
+    pub fn add_past(&mut self, egroup: EgroupId, count: u32) {
+        let entry = self.get(egroup).expect("a mapped egroup is in the directory");
+        let past = entry.past.checked_add(count).expect("an egroup has few units");
+        assert!(past <= entry.live, "what a snapshot sees is mapped");
+        self.change(egroup, entry, entry.live, past);
+    }
+
+    /// The present sees `count` units again that only snapshots saw.
+    pub fn leave_past(&mut self, egroup: EgroupId, count: u32) {
+        let entry = self.get(egroup).expect("a mapped egroup is in the directory");
+        let past = entry.past.checked_sub(count).expect("no more units leave the past than were there");
+        self.change(egroup, entry, entry.live, past);
+    }
+
+    /// `count` units that only snapshots saw are seen by none any more.
+    pub fn remove_past(&mut self, egroup: EgroupId, count: u32) {
+        let entry = self.get(egroup).expect("a mapped egroup is in the directory");
+        let past = entry.past.checked_sub(count).expect("no more units leave the past than were there");
+        let live = entry.live.checked_sub(count).expect("no more units are unmapped than were live");
+        self.change(egroup, entry, live, past);
     }
 
     /// `count` units of it are not mapped any more. Gives how many still are.
     pub fn remove_live(&mut self, egroup: EgroupId, count: u32) -> u32 {
         let entry = self.get(egroup).expect("a mapped egroup is in the directory");
         let live = entry.live.checked_sub(count).expect("no more units are unmapped than were live");
-        self.change_live(egroup, entry, live);
+        assert!(entry.past <= live, "what a snapshot sees is not unmapped by the present");
+        self.change(egroup, entry, live, entry.past);
         live
     }
 
@@ -77,8 +109,14 @@ impl Directory {
         let entry = self.entries.remove(&egroup)?;
         self.by_share.remove(&(entry.share(), egroup));
         self.by_group.remove(&(entry.group, egroup));
+        let of_generation = self.generations.get_mut(&entry.generation).expect("this one was counted");
+        *of_generation -= 1;
+        if *of_generation == 0 {
+            self.generations.remove(&entry.generation);
+        }
         self.units -= u64::from(entry.units);
         self.live -= u64::from(entry.live);
+        self.past -= u64::from(entry.past);
         self.dirty.insert(Self::page_of(egroup));
         Some(entry)
     }
@@ -109,14 +147,24 @@ impl Directory {
         self.entries.is_empty()
     }
 
+    /// Of how many generations there is data.
+    pub fn generations(&self) -> usize {
+        self.generations.len()
+    }
+
     /// Units of all egroups together.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Live units of all egroups together: the blocks that are mapped.
+    /// Live units of all egroups together: the blocks that are mapped, now or in a snapshot.
     pub fn live(&self) -> u64 {
         self.live
+    }
+
+    /// Those of them that only snapshots see.
+    pub fn past(&self) -> u64 {
+        self.past
     }
 
     /// The egroups of which less than `percent` percent is live, the emptiest first.
@@ -161,8 +209,9 @@ impl Directory {
             payload.extend(((egroup.0 - first.0) as u16).to_le_bytes());
             payload.extend((entry.units as u16).to_le_bytes());
             payload.extend((entry.live as u16).to_le_bytes());
-            payload.extend(0_u16.to_le_bytes());
+            payload.extend((entry.past as u16).to_le_bytes());
             payload.extend(entry.group.0.to_le_bytes());
+            payload.extend(entry.generation.0.to_le_bytes());
         }
         if payload.is_empty() {
             return None;
@@ -191,19 +240,22 @@ impl Directory {
         assert!(old.is_none(), "an egroup's name is given once");
         self.by_share.insert((entry.share(), egroup));
         self.by_group.insert((entry.group, egroup));
+        *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
         self.live += u64::from(entry.live);
+        self.past += u64::from(entry.past);
     }
 
-    fn change_live(&mut self, egroup: EgroupId, old: Entry, live: u32) {
-        if live == old.live {
+    fn change(&mut self, egroup: EgroupId, old: Entry, live: u32, past: u32) {
+        let new = Entry { live, past, ..old };
+        if new == old {
             return;
         }
-        let new = Entry { live, ..old };
         self.entries.insert(egroup, new);
         self.by_share.remove(&(old.share(), egroup));
         self.by_share.insert((new.share(), egroup));
         self.live = self.live - u64::from(old.live) + u64::from(live);
+        self.past = self.past - u64::from(old.past) + u64::from(past);
         self.dirty.insert(Self::page_of(egroup));
     }
 }
@@ -217,27 +269,28 @@ fn page_range(number: u64) -> (EgroupId, EgroupId) {
 
 /// Slot in the page and entry, in order.
 fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
-    const ENTRY: usize = 12;
+    const ENTRY: usize = 16;
     if payload.is_empty() || !payload.len().is_multiple_of(ENTRY) {
         return Err(ContentFault::Length);
     }
     let mut fields = Fields::of(payload);
     let mut entries: Vec<(u16, Entry)> = Vec::with_capacity(payload.len() / ENTRY);
     for _ in 0..payload.len() / ENTRY {
-        let (slot, units, live, zero) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
-        let group = GroupId(fields.u32()?);
+        let (slot, units, live, past) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
+        let (group, generation) = (GroupId(fields.u32()?), Generation(fields.u32()?));
         let sound = slot < 1 << PAGE_SHIFT
             && units > 0
             && usize::from(units) <= EGROUP_UNITS
             && live <= units
-            && zero == 0;
+            && past <= live;
         if !sound {
             return Err(ContentFault::Range);
         }
         if entries.last().is_some_and(|(last, _)| *last >= slot) {
             return Err(ContentFault::Order);
         }
-        entries.push((slot, Entry { group, units: units.into(), live: live.into() }));
+        let (units, live, past) = (units.into(), live.into(), past.into());
+        entries.push((slot, Entry { group, units, live, past, generation }));
     }
     fields.end()?;
     Ok(entries)
@@ -251,11 +304,23 @@ mod tests {
 
     const FAMILY: FamilyId = FamilyId(6);
 
+    fn named(egroup: u64, units: u32) -> NamedEgroup {
+        NamedEgroup {
+            egroup: EgroupId(egroup),
+            group: GroupId(u32::MAX),
+            units,
+            generation: Generation(u32::MAX),
+        }
+    }
+
     fn compare(directory: &Directory, model: &BTreeMap<EgroupId, Entry>, percent: u32) {
         assert_eq!(&directory.iter().collect::<BTreeMap<_, _>>(), model);
         assert_eq!(directory.len(), model.len());
+        let generations: BTreeSet<Generation> = model.values().map(|entry| entry.generation).collect();
+        assert_eq!(directory.generations(), generations.len());
         assert_eq!(directory.units(), model.values().map(|e| u64::from(e.units)).sum());
         assert_eq!(directory.live(), model.values().map(|e| u64::from(e.live)).sum());
+        assert_eq!(directory.past(), model.values().map(|e| u64::from(e.past)).sum());
         let under = |egroup: &EgroupId| model[egroup].live * 100 < model[egroup].units * percent;
         let mut wanted: Vec<EgroupId> = model.keys().copied().filter(under).collect();
         // By cross multiplication: a/b < c/d.
@@ -303,16 +368,28 @@ mod tests {
                     None => {
                         let (group, units) =
                             (GroupId(random.random_range(0..4)), random.random_range(1..=960));
-                        directory.insert(egroup, group, units);
-                        model.insert(egroup, Entry { group, units, live: 0 });
+                        let generation = Generation(random.random_range(0..3));
+                        directory.insert(NamedEgroup { egroup, group, units, generation });
+                        model.insert(egroup, Entry { group, units, live: 0, past: 0, generation });
                     }
                     Some(entry) if random.random_bool(0.5) => {
                         let count = random.random_range(0..=entry.units - entry.live);
                         directory.add_live(egroup, count);
                         entry.live += count;
                     }
+                    Some(entry) if random.random_bool(0.3) => {
+                        let count = random.random_range(0..=entry.live - entry.past);
+                        directory.add_past(egroup, count);
+                        entry.past += count;
+                    }
+                    Some(entry) if random.random_bool(0.3) => {
+                        let count = random.random_range(0..=entry.past);
+                        directory.remove_past(egroup, count);
+                        entry.past -= count;
+                        entry.live -= count;
+                    }
                     Some(entry) if random.random_bool(0.6) => {
-                        let count = random.random_range(0..=entry.live);
+                        let count = random.random_range(0..=entry.live - entry.past);
                         entry.live -= count;
                         assert_eq!(directory.remove_live(egroup, count), entry.live);
                     }
@@ -333,7 +410,7 @@ mod tests {
         let mut directory = Directory::default();
         let last = u64::MAX >> PAGE_SHIFT;
         for slot in 0..1 << PAGE_SHIFT {
-            directory.insert(EgroupId((last << PAGE_SHIFT) + slot), GroupId(u32::MAX), 960);
+            directory.insert(named((last << PAGE_SHIFT) + slot, 960));
         }
         assert_eq!(directory.dirty_pages(), [last]);
         let page = directory.encode_page(last, FAMILY).expect("there are egroups");
@@ -346,14 +423,14 @@ mod tests {
     fn odd_content_is_refused() {
         let entry = |slot: u16, units: u16, live: u16, zero: u16| {
             let mut bytes: Vec<u8> = [slot, units, live, zero].iter().flat_map(|n| n.to_le_bytes()).collect();
-            bytes.extend([0; 4]);
+            bytes.extend([0; 8]);
             bytes
         };
         let joined = |entries: &[Vec<u8>]| decode_entries(&entries.concat()).err();
         assert_eq!(joined(&[entry(0, 960, 960, 0), entry(127, 1, 0, 0)]), None);
         assert_eq!(joined(&[entry(1, 1, 0, 0), entry(0, 1, 0, 0)]), Some(ContentFault::Order));
         for (slot, units, live, zero) in
-            [(128, 1, 0, 0), (0, 0, 0, 0), (0, 961, 0, 0), (0, 5, 6, 0), (0, 1, 1, 1)]
+            [(128, 1, 0, 0), (0, 0, 0, 0), (0, 961, 0, 0), (0, 5, 6, 0), (0, 1, 1, 2)]
         {
             assert_eq!(joined(&[entry(slot, units, live, zero)]), Some(ContentFault::Range));
         }
@@ -365,7 +442,7 @@ mod tests {
     #[should_panic(expected = "no more units are unmapped than were live")]
     fn what_is_not_live_cannot_be_unmapped() {
         let mut directory = Directory::default();
-        directory.insert(EgroupId(1), GroupId(1), 10);
+        directory.insert(named(1, 10));
         directory.add_live(EgroupId(1), 3);
         directory.remove_live(EgroupId(1), 4);
     }

@@ -4,26 +4,35 @@
 //! Leaves to others: writing pages and naming the index pages in the checkpoint record (`checkpoint`). What is
 //! said here to be free may be deleted only when that record is durable: the one before still names it.
 //!
-//! Pages are counted in chunks of 256; the places of a chunk's pages make one index page of one unit.
+//! Pages are counted in chunks; the places of a chunk's pages make one index page of one unit.
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::record::{IndexPlace, PageKind, PagePlace};
-use crate::identity::{EgroupId, FamilyId};
+use crate::identity::{EgroupId, FamilyId, Generation};
 use crate::limits::EGROUP_UNITS;
 use crate::map::page::{self, ContentFault, Fields, PAGE_UNITS_MAX, PageError, PageRole};
+use crate::map::past;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Pages whose places one index page tells.
-pub const CHUNK_PAGES: u64 = 256;
+pub const fn chunk_pages(kind: PageKind) -> u64 {
+    match kind {
+        PageKind::Leaf | PageKind::Directory => 256,
+        // Their entries are longer.
+        PageKind::Past => 128,
+    }
+}
 
 /// The highest page number: more than the blocks of the largest vDisk, or all egroups, need. (It keeps sums
 /// with page numbers from a damaged page inside 64 bits.)
-const NUMBER_MAX: u64 = 1 << 60;
+const NUMBER_MAX: u64 = (1 << 63) - 1;
 
 #[derive(Debug, Default)]
 pub struct PageIndex {
     pages: BTreeMap<(PageKind, u64), PagePlace>,
+    /// Of pages of the past, by leaf and number in it, the generations of the first and last group.
+    past: BTreeMap<(u64, u32), (Generation, Generation)>,
     /// The index pages written last.
     chunks: BTreeMap<(PageKind, u64), PagePlace>,
     /// Chunks that differ from their index page.
@@ -41,19 +50,60 @@ impl PageIndex {
 
     /// The page is here now. Gives where it was.
     pub fn set(&mut self, kind: PageKind, number: u64, place: PagePlace) -> Option<PagePlace> {
+        assert!(kind != PageKind::Past, "a page of the past is set with its generations");
+        self.put(kind, number, place)
+    }
+
+    /// Like `set`, for a page of the past with groups from `range.0` to `range.1`.
+    pub fn set_past(
+        &mut self,
+        number: u64,
+        place: PagePlace,
+        range: (Generation, Generation),
+    ) -> Option<PagePlace> {
+        self.past.insert((past::leaf_of(number), past::page_of(number)), range);
+        self.put(PageKind::Past, number, place)
+    }
+
+    fn put(&mut self, kind: PageKind, number: u64, place: PagePlace) -> Option<PagePlace> {
         assert!(number <= NUMBER_MAX, "page numbers have a limit");
         check_place(&place).expect("a page lies inside its egroup");
         let old = self.pages.insert((kind, number), place);
         self.moved(PageRole::Page(kind), number, old, Some(place));
-        self.changed.insert((kind, number / CHUNK_PAGES));
+        self.changed.insert((kind, number / chunk_pages(kind)));
         old
+    }
+
+    /// The pages of the past of this leaf, oldest first, with the generations of their first and last group.
+    pub fn past_of(
+        &self,
+        leaf: u64,
+    ) -> impl Iterator<Item = (u64, PagePlace, (Generation, Generation))> + '_ {
+        self.past.range((leaf, 0)..=(leaf, u32::MAX)).map(|(&(leaf, page), &range)| {
+            let number = past::page_number(leaf, page);
+            (number, self.pages[&(PageKind::Past, number)], range)
+        })
+    }
+
+    /// Leaves from `leaf` on, in order, that have pages with groups of about these generations; perhaps also others.
+    pub fn leaves_with_past<'a>(
+        &'a self,
+        leaf: u64,
+        generations: &'a BTreeSet<Generation>,
+    ) -> impl Iterator<Item = u64> + 'a {
+        let touched =
+            |(first, last): &(Generation, Generation)| generations.range(first..=last).next().is_some();
+        self.past.range((leaf, 0)..).filter(move |(_, range)| touched(range)).map(|((leaf, _), _)| *leaf)
     }
 
     /// The page tells nothing any more. Gives where it was.
     pub fn remove(&mut self, kind: PageKind, number: u64) -> Option<PagePlace> {
         let old = self.pages.remove(&(kind, number))?;
+        if kind == PageKind::Past {
+            self.past.remove(&(past::leaf_of(number), past::page_of(number)));
+        }
         self.moved(PageRole::Page(kind), number, Some(old), None);
-        self.changed.insert((kind, number / CHUNK_PAGES));
+        self.changed.insert((kind, number / chunk_pages(kind)));
         Some(old)
     }
 
@@ -92,13 +142,18 @@ impl PageIndex {
 
     /// The index page of the chunk as it is now, one unit; None if no page is left in it.
     pub fn encode_chunk(&self, kind: PageKind, chunk: u64, family: FamilyId) -> Option<Buffer> {
-        let first = chunk * CHUNK_PAGES;
+        let first = chunk * chunk_pages(kind);
         let mut payload = Vec::new();
-        for (&(_, number), place) in self.pages.range((kind, first)..(kind, first + CHUNK_PAGES)) {
+        for (&(_, number), place) in self.pages.range((kind, first)..(kind, first + chunk_pages(kind))) {
             payload.push((number - first) as u8);
             payload.push(place.units as u8);
             payload.extend((place.unit as u16).to_le_bytes());
             payload.extend(place.egroup.0.to_le_bytes());
+            if kind == PageKind::Past {
+                let (first, last) = self.past[&(past::leaf_of(number), past::page_of(number))];
+                payload.extend(first.0.to_le_bytes());
+                payload.extend(last.0.to_le_bytes());
+            }
         }
         if payload.is_empty() {
             return None;
@@ -118,7 +173,7 @@ impl PageIndex {
                 self.chunks.insert((kind, chunk), place)
             }
             None => {
-                let range = chunk * CHUNK_PAGES..(chunk + 1) * CHUNK_PAGES;
+                let range = chunk * chunk_pages(kind)..(chunk + 1) * chunk_pages(kind);
                 assert!(self.existing(kind, range).is_empty(), "only an empty chunk has no index page");
                 self.chunks.remove(&(kind, chunk))
             }
@@ -137,15 +192,18 @@ impl PageIndex {
     /// has changed.
     pub fn load_chunk(&mut self, named: &IndexPlace, page: &[u8], family: FamilyId) -> Result<(), PageError> {
         let (kind, chunk) = (named.kind, named.number);
-        if chunk >= NUMBER_MAX / CHUNK_PAGES {
+        if chunk >= NUMBER_MAX / chunk_pages(kind) {
             return Err(ContentFault::Range.into());
         }
         assert!(!self.chunks.contains_key(&(kind, chunk)), "an index page is read once");
         let payload = page::decode(page, PageRole::Index(kind), chunk, family)?;
-        let places = decode_places(payload)?;
-        for (slot, place) in places {
-            let number = chunk * CHUNK_PAGES + u64::from(slot);
-            let old = self.set(kind, number, place);
+        let places = decode_places(kind, payload)?;
+        for (slot, place, range) in places {
+            let number = chunk * chunk_pages(kind) + u64::from(slot);
+            let old = match kind {
+                PageKind::Past => self.set_past(number, place, range),
+                PageKind::Leaf | PageKind::Directory => self.set(kind, number, place),
+            };
             assert!(old.is_none(), "each page is in one chunk");
         }
         self.set_chunk(kind, chunk, Some(named.place));
@@ -214,22 +272,31 @@ fn check_place(place: &PagePlace) -> Result<(), ContentFault> {
     if sound { Ok(()) } else { Err(ContentFault::Range) }
 }
 
-/// Slot in the chunk and place, in order.
-fn decode_places(payload: &[u8]) -> Result<Vec<(u8, PagePlace)>, ContentFault> {
-    const ENTRY: usize = 12;
-    if payload.is_empty() || !payload.len().is_multiple_of(ENTRY) {
+type PlaceEntry = (u8, PagePlace, (Generation, Generation));
+
+/// Slot in the chunk, place, and generations of pages of the past (of others 0), in order.
+fn decode_places(kind: PageKind, payload: &[u8]) -> Result<Vec<PlaceEntry>, ContentFault> {
+    let entry = if kind == PageKind::Past { 20 } else { 12 };
+    if payload.is_empty() || !payload.len().is_multiple_of(entry) {
         return Err(ContentFault::Length);
     }
     let mut fields = Fields::of(payload);
-    let mut places: Vec<(u8, PagePlace)> = Vec::with_capacity(payload.len() / ENTRY);
-    for _ in 0..payload.len() / ENTRY {
+    let mut places: Vec<PlaceEntry> = Vec::with_capacity(payload.len() / entry);
+    for _ in 0..payload.len() / entry {
         let (slot, units, unit) = (fields.u8()?, fields.u8()?, fields.u16()?);
         let place = PagePlace { egroup: EgroupId(fields.u64()?), unit: unit.into(), units: units.into() };
         check_place(&place)?;
-        if places.last().is_some_and(|(last, _)| *last >= slot) {
+        if places.last().is_some_and(|(last, ..)| *last >= slot) {
             return Err(ContentFault::Order);
         }
-        places.push((slot, place));
+        let mut range = (Generation(0), Generation(0));
+        if kind == PageKind::Past {
+            range = (Generation(fields.u32()?), Generation(fields.u32()?));
+        }
+        if range.0 > range.1 || u64::from(slot) >= chunk_pages(kind) {
+            return Err(ContentFault::Range);
+        }
+        places.push((slot, place, range));
     }
     fields.end()?;
     Ok(places)
@@ -242,7 +309,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     const FAMILY: FamilyId = FamilyId(4);
-    const KINDS: [PageKind; 2] = [PageKind::Leaf, PageKind::Directory];
+    const KINDS: [PageKind; 3] = [PageKind::Leaf, PageKind::Past, PageKind::Directory];
 
     fn random_place(random: &mut SmallRng, units: u32) -> PagePlace {
         let unit = random.random_range(0..=EGROUP_UNITS as u32 - units);
@@ -306,14 +373,20 @@ mod tests {
             let (mut index, mut model, mut written) =
                 (PageIndex::default(), BTreeMap::new(), BTreeMap::new());
             for _ in 0..300 {
-                let kind = KINDS[random.random_range(0..2)];
+                let kind = KINDS[random.random_range(0..3)];
                 let number = random.random_range(0..600) + if random.random_bool(0.1) { 1 << 40 } else { 0 };
                 match random.random_range(0..20) {
                     0..12 => {
                         let units = random.random_range(1..=4);
                         let place = random_place(&mut random, units);
-                        assert_eq!(index.set(kind, number, place), model.insert((kind, number), place));
-                        assert!(index.changed_chunks().contains(&(kind, number / CHUNK_PAGES)));
+                        let old = if kind == PageKind::Past {
+                            let range = (Generation(number as u32), Generation(number as u32 + 5));
+                            index.set_past(number, place, range)
+                        } else {
+                            index.set(kind, number, place)
+                        };
+                        assert_eq!(old, model.insert((kind, number), place));
+                        assert!(index.changed_chunks().contains(&(kind, number / chunk_pages(kind))));
                     }
                     12..17 => assert_eq!(index.remove(kind, number), model.remove(&(kind, number))),
                     17 => {
@@ -354,7 +427,7 @@ mod tests {
             bytes.extend(7_u64.to_le_bytes());
             bytes
         };
-        let joined = |entries: &[Vec<u8>]| decode_places(&entries.concat()).err();
+        let joined = |entries: &[Vec<u8>]| decode_places(PageKind::Leaf, &entries.concat()).err();
         assert_eq!(joined(&[entry(1, 1, 0), entry(2, 4, 956)]), None);
         assert_eq!(joined(&[entry(2, 1, 0), entry(1, 1, 0)]), Some(ContentFault::Order));
         assert_eq!(joined(&[entry(2, 1, 0), entry(2, 1, 0)]), Some(ContentFault::Order));
@@ -363,6 +436,30 @@ mod tests {
         }
         assert_eq!(joined(&[entry(0, 1, 0)[..11].to_vec()]), Some(ContentFault::Length));
         assert_eq!(joined(&[]), Some(ContentFault::Length));
+    }
+
+    #[test]
+    fn pages_of_the_past_are_found_by_leaf_and_by_generation() {
+        let mut index = PageIndex::default();
+        let place = |unit| PagePlace { egroup: EgroupId(9), unit, units: 1 };
+        for (leaf, page, first, last) in [(5, 0, 1, 3), (5, 7, 4, 9), (6, 0, 2, 2), (1 << 40, 3, 9, 9)] {
+            let range = (Generation(first), Generation(last));
+            index.set_past(past::page_number(leaf, page), place(page), range);
+        }
+        let pages: Vec<_> =
+            index.past_of(5).map(|(number, place, range)| (number, place.unit, range.1.0)).collect();
+        assert_eq!(pages, [(past::page_number(5, 0), 0, 3), (past::page_number(5, 7), 7, 9)]);
+        let leaves = |index: &PageIndex, from, generations: &[u32]| {
+            let wanted: BTreeSet<Generation> = generations.iter().copied().map(Generation).collect();
+            index.leaves_with_past(from, &wanted).collect::<Vec<_>>()
+        };
+        assert_eq!(leaves(&index, 0, &[2]), [5, 6]);
+        assert_eq!(leaves(&index, 0, &[9]), [5, 1 << 40]);
+        assert_eq!(leaves(&index, 6, &[2, 9]), [6, 1 << 40]);
+        assert_eq!(leaves(&index, 0, &[]), [0; 0]);
+        index.remove(PageKind::Past, past::page_number(5, 0));
+        assert_eq!(index.past_of(5).count(), 1);
+        assert_eq!(leaves(&index, 0, &[2]), [6]);
     }
 
     #[test]

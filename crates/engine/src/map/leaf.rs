@@ -28,7 +28,7 @@ pub struct Run {
 impl Run {
     fn new(start: u32, count: u32, egroup: EgroupId, unit: u32) -> Self {
         assert!(count > 0 && start + count <= BLOCKS, "a run lies inside its leaf");
-        assert!(unit + count <= UNITS, "a run lies inside its egroup");
+        assert!(is_inside(egroup, unit, count), "a run lies inside its egroup");
         Run { egroup, start: start as u16, count: count as u16, unit: unit as u16 }
     }
 
@@ -53,12 +53,20 @@ impl Run {
     /// The part of it in `start..end`, which it has blocks in common with.
     fn clip(&self, start: u32, end: u32) -> Run {
         let (first, end) = (self.start().max(start), self.end().min(end));
-        Run::new(first, end - first, self.egroup, self.unit() + first - self.start())
+        let unit = if self.egroup.is_hole() { 0 } else { self.unit() + first - self.start() };
+        Run::new(first, end - first, self.egroup, unit)
     }
 
     fn is_continued_by(&self, next: &Run) -> bool {
-        self.egroup == next.egroup && self.end() == next.start() && self.unit() + self.count() == next.unit()
+        self.egroup == next.egroup
+            && self.end() == next.start()
+            && (self.egroup.is_hole() || self.unit() + self.count() == next.unit())
     }
+}
+
+/// Holes have one unit, and as many blocks as it takes.
+fn is_inside(egroup: EgroupId, unit: u32, count: u32) -> bool {
+    if egroup.is_hole() { unit == 0 } else { unit + count <= UNITS }
 }
 
 /// `count` blocks from `start` (in the leaf) on are now here, or nowhere.
@@ -81,7 +89,8 @@ impl Leaf {
         assert!(block < BLOCKS, "the block is in the leaf");
         let run = self.runs.get(self.runs.partition_point(|run| run.end() <= block))?;
         let from = block.checked_sub(run.start())?;
-        Some((run.egroup, run.unit() + from, run.count() - from))
+        let unit = if run.egroup.is_hole() { 0 } else { run.unit() + from };
+        Some((run.egroup, unit, run.count() - from))
     }
 
     /// The range in order, gaps as None: first block, count, egroup and unit.
@@ -112,13 +121,9 @@ impl Leaf {
         })
     }
 
-    /// The leaf with these edits, which come in order and do not overlap. `removed` is told how many blocks
-    /// lost their place in which egroup (also when the edit gives the same place again).
-    pub fn merge(
-        &self,
-        edits: impl IntoIterator<Item = LeafEdit>,
-        removed: &mut impl FnMut(EgroupId, u32),
-    ) -> Leaf {
+    /// The leaf with these edits, which come in order and do not overlap. `removed` is told which blocks lost which
+    /// place (also when the edit gives the same place again).
+    pub fn merge(&self, edits: impl IntoIterator<Item = LeafEdit>, removed: &mut impl FnMut(Run)) -> Leaf {
         let mut merged = Leaf { runs: Vec::with_capacity(self.runs.len() + 8) };
         let mut old = self.runs.iter().copied();
         let mut current = old.next();
@@ -133,8 +138,7 @@ impl Leaf {
                     merged.push(run.clip(0, edit.start));
                 }
                 if run.end() > edit.start {
-                    let lost = run.clip(edit.start, end);
-                    removed(lost.egroup, lost.count());
+                    removed(run.clip(edit.start, end));
                 }
                 current = if run.end() > end { Some(run.clip(end, BLOCKS)) } else { old.next() };
             }
@@ -153,7 +157,7 @@ impl Leaf {
         start: u32,
         count: u32,
         place: Option<(EgroupId, u32)>,
-        removed: &mut impl FnMut(EgroupId, u32),
+        removed: &mut impl FnMut(Run),
     ) {
         *self = self.merge([LeafEdit { start, count, place }], removed);
     }
@@ -198,12 +202,17 @@ impl Leaf {
         for egroup in &egroups {
             payload.extend(egroup.0.to_le_bytes());
         }
+        self.encode_runs(&egroups, &mut payload);
+        page::encode(PageRole::Page(PageKind::Leaf), number, family, &payload)
+    }
+
+    /// The runs, with their egroups as indexes into this sorted table.
+    pub(super) fn encode_runs(&self, egroups: &[EgroupId], payload: &mut Vec<u8>) {
         for run in &self.runs {
             let index = egroups.binary_search(&run.egroup).expect("every run's egroup is in the table");
             payload.extend((run.start() | (run.count() - 1) << 10 | run.unit() << 20).to_le_bytes());
             payload.extend((index as u16).to_le_bytes());
         }
-        page::encode(PageRole::Page(PageKind::Leaf), number, family, &payload)
     }
 
     /// What `encode` made of leaf `number` of this family, or why `page` is not that.
@@ -225,14 +234,34 @@ impl Leaf {
         if !egroups.is_sorted_by(|a, b| a < b) {
             return Err(ContentFault::Order);
         }
+        let leaf = Self::decode_runs(run_count.into(), &egroups, &mut fields)?;
+        fields.end()?;
         let mut named = vec![false; egroups.len()];
-        let mut runs: Vec<Run> = Vec::with_capacity(run_count.into());
+        for run in &leaf.runs {
+            named[egroups.binary_search(&run.egroup).expect("runs name egroups of the table")] = true;
+        }
+        if named.contains(&false) {
+            return Err(ContentFault::NotShortest);
+        }
+        Ok(leaf)
+    }
+
+    /// What `encode_runs` wrote.
+    pub(super) fn decode_runs(
+        run_count: u32,
+        egroups: &[EgroupId],
+        fields: &mut Fields,
+    ) -> Result<Leaf, ContentFault> {
+        if run_count > BLOCKS {
+            return Err(ContentFault::Range);
+        }
+        let mut runs: Vec<Run> = Vec::with_capacity(run_count as usize);
         for _ in 0..run_count {
             let (packed, index) = (fields.u32()?, usize::from(fields.u16()?));
             let (start, count) = (packed & TEN_BITS, (packed >> 10 & TEN_BITS) + 1);
             let unit = packed >> 20;
             let egroup = *egroups.get(index).ok_or(ContentFault::Range)?;
-            if start + count > BLOCKS || unit + count > UNITS {
+            if start + count > BLOCKS || !is_inside(egroup, unit, count) {
                 return Err(ContentFault::Range);
             }
             let run = Run::new(start, count, egroup, unit);
@@ -241,12 +270,7 @@ impl Leaf {
                 Some(last) if last.is_continued_by(&run) => return Err(ContentFault::NotShortest),
                 _ => {}
             }
-            named[index] = true;
             runs.push(run);
-        }
-        fields.end()?;
-        if named.contains(&false) {
-            return Err(ContentFault::NotShortest);
         }
         Ok(Leaf { runs })
     }
@@ -335,7 +359,9 @@ mod tests {
                 for edit in &edits {
                     apply(&mut model, edit, &mut lost);
                 }
-                leaf = leaf.merge(edits, &mut |egroup, count| *told.entry(egroup).or_default() += count);
+                leaf = leaf.merge(edits, &mut |run| {
+                    *told.entry(run.egroup).or_default() += run.count();
+                });
                 assert_eq!(told, lost);
                 compare(&leaf, &model, &mut random);
                 let page = leaf.encode(9, FAMILY);
@@ -346,7 +372,7 @@ mod tests {
 
     #[test]
     fn the_largest_leaf_fits_into_a_page() {
-        let mut lost = |_, _| panic!("nothing was mapped before");
+        let mut lost = |_| panic!("nothing was mapped before");
         let edits =
             (0..BLOCKS).map(|i| LeafEdit { start: i, count: 1, place: Some((EgroupId(i.into()), 0)) });
         let leaf = Leaf::default().merge(edits, &mut lost);
@@ -359,10 +385,10 @@ mod tests {
     #[test]
     fn a_single_edit_tells_what_it_replaced() {
         let mut leaf = Leaf::default();
-        leaf.set(0, 100, Some((EgroupId(1), 10)), &mut |_, _| panic!("nothing was mapped before"));
+        leaf.set(0, 100, Some((EgroupId(1), 10)), &mut |_| panic!("nothing was mapped before"));
         let mut lost = Vec::new();
-        leaf.set(40, 10, None, &mut |egroup, count| lost.push((egroup.0, count)));
-        assert_eq!(lost, [(1, 10)]);
+        leaf.set(40, 10, None, &mut |run| lost.push((run.egroup.0, run.start(), run.count())));
+        assert_eq!(lost, [(1, 40, 10)]);
         assert_eq!((leaf.find(39), leaf.find(40)), (Some((EgroupId(1), 49, 1)), None));
     }
 

@@ -6,17 +6,21 @@ use crate::buffer::Buffer;
 use crate::context::{Context, Purpose};
 use crate::formats::record::PageKind;
 use crate::formats::record::PagePlace;
-use crate::identity::{Block, DriveId, EgroupId, Time};
+use crate::identity::{Block, DriveId, EgroupId, FamilyId, Generation, Time};
 use crate::interface::{DriveState, FamilyTrouble, Reply, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::log::overlay::Content;
 use crate::map::edits::Place;
-use crate::map::leaf::Leaf;
+use crate::map::leaf::{Leaf, LeafEdit};
+use crate::map::past::{self, Past};
 use crate::message::{Answer, Question, Refusal, UnitRun};
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Later than any generation: what is newest.
+pub(crate) const PRESENT: Generation = Generation(u32::MAX);
 
 /// A part of a range and where its newest version is.
 #[derive(Debug)]
@@ -39,6 +43,12 @@ pub(crate) enum Where {
         leaf: u64,
         place: PagePlace,
     },
+    /// In what the family was cloned from.
+    Origin,
+    /// What a snapshot sees of this leaf has to be put together first.
+    View {
+        leaf: u64,
+    },
 }
 
 /// Who waits for a page.
@@ -50,8 +60,15 @@ pub(crate) enum PageWaiter {
         count: u64,
     },
     Extents(ExtentsJob),
-    Merge,
+    /// The checkpoint, to merge this leaf.
+    Merge {
+        leaf: u64,
+    },
     Compact {
+        job: u64,
+    },
+    /// Somebody puts together what a snapshot sees of a leaf.
+    View {
         job: u64,
     },
     /// This step of bringing a vDisk into memory.
@@ -60,9 +77,34 @@ pub(crate) enum PageWaiter {
     Nobody,
 }
 
+/// A page in memory.
+#[derive(Debug, Clone)]
+pub(crate) enum MapPage {
+    Leaf(Arc<Leaf>),
+    Past(Arc<Past>),
+}
+
+impl MapPage {
+    fn decode(kind: PageKind, page: &[u8], number: u64, family: FamilyId) -> Option<MapPage> {
+        match kind {
+            PageKind::Leaf => Some(MapPage::Leaf(Arc::new(Leaf::decode(page, number, family).ok()?))),
+            PageKind::Past => Some(MapPage::Past(Arc::new(Past::decode(page, number, family).ok()?))),
+            PageKind::Directory => unreachable!("directory pages are read when a family is opened"),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            MapPage::Leaf(leaf) => leaf.bytes(),
+            MapPage::Past(past) => past.bytes(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Fetch {
-    leaf: u64,
+    kind: PageKind,
+    number: u64,
     place: PagePlace,
     waiters: Vec<PageWaiter>,
     tried: Vec<DriveId>,
@@ -70,11 +112,11 @@ struct Fetch {
 
 #[derive(Debug)]
 struct Cached {
-    leaf: Arc<Leaf>,
+    page: MapPage,
     used: u64,
 }
 
-/// Leaf pages in memory, and those on their way.
+/// Leaf pages and pages of the past in memory, and those on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     last: u64,
@@ -93,18 +135,33 @@ pub(crate) struct Pages {
     pub misses: u64,
 }
 
+impl Fetch {
+    /// The leaf that the page is about.
+    fn leaf(&self) -> u64 {
+        if self.kind == PageKind::Past { past::leaf_of(self.number) } else { self.number }
+    }
+}
+
 impl Pages {
     pub fn wake_at(&self) -> Option<Time> {
         self.stalled_until
     }
 
-    pub fn get(&mut self, place: PagePlace) -> Option<Arc<Leaf>> {
+    /// The leaf page at this place.
+    pub fn leaf(&mut self, place: PagePlace) -> Option<Arc<Leaf>> {
+        match self.get(place)? {
+            MapPage::Leaf(leaf) => Some(leaf),
+            MapPage::Past(_) => unreachable!("a place holds one page for ever"),
+        }
+    }
+
+    pub fn get(&mut self, place: PagePlace) -> Option<MapPage> {
         let cached = self.cached.get_mut(&place)?;
         self.clock += 1;
         self.used.remove(&cached.used);
         cached.used = self.clock;
         self.used.insert(self.clock, place);
-        Some(Arc::clone(&cached.leaf))
+        Some(cached.page.clone())
     }
 
     /// Whether it is in memory, looked for by nobody.
@@ -116,18 +173,18 @@ impl Pages {
         self.bytes
     }
 
-    pub fn put(&mut self, place: PagePlace, leaf: Arc<Leaf>, bytes_max: usize) {
+    pub fn put(&mut self, place: PagePlace, page: MapPage, bytes_max: usize) {
         if self.cached.contains_key(&place) {
             return;
         }
         self.clock += 1;
-        self.bytes += leaf.bytes();
-        self.cached.insert(place, Cached { leaf, used: self.clock });
+        self.bytes += page.bytes();
+        self.cached.insert(place, Cached { page, used: self.clock });
         self.used.insert(self.clock, place);
         while self.bytes > bytes_max && self.cached.len() > 1 {
             let (_, oldest) = self.used.pop_first().expect("each page in memory has its use noted");
             let gone = self.cached.remove(&oldest).expect("a use notes a page in memory");
-            self.bytes -= gone.leaf.bytes();
+            self.bytes -= gone.page.bytes();
         }
     }
 }
@@ -135,26 +192,7 @@ impl Pages {
 impl Volume {
     /// Where the newest durable version of each block of the range is, in order, without gaps.
     pub(crate) fn resolve(&mut self, block: Block, count: u64, ctx: &mut Context) -> Vec<Located> {
-        let mut located = Vec::new();
-        let mut below = Vec::new();
-        for found in self.overlay.over(block, count) {
-            let place = match found.version {
-                Some((_, Content::Data(data))) => Where::Dirty(data),
-                Some((_, Content::Zero)) => Where::Zeroes,
-                None => {
-                    below.push((found.block, found.count));
-                    continue;
-                }
-            };
-            located.push(Located { block: found.block, count: found.count, place });
-        }
-        if below.is_empty() {
-            return located;
-        }
-        let mut in_pages = Vec::new();
-        for (block, count) in below {
-            self.resolve_mapped(block, count, &mut located, &mut in_pages);
-        }
+        let (mut located, in_pages) = self.resolve_recent(PRESENT, block, count);
         for (block, count) in in_pages {
             self.resolve_pages(block, count, &mut located, ctx);
         }
@@ -162,9 +200,35 @@ impl Volume {
         located
     }
 
+    /// What the overlay and the edits know of the range as it was at the end of generation `at`, and the ranges that they
+    /// know nothing of.
+    pub(super) fn resolve_recent(
+        &self,
+        at: Generation,
+        block: Block,
+        count: u64,
+    ) -> (Vec<Located>, Vec<(Block, u64)>) {
+        let mut located = Vec::new();
+        let mut below = Vec::new();
+        self.overlay.over(at, block, count, &mut |found| {
+            let place = match found.version {
+                Some((_, Content::Data(data))) => Where::Dirty(data),
+                Some((_, Content::Zero)) => Where::Zeroes,
+                None => return below.push((found.block, found.count)),
+            };
+            located.push(Located { block: found.block, count: found.count, place });
+        });
+        let mut in_pages = Vec::new();
+        for (block, count) in below {
+            self.resolve_mapped(at, block, count, &mut located, &mut in_pages);
+        }
+        (located, in_pages)
+    }
+
     /// In the edits; what they do not know goes to `in_pages`.
     fn resolve_mapped(
         &self,
+        at: Generation,
         block: Block,
         count: u64,
         located: &mut Vec<Located>,
@@ -174,22 +238,18 @@ impl Volume {
             Place::At { egroup, unit } => Where::At { egroup, unit },
             Place::Nowhere => Where::Zeroes,
         };
-        for (block, count, place) in self.map.edits.over(block, count) {
+        self.map.edits.over(at, block, count, &mut |block, count, place| {
             if let Some(place) = place {
-                located.push(Located { block, count, place: told(place) });
-                continue;
+                return located.push(Located { block, count, place: told(place) });
             }
             let Some(merging) = &self.map.merging else {
-                in_pages.push((block, count));
-                continue;
+                return in_pages.push((block, count));
             };
-            for (block, count, place) in merging.over(block, count) {
-                match place {
-                    Some(place) => located.push(Located { block, count, place: told(place) }),
-                    None => in_pages.push((block, count)),
-                }
-            }
-        }
+            merging.over(at, block, count, &mut |block, count, place| match place {
+                Some(place) => located.push(Located { block, count, place: told(place) }),
+                None => in_pages.push((block, count)),
+            });
+        });
     }
 
     fn resolve_pages(&mut self, block: Block, count: u64, located: &mut Vec<Located>, ctx: &mut Context) {
@@ -201,10 +261,10 @@ impl Volume {
             let block = Block(at);
             at += count;
             let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
-                located.push(Located { block, count, place: Where::Zeroes });
+                self.locate_unmapped(block, count, located);
                 continue;
             };
-            let Some(leaf) = self.map.pages.get(place) else {
+            let Some(leaf) = self.map.pages.leaf(place) else {
                 ctx.counters.page_misses += 1;
                 self.map.pages.misses += 1;
                 located.push(Located { block, count, place: Where::Page { leaf: number, place } });
@@ -213,9 +273,7 @@ impl Volume {
             ctx.counters.page_hits += 1;
             self.map.pages.hits += 1;
             for run in leaf.over((block.0 - base) as u32, count as u32) {
-                let place = run.place.map_or(Where::Zeroes, |(egroup, unit)| Where::At { egroup, unit });
-                let block = Block(base + u64::from(run.start));
-                located.push(Located { block, count: u64::from(run.count), place });
+                self.locate_run(base, &run, located);
             }
         }
     }
@@ -227,26 +285,57 @@ impl Volume {
         leaves.filter_map(place).filter(|&place| self.map.pages.holds(place)).count() as u64
     }
 
+    /// Where the blocks of a run of a leaf page or a view are; `base` is the first block of the leaf.
+    pub(super) fn locate_run(&self, base: u64, run: &LeafEdit, located: &mut Vec<Located>) {
+        let (block, count) = (Block(base + u64::from(run.start)), u64::from(run.count));
+        let place = match run.place {
+            None => return self.locate_unmapped(block, count, located),
+            Some((egroup, _)) if egroup.is_hole() => Where::Zeroes,
+            Some((egroup, unit)) => Where::At { egroup, unit },
+        };
+        located.push(Located { block, count, place });
+    }
+
     /// Whether the map, as far as it is in memory, still says that the block is there. A page that is not in
-    /// memory counts as yes: then the copy is really missing, or the next look-up finds out.
-    pub(crate) fn is_place_of(&mut self, block: Block, egroup: EgroupId, unit: u32) -> bool {
+    /// memory counts as yes: then the copy is really missing, or the next look-up finds out. `at`: the snapshot that is read,
+    /// or the present.
+    pub(crate) fn is_place_of(&mut self, at: Generation, block: Block, egroup: EgroupId, unit: u32) -> bool {
         if self.map.group_of(egroup).is_none() {
             return false;
         }
+        if at != PRESENT {
+            let found = self.has_version(at).then(|| self.resolve_snapshot(at, block, 1)).unwrap_or_default();
+            return found.iter().any(|part| match part.place {
+                Where::At { egroup: other, unit: at } => other == egroup && at == unit,
+                Where::View { .. } => true,
+                _ => false,
+            });
+        }
         let (mut found, mut in_pages) = (Vec::new(), Vec::new());
-        self.resolve_mapped(block, 1, &mut found, &mut in_pages);
+        self.resolve_mapped(PRESENT, block, 1, &mut found, &mut in_pages);
         if let Some(part) = found.first() {
             return matches!(part.place, Where::At { egroup: other, unit: at } if other == egroup && at == unit);
         }
         let number = block.0 / LEAF_BLOCKS;
         let Some(place) = self.map.index.get(PageKind::Leaf, number) else { return false };
-        let Some(leaf) = self.map.pages.get(place) else { return true };
+        let Some(leaf) = self.map.pages.leaf(place) else { return true };
         let found = leaf.find((block.0 - number * LEAF_BLOCKS) as u32);
         found.is_some_and(|(other, at, _)| other == egroup && at == unit)
     }
 
     /// Has a leaf page fetched for `waiter`; several may wait for one page.
     pub(crate) fn fetch_leaf(&mut self, leaf: u64, place: PagePlace, waiter: PageWaiter, ctx: &mut Context) {
+        self.fetch_page(PageKind::Leaf, leaf, place, waiter, ctx);
+    }
+
+    pub(crate) fn fetch_page(
+        &mut self,
+        kind: PageKind,
+        page: u64,
+        place: PagePlace,
+        waiter: PageWaiter,
+        ctx: &mut Context,
+    ) {
         if let Some(fetch) = self.map.pages.by_place.get(&place) {
             let fetch = self.map.pages.fetches.get_mut(fetch).expect("a place under way has a fetch");
             fetch.waiters.push(waiter);
@@ -258,7 +347,7 @@ impl Volume {
         self.map
             .pages
             .fetches
-            .insert(number, Fetch { leaf, place, waiters: vec![waiter], tried: Vec::new() });
+            .insert(number, Fetch { kind, number: page, place, waiters: vec![waiter], tried: Vec::new() });
         self.ask_page(number, ctx);
     }
 
@@ -271,9 +360,9 @@ impl Volume {
             return ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
         }
         // A page that was replaced meanwhile may be deleted: those who wait look again.
-        if self.map.index.get(PageKind::Leaf, fetch.leaf) != Some(place) {
+        if self.map.index.get(fetch.kind, fetch.number) != Some(place) {
             let fetch = self.end_fetch(number);
-            return self.wake_page_waiters(fetch.waiters, fetch.leaf, None, ctx);
+            return self.wake_page_waiters(fetch.waiters, place, None, ctx);
         }
         if may_come_back(self, place.egroup, &tried, ctx) {
             self.map.pages.stalled.push(number);
@@ -282,13 +371,14 @@ impl Volume {
             fetch.tried.clear();
             // Clients do not wait for a drive that is away.
             let (stay, go): (Vec<_>, Vec<_>) =
-                fetch.waiters.drain(..).partition(|waiter| matches!(waiter, PageWaiter::Merge));
+                fetch.waiters.drain(..).partition(|waiter| matches!(waiter, PageWaiter::Merge { .. }));
             fetch.waiters = stay;
-            let leaf = fetch.leaf;
+            let leaf = fetch.leaf();
             return self.fail_page_waiters(go, leaf, ctx);
         }
         let fetch = self.end_fetch(number);
-        self.fail_page_waiters(fetch.waiters, fetch.leaf, ctx);
+        let leaf = fetch.leaf();
+        self.fail_page_waiters(fetch.waiters, leaf, ctx);
     }
 
     fn end_fetch(&mut self, number: u64) -> Fetch {
@@ -315,32 +405,31 @@ impl Volume {
     ) {
         let Some(fetch) = self.map.pages.fetches.get_mut(&number) else { return };
         fetch.tried.push(drive);
-        let (place, leaf_number) = (fetch.place, fetch.leaf);
+        let (place, kind, page_number) = (fetch.place, fetch.kind, fetch.number);
         let page = match answer {
             Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
             Ok(other) => unreachable!("a read of units is answered by {other:?}"),
             Err(_) => None,
         };
         // Its units were verified, so a page that cannot be decoded was written wrong: no copy is better.
-        let leaf = page.and_then(|page| Leaf::decode(page.bytes(), leaf_number, self.family).ok());
-        let Some(leaf) = leaf else {
-            if self.map.index.get(PageKind::Leaf, leaf_number) == Some(place) {
+        let page = page.and_then(|page| MapPage::decode(kind, page.bytes(), page_number, self.family));
+        let Some(page) = page else {
+            if self.map.index.get(kind, page_number) == Some(place) {
                 self.on_bad_copy(place.egroup, drive, ctx);
             }
             return self.ask_page(number, ctx);
         };
         let fetch = self.end_fetch(number);
-        let leaf = Arc::new(leaf);
-        self.map.pages.put(place, Arc::clone(&leaf), ctx.limits.pages_bytes_max);
-        self.wake_page_waiters(fetch.waiters, leaf_number, Some(leaf), ctx);
+        self.map.pages.put(place, page.clone(), ctx.limits.pages_bytes_max);
+        self.wake_page_waiters(fetch.waiters, place, Some(page), ctx);
     }
 
     /// The page is here (or, with None, is not the page any more): go on.
     fn wake_page_waiters(
         &mut self,
         waiters: Vec<PageWaiter>,
-        number: u64,
-        leaf: Option<Arc<Leaf>>,
+        place: PagePlace,
+        page: Option<MapPage>,
         ctx: &mut Context,
     ) {
         for waiter in waiters {
@@ -350,14 +439,15 @@ impl Volume {
                     self.finish_job(job, ctx);
                 }
                 PageWaiter::Extents(job) => self.continue_extents(job, ctx),
-                PageWaiter::Merge => {
-                    let leaf =
-                        leaf.as_ref().expect("only a checkpoint replaces pages, and it waits for this one");
-                    self.on_leaf_to_merge(number, leaf, ctx);
+                PageWaiter::Merge { leaf } => {
+                    let page =
+                        page.clone().expect("only a checkpoint replaces pages, and it waits for this one");
+                    self.on_page_to_merge(leaf, place, page, ctx);
                 }
                 PageWaiter::Compact { job } => self.on_compact_page(job, ctx),
                 PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
                 PageWaiter::Nobody => {}
+                PageWaiter::View { job } => self.on_page_to_view(job, place, page.clone(), ctx),
             }
         }
     }
@@ -373,7 +463,8 @@ impl Volume {
                     let block = leaf * LEAF_BLOCKS;
                     self.reply(job.request, Reply::Error(RequestError::Damaged { block }), ctx);
                 }
-                PageWaiter::Merge => self.fail(FamilyTrouble::PageLost(leaf), ctx),
+                PageWaiter::Merge { .. } => self.fail(FamilyTrouble::PageLost(leaf), ctx),
+                PageWaiter::View { job } => self.fail_view(job, leaf, ctx),
                 PageWaiter::Compact { job } => self.abandon_compaction(job, ctx),
                 PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
                 PageWaiter::Nobody => {}

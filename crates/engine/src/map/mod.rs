@@ -3,27 +3,37 @@
 
 pub mod checkpoint;
 pub mod directory;
+pub mod edit_layers;
 pub mod edits;
 pub mod index;
 pub mod interval;
 pub mod leaf;
 pub mod lookup;
+pub(crate) mod merge;
+pub mod moves;
 pub mod page;
+pub mod past;
+pub mod view;
 
 use crate::formats::record::NamedEgroup;
-use crate::identity::{EgroupId, GroupId};
+use crate::identity::{EgroupId, Generation, GroupId};
 use directory::Directory;
-use edits::Edits;
+use edit_layers::EditLayers;
 use index::PageIndex;
 use lookup::Pages;
+use moves::Moves;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub struct Map {
     /// Newer than `merging`, which is newer than the pages.
-    pub edits: Edits,
+    pub edits: EditLayers,
     /// The edits a running checkpoint is putting into pages.
-    pub merging: Option<Edits>,
+    pub merging: Option<EditLayers>,
+    /// Units that were copied elsewhere, not in the pages yet: since the last cut, and those that a running checkpoint is putting
+    /// into pages.
+    pub moves: Moves,
+    pub moving: Moves,
     pub index: PageIndex,
     pub directory: Directory,
     /// Egroups with pages in them.
@@ -33,17 +43,31 @@ pub struct Map {
     /// Units of the egroups named since the last cut: what they replaced is free only after the next checkpoint.
     pub units_since_cut: u64,
     pub(crate) pages: Pages,
+    pub(crate) views: view::Views,
 }
 
 impl Map {
     /// A durable record names this egroup.
-    pub fn name(&mut self, egroup: EgroupId, group: GroupId, units: u32) {
+    pub fn name(&mut self, named: NamedEgroup) {
         // A replay may name what a directory page already knows.
-        if !self.directory.contains(egroup) {
-            self.directory.insert(egroup, group, units);
+        if !self.directory.contains(named.egroup) {
+            self.directory.insert(named);
         }
-        self.fresh.insert(egroup);
-        self.units_since_cut += u64::from(units);
+        self.fresh.insert(named.egroup);
+        self.units_since_cut += u64::from(named.units);
+    }
+
+    /// The generation of the data in an egroup.
+    pub fn born(&self, egroup: EgroupId) -> Option<Generation> {
+        if egroup.is_hole() {
+            return Some(Generation(egroup.0 as u32));
+        }
+        self.directory.get(egroup).map(|entry| entry.generation)
+    }
+
+    /// Whether a checkpoint would change a page.
+    pub fn is_changed(&self) -> bool {
+        !self.edits.is_empty() || !self.moves.is_empty()
     }
 
     /// The group of an egroup in use.

@@ -11,11 +11,14 @@ use crate::formats::record::PageKind;
 use crate::identity::FamilyId;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WFMP");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER: usize = 32;
 
 /// Units of the largest page.
 pub const PAGE_UNITS_MAX: u32 = 4;
+
+/// Bytes of payload of the largest page.
+pub(super) const PAYLOAD_MAX: usize = PAGE_UNITS_MAX as usize * BLOCK - HEADER;
 
 /// What a page tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +35,8 @@ impl PageRole {
             PageRole::Page(PageKind::Directory) => 2,
             PageRole::Index(PageKind::Leaf) => 3,
             PageRole::Index(PageKind::Directory) => 4,
+            PageRole::Page(PageKind::Past) => 5,
+            PageRole::Index(PageKind::Past) => 6,
         }
     }
 }
@@ -198,9 +203,9 @@ mod tests {
     #[test]
     fn a_page_of_a_later_version_is_told() {
         let mut bytes = encode(ROLE, 5, FamilyId(2), &[9; 100]).bytes().to_vec();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let sum = crc32c(&bytes[4..]);
         bytes[..4].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(decode(&bytes, ROLE, 5, FamilyId(2)), Err(PageError::Version(2)));
+        assert_eq!(decode(&bytes, ROLE, 5, FamilyId(2)), Err(PageError::Version(3)));
     }
 }

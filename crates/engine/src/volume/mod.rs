@@ -7,10 +7,12 @@ mod ahead;
 pub(crate) mod bypass;
 mod cached;
 pub(crate) mod extents;
+mod origin;
 mod partial;
 mod pattern;
 mod read;
 mod request;
+pub(crate) mod snapshots;
 pub(crate) mod warm;
 pub(crate) mod write;
 
@@ -20,11 +22,12 @@ use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
-use crate::formats::record::{Body, MapRecord, NamedEgroup, Record};
-use crate::identity::{Block, EgroupId, Epoch, FamilyId, Seq, Time};
-use crate::interface::{FamilyRecord, FamilyTrouble, Notice, RequestError};
+use crate::formats::record::{Body, MapRecord, Mark, Record};
+use crate::identity::{Block, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
+use crate::interface::{FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
 use crate::log::append::{Appender, Changed};
-use crate::log::overlay::{Content, Overlay};
+use crate::log::layers::Layers;
+use crate::log::overlay::Content;
 use crate::log::recover::Recovery;
 use crate::map::Map;
 use crate::map::checkpoint::Checkpointing;
@@ -34,6 +37,7 @@ use crate::sabotage::{Bug, planted};
 use pattern::Streams;
 use read::Reads;
 use request::Requests;
+use snapshots::Snapshots;
 use std::collections::BTreeMap;
 
 /// Where a family is in its life on this shard.
@@ -61,6 +65,7 @@ pub(crate) enum Waiter {
     Drain,
     Compact(u64),
     Checkpoint,
+    Mark(Mark),
 }
 
 #[derive(Debug)]
@@ -69,10 +74,12 @@ pub struct Volume {
     pub(crate) epoch: Epoch,
     pub(crate) size: u64,
     pub(crate) factor: u32,
+    pub(crate) origin: Option<Origin>,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
-    pub(crate) overlay: Overlay,
+    pub(crate) overlay: Layers,
+    pub(crate) snapshots: Snapshots,
     pub(crate) map: Map,
     pub(crate) requests: Requests,
     pub(crate) reads: Reads,
@@ -93,7 +100,7 @@ pub struct Volume {
 impl Volume {
     /// Begins to open the family in `record.epoch`.
     pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
-        let FamilyRecord { family, epoch, size, factor, mut segments, version } = record;
+        let FamilyRecord { family, epoch, size, factor, mut segments, version, origin } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
         }
@@ -102,10 +109,12 @@ impl Volume {
             epoch,
             size,
             factor,
+            origin,
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
-            overlay: Overlay::default(),
+            overlay: Layers::new(Generation(0)),
+            snapshots: Snapshots::default(),
             map: Map::default(),
             requests: Requests::default(),
             reads: Reads::default(),
@@ -168,11 +177,13 @@ impl Volume {
             && !self.checkpointing.is_running()
             && self.compaction.is_empty()
             && self.audit.is_clean()
+            && self.snapshots.dropped.is_empty()
+            && self.snapshots.to_roll_back().is_none()
     }
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
     pub fn is_settled(&self) -> bool {
-        self.is_quiet() && self.overlay.is_empty() && self.map.edits.is_empty()
+        self.is_quiet() && self.overlay.is_empty() && !self.map.is_changed()
     }
 
     pub fn map(&self) -> &Map {
@@ -286,6 +297,8 @@ impl Volume {
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);
+                self.start_snapshots(ctx);
+                self.continue_rollback();
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
@@ -328,6 +341,7 @@ impl Volume {
             Some(Waiter::Bypass(requests)) => self.on_bypassed(requests, ctx),
             Some(Waiter::Compact(job)) => self.on_compacted(job, ctx),
             Some(Waiter::Checkpoint) => self.on_checkpoint_durable(seq, ctx),
+            Some(Waiter::Mark(mark)) => self.on_marked(mark, ctx),
             // Nobody waits for the drain's records, nor for those that recovery appended again.
             Some(Waiter::Drain) | None => {}
         }
@@ -344,23 +358,29 @@ impl Volume {
             Body::Zero { block, count } => self.overlay.insert(*block, *count, record.seq, Content::Zero),
             Body::Map(map) => self.apply_map(map, edit),
             Body::Checkpoint(_) => {}
+            Body::Mark(mark) => self.apply_mark(*mark, !edit),
         }
     }
 
     fn apply_map(&mut self, map: &MapRecord, edit: bool) {
-        if let Some(NamedEgroup { egroup, group, units }) = map.named
+        if let Some(named) = map.named
             && edit
         {
-            self.map.name(egroup, group, units);
+            self.map.name(named);
+        }
+        if let Some(named) = map.named
+            && edit
+        {
+            map.moves.iter().for_each(|moved| self.map.moves.add(named.egroup, moved));
         }
         for change in &map.edits {
-            self.overlay.release(change.block, change.count, change.covers);
+            self.overlay.release(map.generation, change.block, change.count, change.covers);
             if edit {
                 let place = match (change.unit, map.named) {
                     (Some(unit), Some(named)) => Place::At { egroup: named.egroup, unit },
                     _ => Place::Nowhere,
                 };
-                self.map.edits.set(change.block, change.count, place);
+                self.map.edits.set(map.generation, change.block, change.count, place);
             }
         }
     }
@@ -435,7 +455,7 @@ impl Volume {
             let (from, blocks) = match &record.body {
                 Body::Data { block, data } => (*block, data.blocks() as u64),
                 Body::Zero { block, count } => (*block, *count),
-                Body::Map(_) | Body::Checkpoint(_) => return false,
+                Body::Map(_) | Body::Checkpoint(_) | Body::Mark(_) => return false,
             };
             from.0 < block.0 + count && block.0 < from.0 + blocks
         })

@@ -5,6 +5,7 @@
 //! (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
+use super::origin::OriginAsk;
 use super::pattern::Seen;
 use super::request::Work;
 use super::warm::Warming;
@@ -12,9 +13,10 @@ use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::cache::Place;
 use crate::context::{Context, Purpose};
 use crate::counters::{ReadSources, Source};
-use crate::identity::{Block, DriveId, EgroupId};
+use crate::identity::{Block, DriveId, EgroupId, Generation};
 use crate::interface::{Damage, Notice, Reply, RequestError};
-use crate::map::lookup::{PageWaiter, Where};
+use crate::map::lookup::{PRESENT, PageWaiter, Where};
+use crate::map::view::ViewWaiter;
 use crate::message::{Answer, Question, Refusal, UnitRun};
 use std::collections::BTreeMap;
 
@@ -53,6 +55,8 @@ enum Keep {
 #[derive(Debug)]
 pub(super) struct Job {
     target: Target,
+    /// The present, or the snapshot that is read.
+    at: Generation,
     keep: Keep,
     /// Bytes to leave out at the beginning, and how many to give.
     skip: usize,
@@ -64,7 +68,7 @@ pub(super) struct Job {
     /// Blocks not ready yet.
     missing: u64,
     /// Blocks by where they came from, in the order of [`Source::ALL`].
-    blocks: [u64; 6],
+    blocks: [u64; 7],
 }
 
 impl Job {
@@ -114,6 +118,8 @@ pub(crate) struct Reads {
     /// Runs on their way that were asked for ahead: by egroup and first unit, how many there are, and the ask.
     pub(super) aheads: BTreeMap<(EgroupId, u32), (u32, u64)>,
     pub(super) warmings: BTreeMap<u64, Warming>,
+    /// Parts that the origin is asked for.
+    pub(super) origin_asks: BTreeMap<u64, OriginAsk>,
     /// Of this vDisk.
     pub sources: ReadSources,
 }
@@ -130,14 +136,22 @@ impl Reads {
 }
 
 impl Volume {
-    pub(crate) fn begin_read(&mut self, request: u64, offset: u64, len: u64, ctx: &mut Context) {
+    pub(crate) fn begin_read(
+        &mut self,
+        request: u64,
+        at: Generation,
+        offset: u64,
+        len: u64,
+        ctx: &mut Context,
+    ) {
         let block_bytes = BLOCK as u64;
         let first = offset / block_bytes;
         let count = (offset + len).div_ceil(block_bytes) - first;
         let skip = (offset % block_bytes) as usize;
         let number = self.reads.number();
         let room = ctx.cache.ahead.limit();
-        let seen = if room > 0 {
+        // Of snapshots nothing is read ahead.
+        let seen = if room > 0 && at == PRESENT {
             let jobs = &self.reads.jobs;
             self.streams.on_read(offset, len, number, room, ctx.limits, |job| jobs.contains_key(&job))
         } else {
@@ -148,13 +162,14 @@ impl Volume {
         let keep = if len >= LARGE_BYTES || seen.sequential && is_whole { Keep::Names } else { Keep::Units };
         let job = Job {
             target: Target::Request(request),
+            at,
             keep,
             skip,
             len: len as usize,
             whole_to: (offset + len) / block_bytes,
             ready: BTreeMap::new(),
             missing: count,
-            blocks: [0; 6],
+            blocks: [0; 7],
         };
         self.begin_job(number, job, Block(first), count, ctx);
         if let Some(wanted) = seen.wanted {
@@ -167,13 +182,14 @@ impl Volume {
         let number = self.reads.number();
         let job = Job {
             target: Target::Partial { work, lock },
+            at: PRESENT,
             keep: Keep::Nothing,
             skip: 0,
             len: BLOCK,
             whole_to: 0,
             ready: BTreeMap::new(),
             missing: 1,
-            blocks: [0; 6],
+            blocks: [0; 7],
         };
         self.begin_job(number, job, block, 1, ctx);
     }
@@ -186,8 +202,13 @@ impl Volume {
 
     /// Looks up a part of a read and asks for what lies in egroups.
     pub(crate) fn look_up(&mut self, number: u64, block: Block, count: u64, ctx: &mut Context) {
+        let Some(at) = self.reads.jobs.get(&number).map(|job| job.at) else { return };
+        if !self.has_version(at) {
+            // Dropped meanwhile: what it saw may be gone.
+            return self.fail_job(number, RequestError::NoSnapshot, ctx);
+        }
         let mut asks: BTreeMap<EgroupId, Vec<(Block, UnitRun)>> = BTreeMap::new();
-        for found in self.resolve(block, count, ctx) {
+        for found in self.resolve_at(at, block, count, ctx) {
             // The job is gone when an earlier part failed.
             let Some(job) = self.reads.jobs.get_mut(&number) else { return };
             match found.place {
@@ -216,6 +237,11 @@ impl Volume {
                     let waiter = PageWaiter::Read { job: number, block: found.block, count: found.count };
                     self.fetch_leaf(leaf, place, waiter, ctx);
                 }
+                Where::Origin => self.ask_origin(number, found.block, found.count, ctx),
+                Where::View { leaf } => {
+                    let waiter = ViewWaiter::Read { job: number, block: found.block, count: found.count };
+                    self.fetch_view(at, leaf, waiter, ctx);
+                }
             }
         }
         for (egroup, parts) in asks {
@@ -236,7 +262,8 @@ impl Volume {
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
             let (block, run) = parts[0];
-            if self.is_place_of(block, egroup, run.first) {
+            let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
+            if self.is_place_of(at, block, egroup, run.first) {
                 ctx.counters.blocks_lost += 1;
                 let drive = tried.first().copied().unwrap_or_default();
                 let damage = Damage::BlockLost { family: self.family, block: block.0 };
@@ -311,7 +338,11 @@ impl Volume {
         ctx: &mut Context,
     ) {
         let Some(Ask { reader, egroup, parts, mut tried }) = self.reads.asks.remove(&number) else { return };
-        let units = self.units_of(egroup, parts, drive, answer, ctx);
+        let at = match &reader {
+            Reader::Job(job) => self.reads.jobs.get(job).map_or(PRESENT, |job| job.at),
+            Reader::Ahead(_) | Reader::Warming(_) => PRESENT,
+        };
+        let units = self.units_of(at, egroup, parts, drive, answer, ctx);
         let job = match reader {
             Reader::Job(job) => job,
             Reader::Ahead(waiting) => return self.on_ahead(egroup, units, waiting, ctx),
@@ -346,6 +377,7 @@ impl Volume {
     /// What a drive gave of each run, verified; None where it has no good copy, which is seen to.
     fn units_of(
         &mut self,
+        at: Generation,
         egroup: EgroupId,
         parts: Vec<(Block, UnitRun)>,
         drive: DriveId,
@@ -358,7 +390,7 @@ impl Volume {
             Err(refusal) => {
                 // It may have been deleted because nothing is there any more, so look before complaining.
                 let (block, run) = parts[0];
-                if refusal == Refusal::NotFound && self.is_place_of(block, egroup, run.first) {
+                if refusal == Refusal::NotFound && self.is_place_of(at, block, egroup, run.first) {
                     self.on_bad_copy(egroup, drive, ctx);
                 }
                 return parts.into_iter().map(|(block, run)| (block, run, None)).collect();
@@ -384,6 +416,12 @@ impl Volume {
             return;
         }
         let job = self.reads.jobs.remove(&number).expect("it was just found");
+        if !self.has_version(job.at)
+            && let Target::Request(request) = job.target
+        {
+            // Dropped meanwhile: parts that were looked up late may have found it incomplete.
+            return self.reply(request, Reply::Error(RequestError::NoSnapshot), ctx);
+        }
         let mut pieces: Vec<Buffer> = Vec::with_capacity(job.ready.len());
         let (mut skip, mut left) = (job.skip, job.len);
         for piece in job.ready.into_values() {
@@ -403,6 +441,18 @@ impl Volume {
                 self.reply(request, Reply::Data(pieces), ctx);
             }
             Target::Partial { work, lock } => self.on_partial_read(work, lock, Ok(pieces), ctx),
+        }
+    }
+
+    /// Blocks that the origin has given.
+    pub(super) fn take_from_origin(&mut self, number: u64, block: Block, pieces: Vec<Buffer>) {
+        let Some(job) = self.reads.jobs.get_mut(&number) else { return };
+        let mut at = block;
+        for piece in pieces {
+            assert_eq!(piece.len() % BLOCK, 0, "a read of whole blocks is answered in whole blocks");
+            let blocks = piece.blocks() as u64;
+            job.give(at, piece, Source::Origin);
+            at = at.plus(blocks);
         }
     }
 

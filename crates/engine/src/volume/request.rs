@@ -5,9 +5,11 @@
 use super::Volume;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
-use crate::identity::{Block, Ticket, Time};
+use crate::identity::{Block, Generation, Ticket, Time};
 use crate::interface::{Reply, Request, RequestError, Warmed};
+use crate::limits::VDISK_BYTES_MAX;
 use crate::log::overlay::Content;
+use crate::map::lookup::PRESENT;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A request that has no reply yet. It has one when all its parts are done.
@@ -117,7 +119,7 @@ impl Volume {
             return ctx.reply(ticket, Reply::Error(RequestError::NotServed));
         }
         self.requests.last_asked = ctx.now;
-        if self.requests.open.len() >= ctx.limits.requests_max {
+        if self.requests.open.len() >= ctx.limits.requests_max || self.snapshots.is_rolling_back() {
             return ctx.reply(ticket, Reply::Error(RequestError::Busy));
         }
         let (offset, len) = match &request {
@@ -126,6 +128,10 @@ impl Volume {
             Request::Zero { offset, len }
             | Request::Extents { offset, len, .. }
             | Request::Warm { offset, len, .. } => (*offset, *len),
+            Request::ReadSnapshot { snapshot, .. } | Request::SnapshotExtents { snapshot, .. } => {
+                let snapshot = *snapshot;
+                return self.on_snapshot_request(ticket, snapshot, request, ctx);
+            }
             Request::Flush => {
                 ctx.counters.flushes += 1;
                 return ctx.reply(ticket, Reply::Done);
@@ -148,7 +154,7 @@ impl Volume {
                 ctx.counters.reads += 1;
                 ctx.counters.read_bytes += len;
                 let request = self.requests.begin(ticket, 0);
-                self.begin_read(request, offset, len, ctx);
+                self.begin_read(request, PRESENT, offset, len, ctx);
             }
             Request::Write { offset, data } => {
                 ctx.counters.writes += 1;
@@ -163,13 +169,51 @@ impl Volume {
             }
             Request::Extents { offset, len, limit } => {
                 let request = self.requests.begin(ticket, 0);
-                self.begin_extents(request, offset, len, limit.max(1), ctx);
+                self.begin_extents(request, PRESENT, offset, len, limit.max(1), ctx);
             }
             Request::Warm { offset, len, data } => {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_warm(request, offset, len, data, ctx);
             }
-            Request::Flush => unreachable!("a flush was answered above"),
+            Request::Flush | Request::ReadSnapshot { .. } | Request::SnapshotExtents { .. } => {
+                unreachable!("it was answered above")
+            }
+        }
+    }
+
+    fn on_snapshot_request(
+        &mut self,
+        ticket: Ticket,
+        snapshot: Generation,
+        request: Request,
+        ctx: &mut Context,
+    ) {
+        let (offset, len) = match &request {
+            Request::ReadSnapshot { offset, len, .. } => (*offset, u64::from(*len)),
+            Request::SnapshotExtents { offset, len, .. } => (*offset, *len),
+            other => unreachable!("{other:?} is not about a snapshot"),
+        };
+        if snapshot == PRESENT || !self.has_version(snapshot) {
+            return ctx.reply(ticket, Reply::Error(RequestError::NoSnapshot));
+        }
+        // A snapshot may be larger than the vDisk is now.
+        if offset.checked_add(len).is_none_or(|end| end > VDISK_BYTES_MAX) {
+            return ctx.reply(ticket, Reply::Error(RequestError::OutOfRange));
+        }
+        match request {
+            Request::ReadSnapshot { .. } if len == 0 => ctx.reply(ticket, Reply::Data(Vec::new())),
+            Request::ReadSnapshot { .. } => {
+                ctx.counters.reads += 1;
+                ctx.counters.read_bytes += len;
+                let request = self.requests.begin(ticket, 0);
+                self.begin_read(request, snapshot, offset, len, ctx);
+            }
+            _ if len == 0 => ctx.reply(ticket, Reply::Extents(Vec::new())),
+            Request::SnapshotExtents { limit, .. } => {
+                let request = self.requests.begin(ticket, 0);
+                self.begin_extents(request, snapshot, offset, len, limit.max(1), ctx);
+            }
+            other => unreachable!("{other:?} is not about a snapshot"),
         }
     }
 

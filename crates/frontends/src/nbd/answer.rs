@@ -57,6 +57,8 @@ fn errno(command: Command, error: RequestError) -> Errno {
         // To a client it makes no difference whether the place or the data is gone: kernels and guests know
         // what to do with an I/O error, and less with ESHUTDOWN.
         RequestError::NotServed | RequestError::Damaged { .. } | RequestError::Fenced => Errno::Io,
+        // It was removed while somebody was reading it.
+        RequestError::NoSnapshot => Errno::Io,
         RequestError::Busy => unreachable!("a busy engine is asked again, the client is not told"),
     }
 }

@@ -14,9 +14,9 @@ use super::protocol::{CLIENT_FLAGS_BYTES, OPTION_HEADER_BYTES, REQUEST_HEADER_BY
 use super::transmission::{Admission, Header, Refusal, Session, WriteHeader};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use weft_engine::FamilyId;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Reply, Request, RequestError};
+use weft_engine::{FamilyId, Generation};
 
 /// What the client asks of the engine.
 #[derive(Debug)]
@@ -218,6 +218,11 @@ impl Connection {
     /// The vDisk of the chosen export.
     pub fn family(&self) -> Option<FamilyId> {
         self.session.as_ref().map(|session| session.family)
+    }
+
+    /// The snapshot of it that was chosen; None: the vDisk as it is, or nothing yet.
+    pub fn snapshot(&self) -> Option<Generation> {
+        self.session.as_ref().and_then(|session| session.snapshot)
     }
 
     /// Requests that the engine has not answered.

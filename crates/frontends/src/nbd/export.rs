@@ -1,6 +1,6 @@
 //! What a server offers: the list of exports, as the node knows it at this moment.
 
-use weft_engine::FamilyId;
+use weft_engine::{FamilyId, Generation};
 
 /// What is exported at one address. Asked during the handshake only; each connection keeps the answer it got.
 pub trait Exports: Send + Sync {
@@ -20,7 +20,16 @@ pub struct ExportInfo {
     pub description: String,
     /// Carried by every request of the connection.
     pub family: FamilyId,
+    /// Not the vDisk as it is, but this snapshot of it; then the export is read-only.
+    pub snapshot: Option<Generation>,
     /// Bytes. A connection keeps the size it was told in the handshake.
     pub size: u64,
     pub read_only: bool,
+}
+
+impl ExportInfo {
+    /// Whether clients may change nothing: they were promised so, or it is a snapshot.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only || self.snapshot.is_some()
+    }
 }

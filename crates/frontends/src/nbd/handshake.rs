@@ -172,7 +172,7 @@ impl Handshake {
         // CAN_MULTI_CONN: a write is durable and seen by all when it is answered, so any connection's flush is good
         // for all of them.
         let always = FLAG_HAS_FLAGS | FLAG_SEND_FLUSH | FLAG_SEND_FUA | FLAG_CAN_MULTI_CONN | FLAG_SEND_CACHE;
-        let changes = match export.read_only {
+        let changes = match export.is_read_only() {
             true => FLAG_READ_ONLY,
             false => FLAG_SEND_TRIM | FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO,
         };
@@ -184,7 +184,8 @@ impl Handshake {
         Session {
             family: export.family,
             size: export.size,
-            read_only: export.read_only,
+            snapshot: export.snapshot,
+            read_only: export.is_read_only(),
             structured: self.structured,
             block_status: self.context_of.as_deref() == Some(name),
         }

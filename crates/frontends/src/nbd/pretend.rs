@@ -3,13 +3,16 @@
 use super::protocol::*;
 use super::{Connection, Event, ExportInfo, Exports, Handle, Outgoing, Want};
 use std::sync::Arc;
-use weft_engine::FamilyId;
 use weft_engine::buffer::{self, Buffer};
 use weft_engine::interface::{Extent, Reply, Request, RequestError};
+use weft_engine::{FamilyId, Generation};
 
 pub(super) const SIZE: u64 = 1 << 20;
 /// What the pretended vDisk can tell apart as a hole.
 const GRAIN: usize = 4096;
+
+/// The snapshot of the vDisk. It holds nothing.
+pub(super) const PAST: Generation = Generation(3);
 
 pub(super) struct Two;
 
@@ -22,10 +25,19 @@ impl Exports for Two {
         let (name, read_only) = match name {
             "disk" | "" => ("disk", false),
             "frozen" => ("frozen", true),
+            "disk@past" => ("disk@past", false),
             _ => return None,
         };
+        let snapshot = (name == "disk@past").then_some(PAST);
         let description = "a test".into();
-        Some(ExportInfo { name: name.into(), description, family: FamilyId(7), size: SIZE, read_only })
+        Some(ExportInfo {
+            name: name.into(),
+            description,
+            family: FamilyId(7),
+            snapshot,
+            size: SIZE,
+            read_only,
+        })
     }
 }
 
@@ -145,6 +157,9 @@ impl Server {
                 let pieces = self.disk[range(*offset, *len)].chunks(GRAIN).take(*limit as usize);
                 let extent = |piece: &[u8]| Extent { len: piece.len() as u64, data: !buffer::is_zero(piece) };
                 Reply::Extents(pieces.map(extent).collect())
+            }
+            Request::ReadSnapshot { .. } | Request::SnapshotExtents { .. } => {
+                unreachable!("this export is no snapshot")
             }
         }
     }

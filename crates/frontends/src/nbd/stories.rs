@@ -6,7 +6,7 @@ use super::protocol::*;
 use super::{Connection, Event, Want};
 use std::sync::Arc;
 use weft_engine::buffer::Buffer;
-use weft_engine::interface::{Reply, RequestError};
+use weft_engine::interface::{Reply, Request, RequestError};
 
 const EIO: u32 = 5;
 const EINVAL: u32 = 22;
@@ -239,6 +239,24 @@ fn a_frozen_export_cannot_be_changed() {
     }
     server.deliver(&request(3, 0, 2, 0, 0, &[]), ALL, true);
     assert_eq!(server.simple_reply(), (0, 2));
+}
+
+#[test]
+fn a_snapshot_is_asked_for_by_its_generation_and_cannot_be_changed() {
+    let mut server = ready("disk@past", false);
+    for (command, payload) in [(1, &[1; 512][..]), (4, &[]), (6, &[])] {
+        server.deliver(&request(command, 0, 1, 0, 512, payload), 100, true);
+        assert_eq!(server.simple_reply(), (EPERM, 1));
+    }
+    server.deliver(&request(3, 0, 2, 0, 0, &[]), ALL, false);
+    server.flush();
+    assert_eq!(server.simple_reply(), (0, 2), "what does not change need not be flushed");
+    server.deliver(&request(0, 0, 3, 512, 4096, &[]), ALL, false);
+    assert!(
+        matches!(server.waiting[..], [(_, Request::ReadSnapshot { snapshot: PAST, offset: 512, len: 4096 })]),
+        "{:?}",
+        server.waiting
+    );
 }
 
 #[test]

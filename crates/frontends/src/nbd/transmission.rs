@@ -6,14 +6,15 @@ use super::gather::Fields;
 use super::limits::{EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use super::open::Open;
 use super::protocol::*;
-use weft_engine::FamilyId;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::Request;
+use weft_engine::{FamilyId, Generation};
 
 /// What was agreed in the handshake.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) family: FamilyId,
+    pub(super) snapshot: Option<Generation>,
     pub(super) size: u64,
     pub(super) read_only: bool,
     pub(super) structured: bool,
@@ -99,6 +100,8 @@ impl Session {
         }
         let &Header { flags, cookie, offset, len, .. } = header;
         let (request, whole) = match command {
+            // A snapshot does not change: what it holds is durable.
+            Command::Flush if self.snapshot.is_some() => return Admission::Done,
             Command::Flush => (Request::Flush, false),
             // The protocol leaves requests of no length open; doing nothing is what they ask for.
             _ if len == 0 => return Admission::Done,
@@ -106,17 +109,31 @@ impl Session {
             Command::Cache => return Admission::Done,
             Command::Write => return Admission::Payload(WriteHeader { cookie, offset, len }),
             // With structured replies, holes are told in parts of their own, unless the client forbids parts.
-            Command::Read => (Request::Read { offset, len }, flags & CMD_FLAG_DF != 0),
+            Command::Read => (self.read(offset, len), flags & CMD_FLAG_DF != 0),
             // Trimmed ranges read as zeros from then on, which the protocol allows. Zeroing is always fast, and space
             // is never reserved, so NO_HOLE asks for nothing that could be given.
             Command::Trim | Command::WriteZeroes => (Request::Zero { offset, len: u64::from(len) }, false),
             Command::BlockStatus => {
                 let one = flags & CMD_FLAG_REQ_ONE != 0;
                 let limit = if one { 1 } else { EXTENTS_MAX };
-                (Request::Extents { offset, len: u64::from(len), limit }, one)
+                (self.extents(offset, u64::from(len), limit), one)
             }
         };
         Admission::Ask(Open { cookie, command, whole, offset, len, request })
+    }
+
+    fn read(&self, offset: u64, len: u32) -> Request {
+        match self.snapshot {
+            None => Request::Read { offset, len },
+            Some(snapshot) => Request::ReadSnapshot { snapshot, offset, len },
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64, limit: u32) -> Request {
+        match self.snapshot {
+            None => Request::Extents { offset, len, limit },
+            Some(snapshot) => Request::SnapshotExtents { snapshot, offset, len, limit },
+        }
     }
 
     fn refusal(&self, command: Command, header: &Header) -> Option<Refusal> {

@@ -2,7 +2,7 @@
 //! Promises: each request of the kernel is answered exactly once, also when the shard is gone (EIO).
 
 use super::Target;
-use crate::shard_loop::{Answer, Mail, Mailbox};
+use crate::shard_loop::{Answer, Disk, Mail, Mailbox};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, KernelConfig, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry,
@@ -13,7 +13,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use weft_engine::FamilyId;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Reply, Request, RequestError};
 
@@ -35,7 +34,7 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const REQUESTS_MAX: u16 = 256;
 
 pub struct VdiskFile {
-    family: FamilyId,
+    disk: Disk,
     size: u64,
     read_only: bool,
     shard: Arc<Mailbox>,
@@ -44,7 +43,7 @@ pub struct VdiskFile {
 impl VdiskFile {
     /// Mounts at `mount`; the file is there until the session is dropped or unmounted.
     pub fn mount(target: Target, mount: &Path) -> io::Result<BackgroundSession> {
-        let Target { name, family, size, read_only, shard, .. } = target;
+        let Target { name, disk, size, read_only, shard, .. } = target;
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(format!("weft-{name}")),
@@ -54,11 +53,11 @@ impl VdiskFile {
         config.acl = SessionACL::Owner;
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
-        fuser::spawn_mount(Self { family, size, read_only, shard }, mount, &config)
+        fuser::spawn_mount(Self { disk, size, read_only, shard }, mount, &config)
     }
 
     fn ask(&self, request: Request, deliver: impl FnOnce(Reply) + Send + 'static) {
-        self.shard.send(Mail::Request { family: self.family, request, answer: Answer::new(deliver) });
+        self.shard.send(Mail::Request { family: self.disk.family, request, answer: Answer::new(deliver) });
     }
 
     fn attributes(&self, inode: INodeNo) -> FileAttr {
@@ -95,6 +94,7 @@ fn errno(error: RequestError) -> Errno {
         RequestError::NotServed
         | RequestError::Damaged { .. }
         | RequestError::Fenced
+        | RequestError::NoSnapshot
         | RequestError::Busy => Errno::EIO,
     }
 }
@@ -164,7 +164,11 @@ impl Filesystem for VdiskFile {
             reply.data(&[]);
             return;
         }
-        self.ask(Request::Read { offset, len }, move |answer| match answer {
+        let request = match self.disk.snapshot {
+            None => Request::Read { offset, len },
+            Some(snapshot) => Request::ReadSnapshot { snapshot, offset, len },
+        };
+        self.ask(request, move |answer| match answer {
             Reply::Data(pieces) if pieces.len() == 1 => reply.data(pieces[0].bytes()),
             Reply::Data(pieces) => {
                 let mut whole = Vec::with_capacity(len as usize);

@@ -9,13 +9,12 @@ mod stale;
 
 pub use stale::clean_up;
 
-use crate::shard_loop::Mailbox;
+use crate::shard_loop::{Disk, Mailbox};
 use fuse::VdiskFile;
 use loop_device::LoopDevice;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weft_engine::FamilyId;
 
 /// Mount points in the node's directory are called this and the vDisk's name.
 const MOUNT_PREFIX: &str = "mnt-";
@@ -24,7 +23,7 @@ const MOUNT_PREFIX: &str = "mnt-";
 pub struct Target {
     pub dir: PathBuf,
     pub name: String,
-    pub family: FamilyId,
+    pub disk: Disk,
     pub size: u64,
     pub read_only: bool,
     /// The shard that serves it.

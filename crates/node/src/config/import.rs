@@ -12,6 +12,7 @@ use super::lock::DirectoryLock;
 use super::membership::{Membership, MembershipError, MembershipStage};
 use super::{Config, ConfigError, ConfigStore, RedbStore};
 use std::path::Path;
+use weft_engine::FamilyId;
 
 /// Records in one transaction.
 const RECORDS_AT_ONCE: usize = 100;
@@ -120,6 +121,12 @@ fn records(store: &ClusterStore, config: &Config, node: &ClusterNodeRecord) -> V
         let name = NameRecord { family: family.family, stamp: rand::random() };
         records.push((keys.vdisk_name(&family.name), json(&name)));
         records.push((keys.family(family.id()), json(&family)));
+    }
+    for snapshot in &config.snapshots {
+        records.push((keys.snapshot(snapshot.family(), &snapshot.name), json(snapshot)));
+    }
+    for schedule in &config.schedules {
+        records.push((keys.schedule(FamilyId(schedule.family)), json(schedule)));
     }
     records
 }

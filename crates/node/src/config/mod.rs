@@ -18,13 +18,13 @@ pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
     DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, NodeRecord, Place,
-    SegmentRecord, WEIGHT_WHOLE,
+    ScheduleRecord, SegmentRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};
 
 use std::path::PathBuf;
 use weft_engine::interface::Segment;
-use weft_engine::{DriveId, Epoch, FamilyId};
+use weft_engine::{DriveId, Epoch, FamilyId, SnapshotId};
 
 /// Everything the store holds.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +33,8 @@ pub struct Config {
     pub drives: Vec<DriveRecord>,
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
+    pub snapshots: Vec<SnapshotRecord>,
+    pub schedules: Vec<ScheduleRecord>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +59,12 @@ pub trait ConfigStore: Send {
     fn put_groups(&mut self, groups: &[GroupRecord]) -> Result<(), ConfigError>;
     /// Puts a family's record as a whole, except what a newer owner may have changed: see the other calls.
     fn put_family(&mut self, family: &FamilyConfig) -> Result<(), ConfigError>;
+    /// With its snapshots and its schedule.
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError>;
+    fn put_snapshots(&mut self, snapshots: &[SnapshotRecord]) -> Result<(), ConfigError>;
+    fn remove_snapshot(&mut self, snapshot: SnapshotId) -> Result<(), ConfigError>;
+    fn put_schedule(&mut self, schedule: &ScheduleRecord) -> Result<(), ConfigError>;
+    fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError>;
     /// Raises the family's epoch by one and gives the record as it then is; None if there is no such family.
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError>;
     /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; false otherwise.

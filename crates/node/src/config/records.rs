@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Segment};
-use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Seq};
+use weft_engine::{DriveId, Epoch, FamilyId, Generation, GroupId, Seq, SnapshotId};
 
 /// What a single node has one of. Of a cluster there is a `ClusterRecord`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +121,66 @@ pub struct ExportRecord {
     /// The node that listens there. A node that is alone listens everywhere, also in a cluster that it was moved into.
     #[serde(default)]
     pub node: u32,
+    /// Under which clients find it; None: that of the vDisk or snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// A snapshot of a vDisk. Small, and beside the vDisk's record: thousands of them cost that nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotRecord {
+    /// Drawn at random, never used again: by it the engine knows whether it has taken it already.
+    pub snapshot: u64,
+    pub family: u32,
+    /// Of all snapshots of the vDisk only this one has it.
+    pub name: String,
+    pub state: SnapshotState,
+    /// What the engine calls it; None: not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
+    /// Bytes that the vDisk had.
+    pub size: u64,
+    /// Seconds since 1970.
+    pub created: u64,
+    #[serde(default, skip_serializing_if = "SnapshotOrigin::is_asked")]
+    pub origin: SnapshotOrigin,
+    /// Why the engine did not take it; empty otherwise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trouble: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<ExportRecord>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotState {
+    /// The owner is to take it, or has taken it and could not say so.
+    Creating,
+    Ready,
+    /// The owner is to drop it; then the record goes.
+    Deleting,
+}
+
+/// Why there is a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotOrigin {
+    #[default]
+    Asked,
+    Schedule,
+    /// With others of this consistency group, at one instant.
+    Group(String),
+}
+
+/// Snapshots that are taken by themselves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleRecord {
+    pub family: u32,
+    pub every_seconds: u64,
+    /// So many of its own snapshots stay, the newest.
+    pub keep: u32,
+    /// Seconds since 1970: the first is due one interval later.
+    pub since: u64,
 }
 
 impl DriveRecord {
@@ -156,7 +216,37 @@ impl FamilyConfig {
             factor: self.factor,
             segments: self.segments.iter().map(SegmentRecord::segment).collect(),
             version: self.version,
+            origin: None,
         }
+    }
+}
+
+impl SnapshotRecord {
+    pub fn id(&self) -> SnapshotId {
+        SnapshotId(self.snapshot)
+    }
+
+    pub fn family(&self) -> FamilyId {
+        FamilyId(self.family)
+    }
+
+    /// Can be read.
+    pub fn ready(&self) -> Option<Generation> {
+        self.generation.filter(|_| self.state == SnapshotState::Ready).map(Generation)
+    }
+
+    /// Where it stands among all snapshots.
+    pub fn key(&self) -> SnapshotKey {
+        (self.family(), self.name.clone())
+    }
+}
+
+/// A snapshot's vDisk and name.
+pub type SnapshotKey = (FamilyId, String);
+
+impl SnapshotOrigin {
+    fn is_asked(&self) -> bool {
+        *self == Self::Asked
     }
 }
 

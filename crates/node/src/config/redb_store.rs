@@ -3,26 +3,32 @@
 //! old state.
 
 use super::{
-    Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, SegmentRecord,
+    Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord,
+    SegmentRecord, SnapshotRecord,
 };
-use redb::{Database, ReadableTable, TableDefinition};
+use redb::{Database, ReadableTable, TableDefinition, TableError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use weft_engine::interface::Segment;
-use weft_engine::{DriveId, Epoch, FamilyId};
+use weft_engine::{DriveId, Epoch, FamilyId, SnapshotId};
 
 /// Its name in the node's directory.
 pub const CONFIG_FILE: &str = "config.redb";
 
-type Table = TableDefinition<'static, u32, &'static str>;
+type Definition<K> = TableDefinition<'static, K, &'static str>;
+type Table = Definition<u32>;
 
 const NODE: Table = TableDefinition::new("node");
 const DRIVES: Table = TableDefinition::new("drives");
 const GROUPS: Table = TableDefinition::new("groups");
 const FAMILIES: Table = TableDefinition::new("families");
+/// By [`SnapshotId`].
+const SNAPSHOTS: Definition<u64> = TableDefinition::new("snapshots");
+const SCHEDULES: Table = TableDefinition::new("schedules");
 
 /// The process has one panic hook: of two who put it aside at once, one would never put it back.
 static PANIC_HOOK: Mutex<()> = Mutex::new(());
@@ -56,15 +62,25 @@ impl RedbStore {
 
     fn make_tables(&self) -> Result<(), ConfigError> {
         let transaction = self.database.begin_write().map_err(failed)?;
-        for table in [NODE, DRIVES, GROUPS, FAMILIES] {
+        for table in [NODE, DRIVES, GROUPS, FAMILIES, SCHEDULES] {
             transaction.open_table(table).map_err(failed)?;
         }
+        transaction.open_table(SNAPSHOTS).map_err(failed)?;
         transaction.commit().map_err(failed)
     }
 
-    fn read_all<T: DeserializeOwned>(&self, table: Table, name: &'static str) -> Result<Vec<T>, ConfigError> {
+    fn read_all<K, T>(&self, table: Definition<K>, name: &'static str) -> Result<Vec<T>, ConfigError>
+    where
+        K: for<'a> redb::Key<SelfType<'a>: fmt::Display> + 'static,
+        T: DeserializeOwned,
+    {
         let transaction = self.database.begin_read().map_err(failed)?;
-        let open = transaction.open_table(table).map_err(failed)?;
+        let open = match transaction.open_table(table) {
+            Ok(open) => open,
+            // A store that an older version made, and that nobody has changed since.
+            Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
         let mut records = Vec::new();
         for entry in open.iter().map_err(failed)? {
             let (key, value) = entry.map_err(failed)?;
@@ -74,10 +90,10 @@ impl RedbStore {
     }
 
     /// One transaction on one table.
-    fn change<T>(
+    fn change<K: redb::Key + 'static, T>(
         &mut self,
-        table: Table,
-        change: impl FnOnce(&mut redb::Table<u32, &'static str>) -> Result<T, ConfigError>,
+        table: Definition<K>,
+        change: impl FnOnce(&mut redb::Table<K, &'static str>) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
         let transaction = self.database.begin_write().map_err(failed)?;
         let result = {
@@ -102,15 +118,23 @@ fn failed(error: impl Into<redb::Error>) -> ConfigError {
     ConfigError::Store(Box::new(error.into()))
 }
 
-fn parse<T: DeserializeOwned>(table: &'static str, key: u32, text: &str) -> Result<T, ConfigError> {
+fn parse<T: DeserializeOwned>(
+    table: &'static str,
+    key: impl fmt::Display,
+    text: &str,
+) -> Result<T, ConfigError> {
     serde_json::from_str(text).map_err(|source| ConfigError::Record { table, key: key.to_string(), source })
 }
 
-fn insert<T: Serialize>(
-    open: &mut redb::Table<u32, &'static str>,
-    key: u32,
+fn insert<'a, K, T>(
+    open: &mut redb::Table<K, &'static str>,
+    key: impl std::borrow::Borrow<K::SelfType<'a>>,
     record: &T,
-) -> Result<(), ConfigError> {
+) -> Result<(), ConfigError>
+where
+    K: redb::Key + 'static,
+    T: Serialize,
+{
     let text = serde_json::to_string(record).expect("records are plain data with text keys");
     open.insert(key, text.as_str()).map_err(failed)?;
     Ok(())
@@ -133,6 +157,8 @@ impl ConfigStore for RedbStore {
             drives: self.read_all(DRIVES, "drives")?,
             groups: self.read_all(GROUPS, "groups")?,
             families: self.read_all(FAMILIES, "families")?,
+            snapshots: self.read_all(SNAPSHOTS, "snapshots")?,
+            schedules: self.read_all(SCHEDULES, "schedules")?,
         })
     }
 
@@ -161,7 +187,48 @@ impl ConfigStore for RedbStore {
     }
 
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError> {
-        self.change(FAMILIES, |open| {
+        let transaction = self.database.begin_write().map_err(failed)?;
+        {
+            let mut families = transaction.open_table(FAMILIES).map_err(failed)?;
+            families.remove(family.0).map_err(failed)?;
+            let mut schedules = transaction.open_table(SCHEDULES).map_err(failed)?;
+            schedules.remove(family.0).map_err(failed)?;
+            let mut snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
+            let mut gone = Vec::new();
+            for entry in snapshots.iter().map_err(failed)? {
+                let (key, value) = entry.map_err(failed)?;
+                let record: SnapshotRecord = parse("snapshots", key.value(), value.value())?;
+                gone.extend((record.family() == family).then_some(record.snapshot));
+            }
+            for snapshot in gone {
+                snapshots.remove(snapshot).map_err(failed)?;
+            }
+        }
+        transaction.commit().map_err(failed)
+    }
+
+    fn put_snapshots(&mut self, snapshots: &[SnapshotRecord]) -> Result<(), ConfigError> {
+        self.change(SNAPSHOTS, |open| {
+            for record in snapshots {
+                insert(open, record.snapshot, record)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn remove_snapshot(&mut self, snapshot: SnapshotId) -> Result<(), ConfigError> {
+        self.change(SNAPSHOTS, |open| {
+            open.remove(snapshot.0).map_err(failed)?;
+            Ok(())
+        })
+    }
+
+    fn put_schedule(&mut self, schedule: &ScheduleRecord) -> Result<(), ConfigError> {
+        self.put(SCHEDULES, &[(schedule.family, schedule)])
+    }
+
+    fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError> {
+        self.change(SCHEDULES, |open| {
             open.remove(family.0).map_err(failed)?;
             Ok(())
         })
@@ -200,7 +267,7 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FamilyState;
+    use crate::config::{FamilyState, SnapshotOrigin, SnapshotState};
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -250,6 +317,64 @@ mod tests {
         drop(store);
         let loaded = RedbStore::open(&dir, false).expect("it opens again").load().expect("it loads");
         assert_eq!(loaded.families[0].record().segments, segments);
+        std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    fn snapshot(family: u32, name: &str, snapshot: u64) -> SnapshotRecord {
+        SnapshotRecord {
+            snapshot,
+            family,
+            name: name.to_string(),
+            state: SnapshotState::Creating,
+            generation: None,
+            size: 1 << 30,
+            created: 7,
+            origin: SnapshotOrigin::default(),
+            trouble: String::new(),
+            exports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn snapshots_and_schedules_go_with_their_vdisk() {
+        let dir = directory("snapshots");
+        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
+        store.put_family(&family()).expect("a record can be put");
+        let mut first = snapshot(4, "a", u64::MAX);
+        let all = [first.clone(), snapshot(4, "b", 2), snapshot(5, "a", 3)];
+        store.put_snapshots(&all).expect("records can be put");
+        let schedule = ScheduleRecord { family: 4, every_seconds: 60, keep: 3, since: 1 };
+        store.put_schedule(&schedule).expect("a record can be put");
+        first.state = SnapshotState::Ready;
+        first.generation = Some(9);
+        store.put_snapshots(std::slice::from_ref(&first)).expect("it can be changed");
+        store.remove_snapshot(SnapshotId(2)).expect("it can be removed");
+        drop(store);
+        let mut store = RedbStore::open(&dir, false).expect("it opens again");
+        let config = store.load().expect("it loads");
+        assert_eq!(config.snapshots, [all[2].clone(), first]);
+        assert_eq!(config.schedules, [schedule]);
+        store.remove_family(FamilyId(4)).expect("it can be removed");
+        let config = store.load().expect("it loads");
+        assert_eq!(config.snapshots, [all[2].clone()], "those of other vDisks stay");
+        assert!(config.schedules.is_empty() && config.families.is_empty());
+        std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    #[test]
+    fn a_store_of_an_older_version_has_no_snapshots() {
+        let dir = directory("older");
+        let database = Database::create(dir.join(CONFIG_FILE)).expect("it can be made");
+        let transaction = database.begin_write().expect("it can be written");
+        for table in [NODE, DRIVES, GROUPS, FAMILIES] {
+            transaction.open_table(table).expect("a table can be made");
+        }
+        transaction.commit().expect("it can be written");
+        drop(database);
+        let config = RedbStore::open(&dir, false).expect("it opens").load().expect("it loads");
+        assert!(config.snapshots.is_empty() && config.schedules.is_empty());
+        let mut store = RedbStore::open(&dir, true).expect("it opens");
+        store.put_snapshots(&[snapshot(1, "a", 1)]).expect("now it can have some");
         std::fs::remove_dir_all(dir).expect("it can be removed");
     }
 

@@ -3,11 +3,12 @@
 //! and those reads pass through the shards.
 
 use super::refusal::Refusal;
-use super::{Control, Serving, SharedControl};
+use super::snapshots::DiskName;
+use super::{Control, Disk, SharedControl};
 use crate::api::AttachmentView;
 use crate::attach::{AttachError, Attachment, Target};
 use std::sync::Arc;
-use weft_engine::FamilyId;
+use weft_engine::Generation;
 
 /// How far an attachment is.
 pub enum AttachmentState {
@@ -38,62 +39,68 @@ impl From<AttachError> for Refusal {
 }
 
 impl Control {
-    fn begin_attach(&mut self, name: &str, read_only: bool) -> Result<(FamilyId, Target), Refusal> {
+    fn begin_attach(&mut self, name: &str, read_only: bool) -> Result<(Disk, Target), Refusal> {
         self.check_ready()?;
-        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        let entry = &self.families[&family];
-        if !matches!(entry.serving, Serving::Ready | Serving::Elsewhere) {
-            return Err(Refusal::conflict(format!(
-                "vDisk {name} is not served now; see `weft vdisk show {name}`"
-            )));
-        }
-        match self.attachments.get(&family) {
+        let what = self.exportable(name)?;
+        let disk = what.disk;
+        match self.attachments.get(&disk) {
             Some(AttachmentState::Attached(attachment)) => {
                 let device = attachment.device().display().to_string();
-                return Err(Refusal::conflict(format!("vDisk {name} is attached already, as {device}")));
+                return Err(Refusal::conflict(format!("{name} is attached already, as {device}")));
             }
             Some(AttachmentState::Changing) => {
-                return Err(Refusal::conflict(format!("vDisk {name} is just being attached or detached")));
+                return Err(Refusal::conflict(format!("{name} is just being attached or detached")));
             }
             None => {}
         }
         let target = Target {
             dir: self.dir.clone(),
             name: name.to_string(),
-            family,
-            size: entry.config.size,
-            read_only,
-            shard: Arc::clone(self.owner(family)),
+            disk,
+            size: what.size,
+            read_only: read_only || disk.snapshot.is_some(),
+            shard: Arc::clone(self.owner(disk.family)),
         };
-        self.attachments.insert(family, AttachmentState::Changing);
-        Ok((family, target))
+        self.attachments.insert(disk, AttachmentState::Changing);
+        Ok((disk, target))
     }
 
-    fn begin_detach(&mut self, name: &str) -> Result<(FamilyId, Attachment), Refusal> {
-        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        match self.attachments.insert(family, AttachmentState::Changing) {
-            Some(AttachmentState::Attached(attachment)) => Ok((family, attachment)),
+    /// What somebody has named, whether it is served or not.
+    fn disk_named(&self, name: &str) -> Result<Disk, Refusal> {
+        let DiskName { vdisk, snapshot } = DiskName::parse(name);
+        let family = self.family_named(&vdisk).ok_or_else(|| Refusal::no_vdisk(&vdisk))?;
+        let generation = match snapshot {
+            Some(snapshot) => self.snapshot_named(&vdisk, &snapshot)?.generation.map(Generation),
+            None => None,
+        };
+        Ok(Disk { family, snapshot: generation })
+    }
+
+    fn begin_detach(&mut self, name: &str) -> Result<(Disk, Attachment), Refusal> {
+        let disk = self.disk_named(name)?;
+        match self.attachments.insert(disk, AttachmentState::Changing) {
+            Some(AttachmentState::Attached(attachment)) => Ok((disk, attachment)),
             Some(AttachmentState::Changing) => {
-                Err(Refusal::conflict(format!("vDisk {name} is just being attached or detached")))
+                Err(Refusal::conflict(format!("{name} is just being attached or detached")))
             }
             None => {
-                self.attachments.remove(&family);
-                Err(Refusal::not_found(format!("vDisk {name} is not attached")))
+                self.attachments.remove(&disk);
+                Err(Refusal::not_found(format!("{name} is not attached")))
             }
         }
     }
 
-    fn end_change(&mut self, family: FamilyId, attachment: Option<Attachment>) {
+    fn end_change(&mut self, disk: Disk, attachment: Option<Attachment>) {
         match attachment {
-            Some(attachment) => self.attachments.insert(family, AttachmentState::Attached(attachment)),
-            None => self.attachments.remove(&family),
+            Some(attachment) => self.attachments.insert(disk, AttachmentState::Attached(attachment)),
+            None => self.attachments.remove(&disk),
         };
         self.changed.notify_waiters();
     }
 }
 
 pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Result<AttachmentView, Refusal> {
-    let (family, target) = control.lock().begin_attach(name, read_only)?;
+    let (disk, target) = control.lock().begin_attach(name, read_only)?;
     let made = tokio::task::spawn_blocking(move || Attachment::make(target)).await;
     let (attachment, result) = match made {
         Ok(Ok(attachment)) => {
@@ -105,12 +112,12 @@ pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Res
         Ok(Err(error)) => (None, Err(error.into())),
         Err(_) => (None, Err(Refusal::failed("attaching failed an assertion; see the node's log"))),
     };
-    control.lock().end_change(family, attachment);
+    control.lock().end_change(disk, attachment);
     result
 }
 
 pub async fn detach(control: &SharedControl, name: &str) -> Result<(), Refusal> {
-    let (family, attachment) = control.lock().begin_detach(name)?;
+    let (disk, attachment) = control.lock().begin_detach(name)?;
     let ended = tokio::task::spawn_blocking(move || attachment.end()).await;
     let (left, result) = match ended {
         Ok(Ok(())) => (None, Ok(())),
@@ -120,14 +127,14 @@ pub async fn detach(control: &SharedControl, name: &str) -> Result<(), Refusal> 
         }
         Err(_) => (None, Err(Refusal::failed("detaching failed an assertion; see the node's log"))),
     };
-    control.lock().end_change(family, left);
+    control.lock().end_change(disk, left);
     result
 }
 
 pub async fn detach_if_attached(control: &SharedControl, name: &str) -> Result<(), Refusal> {
     let is_attached = {
         let control = control.lock();
-        control.family_named(name).is_some_and(|family| control.attachments.contains_key(&family))
+        control.disk_named(name).is_ok_and(|disk| control.attachments.contains_key(&disk))
     };
     if is_attached { detach(control, name).await } else { Ok(()) }
 }

@@ -1,138 +1,294 @@
-//! Where vDisks can be reached over NBD: adding, ending and restoring exports.
+//! Where vDisks and their snapshots can be reached over NBD: adding, ending and restoring exports.
 
 use super::listener::{Address, Listener};
 use super::refusal::Refusal;
-use super::{Control, Family, Serving};
+use super::snapshots::DiskName;
+use super::vdisks::check_name;
+use super::{Control, Serving};
 use crate::api::{ExportVdisk, ExportView};
-use crate::config::ExportRecord;
+use crate::config::{ExportRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
+use crate::shard_loop::{Disk, Mail};
 use std::sync::Arc;
-use weft_engine::FamilyId;
+use weft_engine::{FamilyId, SnapshotId};
 use weft_frontends::nbd::ExportInfo;
 
-/// Exports of one vDisk.
+/// Exports of one vDisk, and of one snapshot.
 pub(super) const EXPORTS_MAX: usize = 16;
 
+/// What can be exported, with what its record says about that.
+#[derive(Debug, Clone)]
+pub(super) struct Exportable {
+    pub disk: Disk,
+    /// As people write it, and as clients find it if nothing else was said.
+    pub name: String,
+    pub size: u64,
+    pub exports: Vec<ExportRecord>,
+    /// Whose record it is in; None: the vDisk's.
+    pub snapshot: Option<(SnapshotKey, SnapshotId)>,
+}
+
+/// The exports in a record.
+pub(super) struct Exported {
+    pub family: FamilyId,
+    /// Whose record it is; None: the vDisk's.
+    pub snapshot: Option<(SnapshotKey, SnapshotId)>,
+    pub exports: Vec<ExportRecord>,
+}
+
+impl Exportable {
+    pub fn vdisk(config: &FamilyConfig) -> Self {
+        Self {
+            disk: Disk::present(config.id()),
+            name: config.name.clone(),
+            size: config.size,
+            exports: config.exports.clone(),
+            snapshot: None,
+        }
+    }
+
+    /// None: it cannot be read (yet, or any more).
+    pub fn snapshot(vdisk: &FamilyConfig, record: &SnapshotRecord) -> Option<Self> {
+        Some(Self {
+            disk: Disk::snapshot(record.family(), record.ready()?),
+            name: DiskName { vdisk: vdisk.name.clone(), snapshot: Some(record.name.clone()) }.to_string(),
+            size: record.size,
+            exports: record.exports.clone(),
+            snapshot: Some((record.key(), record.id())),
+        })
+    }
+
+    /// A vDisk or a snapshot, in a line for people.
+    pub fn who(&self) -> String {
+        let what = if self.snapshot.is_some() { "the snapshot" } else { "vDisk" };
+        format!("{what} {}", self.name)
+    }
+}
+
 impl Control {
-    /// Exports a vDisk; the record is durable and clients are let in when this returns.
-    pub(super) fn add_export(&mut self, name: &str, wanted: &ExportVdisk) -> Result<ExportView, Refusal> {
-        self.check_ready()?;
-        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+    /// What somebody has named, `VDISK` or `VDISK@SNAPSHOT`, if it can be read now.
+    pub(super) fn exportable(&self, name: &str) -> Result<Exportable, Refusal> {
+        let DiskName { vdisk, snapshot } = DiskName::parse(name);
+        let family = self.family_named(&vdisk).ok_or_else(|| Refusal::no_vdisk(&vdisk))?;
         let entry = &self.families[&family];
         match &entry.serving {
             Serving::Ready | Serving::Elsewhere => {}
             Serving::Opening => {
-                return Err(Refusal::unavailable(format!("vDisk {name} is still being opened")));
+                return Err(Refusal::unavailable(format!("vDisk {vdisk} is still being opened")));
             }
             Serving::Failed(reason) => {
                 return Err(Refusal::conflict(format!(
-                    "vDisk {name} is not served: {reason}; put that right first"
+                    "vDisk {vdisk} is not served: {reason}; put that right first"
                 )));
             }
-            Serving::Dropping => return Err(Refusal::no_vdisk(name)),
+            Serving::Dropping => return Err(Refusal::no_vdisk(&vdisk)),
         }
-        let address = Address::parse(&wanted.address)?;
-        let text = address.to_string();
-        if entry.config.exports.iter().any(|export| export.address == text) {
-            return Err(Refusal::conflict(format!("vDisk {name} is exported at {text} already")));
-        }
-        if entry.config.exports.len() >= EXPORTS_MAX {
-            return Err(Refusal::conflict(format!(
-                "vDisk {name} has {EXPORTS_MAX} exports; end one first (weft vdisk unexport)"
-            )));
-        }
-        let record = ExportRecord { address: text.clone(), read_only: wanted.read_only, node: 0 };
-        self.open_export(family, &record)?;
-        let entry = self.families.get_mut(&family).expect("the name was just found");
-        entry.config.exports.push(record.clone());
-        if let Err(error) = self.part.alone().store.put_family(&entry.config) {
-            entry.config.exports.pop();
-            self.close_exports(family, Some(&text));
-            return Err(error.into());
-        }
-        Ok(self.export_view(&self.families[&family], &record))
+        let Some(snapshot) = snapshot else { return Ok(Exportable::vdisk(&entry.config)) };
+        let record = self.snapshot_named(&vdisk, &snapshot)?;
+        Exportable::snapshot(&entry.config, record).ok_or_else(|| {
+            Refusal::conflict(format!(
+                "the snapshot {name} is being made or removed; `weft snapshot show {name}` tells"
+            ))
+        })
     }
 
-    /// Ends the exports of a vDisk, at one address or all.
-    pub(super) fn remove_exports(&mut self, name: &str, address: Option<&str>) -> Result<String, Refusal> {
-        self.check_ready()?;
-        let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        let address =
-            address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
-        let entry = self.families.get_mut(&family).expect("the name was just found");
-        let before = entry.config.exports.len();
-        entry
-            .config
-            .exports
-            .retain(|export| address.as_ref().is_some_and(|address| export.address != *address));
-        let ended = before - entry.config.exports.len();
-        if ended == 0 {
-            let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
-            return Err(Refusal::not_found(format!(
-                "vDisk {name} is not exported {place}; `weft vdisk show {name}` shows where it is"
+    /// What somebody has named, whether it can be read or not, with its exports.
+    pub(super) fn exports_named(&self, name: &str) -> Result<Exported, Refusal> {
+        let DiskName { vdisk, snapshot } = DiskName::parse(name);
+        let family = self.family_named(&vdisk).ok_or_else(|| Refusal::no_vdisk(&vdisk))?;
+        let Some(snapshot) = snapshot else {
+            let exports = self.families[&family].config.exports.clone();
+            return Ok(Exported { family, snapshot: None, exports });
+        };
+        let record = self.snapshot_named(&vdisk, &snapshot)?;
+        let snapshot = Some((record.key(), record.id()));
+        Ok(Exported { family, snapshot, exports: record.exports.clone() })
+    }
+
+    /// The record of an export that is to be, if it can be.
+    pub(super) fn new_export(
+        &self,
+        target: &Exportable,
+        wanted: &ExportVdisk,
+        node: u32,
+    ) -> Result<ExportRecord, Refusal> {
+        let address = Address::parse(&wanted.address)?.to_string();
+        let who = target.who();
+        if target.exports.iter().any(|export| export.address == address && export.node == node) {
+            return Err(Refusal::conflict(format!("{who} is exported at {address} already")));
+        }
+        if target.exports.len() >= EXPORTS_MAX {
+            return Err(Refusal::conflict(format!(
+                "{who} has {EXPORTS_MAX} exports; end one first (weft vdisk unexport {})",
+                target.name
             )));
         }
+        if let Some(name) = &wanted.name {
+            check_name(name)?;
+        }
+        let read_only = wanted.read_only || target.snapshot.is_some();
+        Ok(ExportRecord { address, read_only, node, name: wanted.name.clone() })
+    }
+
+    /// Exports a vDisk or a snapshot; the record is durable and clients are let in when this returns.
+    pub(super) fn add_export(&mut self, name: &str, wanted: &ExportVdisk) -> Result<ExportView, Refusal> {
+        self.check_ready()?;
+        let target = self.exportable(name)?;
+        let record = self.new_export(&target, wanted, 0)?;
+        self.open_export(&target, &record)?;
+        let mut exports = target.exports.clone();
+        exports.push(record.clone());
+        if let Err(error) = self.put_exports(target.disk.family, target.snapshot.as_ref(), exports) {
+            self.close_exports(target.disk, Some(&record.address));
+            return Err(error);
+        }
+        Ok(self.export_view(target.disk.family, &target.name, &record))
+    }
+
+    /// For a node that is alone.
+    fn put_exports(
+        &mut self,
+        family: FamilyId,
+        snapshot: Option<&(SnapshotKey, SnapshotId)>,
+        exports: Vec<ExportRecord>,
+    ) -> Result<(), Refusal> {
+        let alone = self.part.alone();
+        if let Some((key, _)) = snapshot {
+            let Some(record) = alone.snapshots.get_mut(key) else { return Ok(()) };
+            let changed = SnapshotRecord { exports, ..record.clone() };
+            alone.store.put_snapshots(std::slice::from_ref(&changed))?;
+            *record = changed;
+            return Ok(());
+        }
+        let entry = self.families.get_mut(&family).expect("the name was just found");
+        let changed = FamilyConfig { exports, ..entry.config.clone() };
+        alone.store.put_family(&changed)?;
+        entry.config = changed;
+        Ok(())
+    }
+
+    /// Ends the exports of a vDisk or a snapshot, at one address or all.
+    pub(super) fn remove_exports(&mut self, name: &str, address: Option<&str>) -> Result<String, Refusal> {
+        self.check_ready()?;
+        let Exported { family, snapshot, mut exports } = self.exports_named(name)?;
+        let address =
+            address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
+        let before = exports.len();
+        exports.retain(|export| address.as_ref().is_some_and(|address| export.address != *address));
+        let ended = before - exports.len();
+        if ended == 0 {
+            return Err(not_exported(name, address.as_deref()));
+        }
+        let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
-        self.part.alone().store.put_family(&entry.config)?;
-        self.close_exports(family, address.as_deref());
+        self.put_exports(family, snapshot.as_ref(), exports)?;
+        let generation = snapshot.and_then(|(key, _)| self.snapshot(&key)?.ready());
+        self.close_exports(Disk { family, snapshot: generation }, address.as_deref());
         Ok(format!("{ended} export(s) ended"))
+    }
+
+    /// Everything that can be exported of vDisks served here.
+    pub(super) fn all_exportable(&self) -> Vec<Exportable> {
+        let mut all = Vec::new();
+        for (&id, entry) in self.families.iter().filter(|(_, entry)| entry.serving == Serving::Ready) {
+            all.push(Exportable::vdisk(&entry.config));
+            let snapshots = self.snapshots_of(id).into_iter();
+            all.extend(snapshots.filter_map(|record| Exportable::snapshot(&entry.config, record)));
+        }
+        all
     }
 
     /// Opens all exports that the records tell of; what does not work is noted as trouble.
     pub(super) fn restore_exports(&mut self) {
-        let all: Vec<_> = self
-            .families
-            .iter()
-            .filter(|(_, entry)| entry.serving == Serving::Ready)
-            .flat_map(|(&id, entry)| entry.config.exports.iter().map(move |export| (id, export.clone())))
-            .collect();
-        for (family, export) in all {
-            if let Err(refusal) = self.open_export(family, &export) {
-                tracing::error!(%family, address = export.address, reason = refusal.line, "an export does not open");
-                let entry = self.families.get_mut(&family).expect("it was just listed");
-                entry.export_trouble.insert(export.address, refusal.line);
+        for target in self.all_exportable() {
+            for export in &target.exports {
+                self.restore_export(&target, export);
             }
         }
     }
 
-    pub(super) fn open_export(&mut self, family: FamilyId, export: &ExportRecord) -> Result<(), Refusal> {
+    pub(super) fn restore_export(&mut self, target: &Exportable, export: &ExportRecord) {
+        let Err(refusal) = self.open_export(target, export) else { return };
+        let family = target.disk.family;
+        tracing::error!(
+            name = target.name,
+            address = export.address,
+            reason = refusal.line,
+            "an export does not open"
+        );
+        if let Some(entry) = self.families.get_mut(&family) {
+            entry.export_trouble.insert(export.address.clone(), refusal.line);
+        }
+    }
+
+    pub(super) fn open_export(&mut self, target: &Exportable, export: &ExportRecord) -> Result<(), Refusal> {
         let address = Address::parse(&export.address)?;
-        let entry = &self.families[&family];
         let info = ExportInfo {
-            name: entry.config.name.clone(),
+            name: export.name.clone().unwrap_or_else(|| target.name.clone()),
             description: String::new(),
-            family,
-            size: entry.config.size,
+            family: target.disk.family,
+            snapshot: target.disk.snapshot,
+            size: target.size,
             read_only: export.read_only,
         };
         if !self.listeners.contains_key(&export.address) {
             // Clients of a shared address arrive at the owner of the vDisk that was exported there first.
-            let listener = Listener::open(address, Arc::clone(self.owner(family)))?;
+            let listener = Listener::open(address, Arc::clone(self.owner(target.disk.family)))?;
             self.listeners.insert(export.address.clone(), listener);
         }
-        self.listeners[&export.address].table.insert(info);
+        let table = &self.listeners[&export.address].table;
+        if table.disk_of(&info.name).is_some_and(|other| other != target.disk) {
+            return Err(Refusal::conflict(format!(
+                "something else is exported under the name {} at {} already; choose another name (--name) or address",
+                info.name, export.address
+            )));
+        }
+        table.insert(info);
         Ok(())
     }
 
-    /// Stops listening for a vDisk, at one address or all, and ends its connections there.
-    pub(super) fn close_exports(&mut self, family: FamilyId, address: Option<&str>) {
+    /// Stops listening for a vDisk or snapshot, at one address or all, and ends its connections there.
+    pub(super) fn close_exports(&mut self, disk: Disk, address: Option<&str>) {
         for (text, listener) in &self.listeners {
             if address.is_none_or(|address| address == text) {
-                listener.table.remove(family);
+                listener.table.remove(disk);
             }
         }
         self.listeners.retain(|_, listener| !listener.table.is_empty());
-        self.close_connections(family, address);
+        self.close_connections(disk, address);
     }
 
-    pub(super) fn export_view(&self, entry: &Family, export: &ExportRecord) -> ExportView {
-        let uri = Address::parse(&export.address)
-            .map_or_else(|_| String::new(), |address| address.uri(&entry.config.name));
+    /// ... and for everything of a vDisk.
+    pub(super) fn close_all_exports(&mut self, family: FamilyId) {
+        let disks = self.listeners.values().flat_map(|listener| listener.table.disks());
+        let disks: std::collections::BTreeSet<Disk> = disks.filter(|disk| disk.family == family).collect();
+        for disk in disks {
+            self.close_exports(disk, None);
+        }
+    }
+
+    /// Ends the connections of a vDisk or snapshot, at one address or all.
+    fn close_connections(&self, disk: Disk, address: Option<&str>) {
+        for shard in &self.shards {
+            shard.send(Mail::CloseConnections { disk, address: address.map(Into::into) });
+        }
+    }
+
+    pub(super) fn export_view(&self, family: FamilyId, name: &str, export: &ExportRecord) -> ExportView {
+        let name = export.name.as_deref().unwrap_or(name);
+        let uri = Address::parse(&export.address).map_or_else(|_| String::new(), |address| address.uri(name));
+        let trouble = self.families.get(&family).and_then(|entry| entry.export_trouble.get(&export.address));
         ExportView {
             address: export.address.clone(),
             read_only: export.read_only,
             node: self.part.member().map(|_| export.node),
             uri,
-            trouble: entry.export_trouble.get(&export.address).cloned().unwrap_or_default(),
+            trouble: trouble.cloned().unwrap_or_default(),
         }
     }
+}
+
+pub(super) fn not_exported(name: &str, address: Option<&str>) -> Refusal {
+    let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
+    let show = if name.contains('@') { "weft snapshot show" } else { "weft vdisk show" };
+    Refusal::not_found(format!("{name} is not exported {place}; `{show} {name}` shows where it is"))
 }

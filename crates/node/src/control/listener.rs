@@ -3,7 +3,7 @@
 //! Leaves to others: the connections (the shards).
 
 use super::refusal::Refusal;
-use crate::shard_loop::{Mail, Mailbox};
+use crate::shard_loop::{Disk, Mail, Mailbox};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use weft_engine::FamilyId;
 use weft_frontends::nbd::{ExportInfo, Exports};
 
 /// Bytes the kernel may hold for one client: a few large replies.
@@ -79,31 +78,40 @@ impl ExportTable {
         self.by_name.write().expect("no holder of this lock panics").insert(info.name.clone(), info);
     }
 
-    pub fn remove(&self, family: FamilyId) {
-        self.by_name.write().expect("no holder of this lock panics").retain(|_, info| info.family != family);
+    pub fn remove(&self, disk: Disk) {
+        self.by_name.write().expect("no holder of this lock panics").retain(|_, info| disk_of(info) != disk);
     }
 
     /// Connections made from now on see this size.
-    pub fn resize(&self, family: FamilyId, size: u64) {
+    pub fn resize(&self, disk: Disk, size: u64) {
         let mut by_name = self.by_name.write().expect("no holder of this lock panics");
-        for info in by_name.values_mut().filter(|info| info.family == family) {
+        for info in by_name.values_mut().filter(|info| disk_of(info) == disk) {
             info.size = size;
         }
     }
 
-    /// The size that clients are told; None: the vDisk is not exported here.
-    pub fn size(&self, family: FamilyId) -> Option<u64> {
+    /// The size that clients are told; None: it is not exported here.
+    pub fn size(&self, disk: Disk) -> Option<u64> {
         let by_name = self.by_name.read().expect("no holder of this lock panics");
-        by_name.values().find(|info| info.family == family).map(|info| info.size)
+        by_name.values().find(|info| disk_of(info) == disk).map(|info| info.size)
     }
 
-    pub fn families(&self) -> Vec<FamilyId> {
-        self.by_name.read().expect("no holder of this lock panics").values().map(|info| info.family).collect()
+    /// What clients find under this name.
+    pub fn disk_of(&self, name: &str) -> Option<Disk> {
+        self.by_name.read().expect("no holder of this lock panics").get(name).map(disk_of)
+    }
+
+    pub fn disks(&self) -> Vec<Disk> {
+        self.by_name.read().expect("no holder of this lock panics").values().map(disk_of).collect()
     }
 
     pub fn is_empty(&self) -> bool {
         self.by_name.read().expect("no holder of this lock panics").is_empty()
     }
+}
+
+fn disk_of(info: &ExportInfo) -> Disk {
+    Disk { family: info.family, snapshot: info.snapshot }
 }
 
 impl Exports for ExportTable {

@@ -15,6 +15,7 @@ mod notices;
 mod refusal;
 mod server;
 mod shutdown;
+mod snapshots;
 mod start;
 mod statistics;
 mod vdisks;
@@ -23,8 +24,11 @@ pub use cache::READ_CACHE_DEFAULT;
 pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
-use crate::config::{ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord};
-use crate::shard_loop::{Mail, Mailbox, Shards, owner_of};
+use crate::config::{
+    ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord, SnapshotKey,
+    SnapshotRecord,
+};
+use crate::shard_loop::{Disk, Mail, Mailbox, Shards, owner_of};
 use attachments::AttachmentState;
 use listener::Listener;
 use member::Member;
@@ -54,7 +58,9 @@ pub struct Control {
     families: BTreeMap<FamilyId, Family>,
     /// By address.
     listeners: BTreeMap<String, Listener>,
-    attachments: BTreeMap<FamilyId, AttachmentState>,
+    attachments: BTreeMap<Disk, AttachmentState>,
+    /// What was ordered about snapshots that are not finished.
+    snapshot_orders: snapshots::Orders,
     damage: DamageView,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
@@ -75,6 +81,8 @@ struct Alone {
     store: Box<dyn ConfigStore>,
     node: NodeRecord,
     groups: BTreeMap<GroupId, GroupRecord>,
+    snapshots: BTreeMap<SnapshotKey, SnapshotRecord>,
+    schedules: BTreeMap<FamilyId, ScheduleRecord>,
     /// Of groups with former members: who has found everything on the present ones.
     whole: WholeGroups,
     view_version: u64,
@@ -197,6 +205,7 @@ impl Control {
             families: BTreeMap::new(),
             listeners: BTreeMap::new(),
             attachments: BTreeMap::new(),
+            snapshot_orders: snapshots::Orders::default(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
             changed: Arc::new(Notify::new()),

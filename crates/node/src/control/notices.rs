@@ -34,12 +34,14 @@ impl Control {
         match notice {
             Notice::DriveReady { drive } => self.on_drive_ready(drive),
             Notice::DriveFailed { drive, reason } => self.on_drive_failed(drive, reason.to_string()),
-            Notice::FamilyReady { family, epoch, replayed } => {
-                tracing::info!(%family, %epoch, replayed, "a vDisk is served");
+            Notice::FamilyReady { family, epoch, replayed, snapshots } => {
+                tracing::info!(%family, %epoch, replayed, snapshots = snapshots.len(), "a vDisk is served");
                 if let Part::Member(_) = self.part {
-                    return self.on_served(family, epoch);
+                    self.on_served(family, epoch);
+                } else {
+                    self.set_serving(family, epoch, Serving::Ready);
                 }
-                self.set_serving(family, epoch, Serving::Ready);
+                self.on_snapshots_known(family, epoch, &snapshots);
             }
             Notice::FamilyFailed { family, epoch, reason } => {
                 if let Part::Member(_) = self.part {
@@ -48,6 +50,17 @@ impl Control {
                 tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served");
                 self.set_serving(family, epoch, Serving::Failed(reason.to_string()));
             }
+            Notice::SnapshotTaken { family, snapshot, generation, .. } => {
+                self.on_snapshot_taken(family, snapshot, generation);
+            }
+            Notice::SnapshotRefused { family, snapshot, reason, .. } => {
+                self.on_snapshot_refused(family, snapshot, reason);
+            }
+            Notice::SnapshotDropped { family, generation, .. } => {
+                self.on_snapshot_dropped(family, generation);
+            }
+            // Nobody rolls back yet.
+            Notice::RolledBack { .. } | Notice::RollbackRefused { .. } => {}
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
@@ -128,8 +141,11 @@ impl Control {
         if let Some(member) = self.part.member() {
             return member.remove_vdisk(family);
         }
-        match self.part.alone().store.remove_family(family) {
+        let alone = self.part.alone();
+        match alone.store.remove_family(family) {
             Ok(()) => {
+                alone.snapshots.retain(|(of, _), _| *of != family);
+                alone.schedules.remove(&family);
                 self.families.remove(&family);
             }
             // It stays, and is dropped again at the next start.

@@ -1,8 +1,10 @@
 //! The HTTP API: paths, bodies and statuses. What they mean is in `api`.
 
 mod cluster;
+mod snapshots;
 
 use super::refusal::Refusal;
+use super::vdisks::Deletion;
 use super::{SharedControl, Stage, attachments, cache, member, metrics, statistics, vdisks};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
@@ -32,6 +34,7 @@ pub fn router(control: SharedControl) -> Router {
         .merge(cluster::router())
         .route("/v1/vdisks/{name}/warm", post(warm))
         .route("/v1/cache", get(show_cache).post(resize_cache))
+        .merge(snapshots::router())
         .route("/v1/stats", get(stats))
         .route("/v1/shutdown", post(shutdown))
         .route("/metrics", get(prometheus))
@@ -118,6 +121,8 @@ async fn show(
 struct RemoveQuery {
     #[serde(default)]
     force: bool,
+    #[serde(default)]
+    with_snapshots: bool,
 }
 
 async fn remove(
@@ -125,15 +130,16 @@ async fn remove(
     Path(name): Path<String>,
     query: Asked<RemoveQuery>,
 ) -> Result<Json<DoneView>, Refusal> {
-    let force = asked(query)?.force;
+    let RemoveQuery { force, with_snapshots } = asked(query)?;
+    let how = Deletion { force, with_snapshots };
     if force {
         attachments::detach_if_attached(&control, &name).await?;
     }
     let removed = tokio::spawn(async move {
         if is_member(&control) {
-            member::delete(&control, &name, force).await
+            member::delete(&control, &name, how).await
         } else {
-            vdisks::delete(&control, &name, force).await
+            vdisks::delete(&control, &name, how).await
         }
     });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))

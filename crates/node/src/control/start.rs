@@ -5,6 +5,7 @@ use super::drives::{DrivePlan, Found, OwnBook};
 use super::refusal::Refusal;
 use super::{
     Alone, Control, Family, Part, Serving, SharedControl, Stage, Standing, member, notices, server, shutdown,
+    snapshots,
 };
 use crate::attach;
 use crate::config::cluster::ClusterError;
@@ -140,6 +141,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
             Shards::start(settings.shards, 0, 0, None, &to_control).map_err(io_error("start a shard"))?;
         let control = assemble(&settings, &dir, Box::new(store), config, &plan, &shards);
         tokio::spawn(notices::listen(control.clone(), news));
+        tokio::spawn(snapshots::look_after(control.clone()));
         let begin = start(&control, &settings, plan);
         serve(&control, shards, &dir, listener, begin).await
     })
@@ -249,6 +251,12 @@ fn assemble(
         store,
         node: config.node,
         groups: config.groups.into_iter().map(|group| (group.id(), group)).collect(),
+        snapshots: config.snapshots.into_iter().map(|record| (record.key(), record)).collect(),
+        schedules: config
+            .schedules
+            .into_iter()
+            .map(|record| (weft_engine::FamilyId(record.family), record))
+            .collect(),
         whole,
         view_version: 0,
     };

@@ -4,7 +4,7 @@ use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
 use crate::config::{FamilyConfig, FamilyState};
-use crate::shard_loop::Mail;
+use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::Order;
@@ -24,6 +24,14 @@ const DELETE_WAIT: Duration = Duration::from_secs(30);
 
 /// Sizes are whole blocks.
 const SIZE_GRAIN: u64 = 4096;
+
+/// What may go along with a vDisk.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Deletion {
+    /// Its exports, whoever uses them.
+    pub force: bool,
+    pub with_snapshots: bool,
+}
 
 /// Whether a name can be a vDisk's: it becomes part of URIs and paths.
 pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
@@ -93,7 +101,7 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
         .unwrap_or_else(|| Err(format!("no answer within {} s", CREATE_WAIT.as_secs())));
     if let Err(reason) = served {
         // Nobody has it yet: it goes again.
-        let _ = control.lock().begin_delete(&wanted.name, true);
+        let _ = control.lock().begin_delete(&wanted.name, Deletion { force: true, with_snapshots: true });
         return Err(Refusal::failed(format!(
             "vDisk {} could not be made: {reason}; see `weft status`, then try again",
             wanted.name
@@ -104,8 +112,8 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
     Ok(view)
 }
 
-pub async fn delete(control: &SharedControl, name: &str, force: bool) -> Result<String, Refusal> {
-    let family = control.lock().begin_delete(name, force)?;
+pub async fn delete(control: &SharedControl, name: &str, how: Deletion) -> Result<String, Refusal> {
+    let family = control.lock().begin_delete(name, how)?;
     Ok(wait_until_gone(control, family, name).await)
 }
 
@@ -179,25 +187,40 @@ impl Control {
     }
 
     /// Refuses to delete what is in use; with `force` only what is attached.
-    pub(super) fn check_deletable(&self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
+    pub(super) fn check_deletable(&self, name: &str, how: Deletion) -> Result<FamilyId, Refusal> {
         self.check_ready()?;
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        if self.attachments.contains_key(&family) {
+        if self.attachments.keys().any(|disk| disk.family == family) {
             return Err(Refusal::conflict(format!(
-                "vDisk {name} is attached; detach it first (weft vdisk detach {name})"
+                "vDisk {name} or a snapshot of it is attached; detach it first (weft vdisk detach {name})"
             )));
         }
-        if !force && !self.families[&family].config.exports.is_empty() {
+        if !how.force && !self.families[&family].config.exports.is_empty() {
             return Err(Refusal::conflict(format!(
                 "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
+            )));
+        }
+        let snapshots = self.snapshots_of(family);
+        if !how.with_snapshots && !snapshots.is_empty() {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} has {} snapshots, which go with it; remove them first (weft snapshot rm), or say that they \
+                 may go (--with-snapshots)",
+                snapshots.len()
+            )));
+        }
+        if let Some(exported) = snapshots.iter().find(|record| !record.exports.is_empty() && !how.force) {
+            let snapshot = &exported.name;
+            return Err(Refusal::conflict(format!(
+                "the snapshot {name}@{snapshot} is exported; end that first (weft vdisk unexport {name}@{snapshot}), or \
+                 force it"
             )));
         }
         Ok(family)
     }
 
-    fn begin_delete(&mut self, name: &str, force: bool) -> Result<FamilyId, Refusal> {
-        let family = self.check_deletable(name, force)?;
-        self.close_exports(family, None);
+    fn begin_delete(&mut self, name: &str, how: Deletion) -> Result<FamilyId, Refusal> {
+        let family = self.check_deletable(name, how)?;
+        self.close_all_exports(family);
         let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.config.exports.clear();
         entry.config.state = FamilyState::Dropping;
@@ -242,11 +265,13 @@ impl Control {
         entry.config.size = size;
         self.part.alone().store.put_family(&entry.config)?;
         for listener in self.listeners.values() {
-            listener.table.resize(family, size);
+            listener.table.resize(Disk::present(family), size);
         }
         self.order_owner(family, Order::Resize { family, size });
         let entry = &self.families[&family];
-        if (!entry.config.exports.is_empty() || self.attachments.contains_key(&family)) && note.is_empty() {
+        if (!entry.config.exports.is_empty() || self.attachments.contains_key(&Disk::present(family)))
+            && note.is_empty()
+        {
             note = "clients see the new size when they connect or attach again".to_string();
         }
         let mut view = self.vdisk_view(family);
@@ -282,21 +307,15 @@ impl Control {
             owner_node,
             owner_shard,
             served,
-            attached: self.attachments.get(&family).and_then(|attachment| attachment.view()),
+            attached: self.attachments.get(&Disk::present(family)).and_then(|attachment| attachment.view()),
+            snapshots: self.snapshots_of(family).len() as u64,
             note: String::new(),
         }
     }
 
     pub(super) fn export_views(&self, family: FamilyId) -> Vec<ExportView> {
-        let entry = &self.families[&family];
-        entry.config.exports.iter().map(|export| self.export_view(entry, export)).collect()
-    }
-
-    /// Ends the connections of a vDisk, at one address or all.
-    pub(super) fn close_connections(&self, family: FamilyId, address: Option<&str>) {
-        for shard in &self.shards {
-            shard.send(Mail::CloseConnections { family, address: address.map(Into::into) });
-        }
+        let config = &self.families[&family].config;
+        config.exports.iter().map(|export| self.export_view(family, &config.name, export)).collect()
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) fn open(members: Vec<(PathBuf, Membership)>, etcd: &[String]) -> Resu
         dirs: members.iter().map(|(dir, _)| dir.clone()).collect(),
         groups: config.groups.values().map(|group| group.record.clone()).collect(),
         families: config.families.values().map(|family| family.record.clone()).collect(),
+        snapshots: config.snapshots.values().map(|snapshot| snapshot.record.clone()).collect(),
         _locks: locks,
     })
 }

@@ -15,8 +15,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weft_engine::formats::wire::Hello;
 use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
-use weft_engine::{FamilyId, ShardId};
+use weft_engine::{FamilyId, Generation, ShardId};
 use weft_frontends::nbd::{Exports, Handle};
+
+/// What clients use: a vDisk as it is, or a snapshot of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Disk {
+    pub family: FamilyId,
+    pub snapshot: Option<Generation>,
+}
+
+impl Disk {
+    pub fn present(family: FamilyId) -> Self {
+        Self { family, snapshot: None }
+    }
+
+    pub fn snapshot(family: FamilyId, snapshot: Generation) -> Self {
+        Self { family, snapshot: Some(snapshot) }
+    }
+}
 
 /// What a shard can be told.
 pub enum Mail {
@@ -57,9 +74,9 @@ pub enum Mail {
         handle: Handle,
         reply: Reply,
     },
-    /// Connections to this vDisk (at this address only, if given) are closed.
+    /// Connections to this vDisk or snapshot (at this address only, if given) are closed.
     CloseConnections {
-        family: FamilyId,
+        disk: Disk,
         address: Option<Arc<str>>,
     },
     /// No more requests are taken from any connection; each closes when what is open has been answered.

@@ -20,7 +20,7 @@ mod worker;
 mod tests;
 
 pub use engine_counters::GAUGES;
-pub use mailbox::{Answer, Mail, Mailbox};
+pub use mailbox::{Answer, Disk, Mail, Mailbox};
 pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;
 pub use statistics::ShardStatistics;

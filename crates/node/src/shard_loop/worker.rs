@@ -12,7 +12,7 @@ pub use routes::Route;
 
 use super::arena::Arena;
 use super::drive_io::DriveTable;
-use super::mailbox::{Mail, Mailbox};
+use super::mailbox::{Answer, Mail, Mailbox};
 use super::news::News;
 use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
@@ -25,7 +25,7 @@ use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use weft_engine::interface::{Input, Outputs, Reply, RequestError};
+use weft_engine::interface::{Input, OriginRequest, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
 use weft_frontends::nbd::{Event, Handle};
@@ -276,6 +276,13 @@ impl Worker {
             }
         }
         self.outputs.messages = messages;
+        for OriginRequest { asker, ask, family, request } in std::mem::take(&mut self.outputs.requests) {
+            // As another thread would ask: held and asked again for as long as nobody serves the origin.
+            let home = Arc::clone(&self.mailbox);
+            let told = move |reply| home.send(Mail::Input(Input::Told { family: asker, ask, reply }));
+            let answer = Answer::new(told);
+            self.ask(now, family, request.clone(), Origin::Elsewhere { answer, request, refused: None });
+        }
         for notice in self.outputs.notices.drain(..) {
             // The control plane is gone only when the node ends.
             let _ = self.notices.send((self.id, News::Engine(notice)));
@@ -458,9 +465,10 @@ impl Worker {
             Mail::Answered { slot, generation, handle, reply } => {
                 self.answer_socket(now, slot, generation, handle, reply);
             }
-            Mail::CloseConnections { family, address } => {
+            Mail::CloseConnections { disk, address } => {
                 self.end_sockets(|socket| {
-                    if socket.connection.family() == Some(family)
+                    if socket.connection.family() == Some(disk.family)
+                        && socket.connection.snapshot() == disk.snapshot
                         && address.as_ref().is_none_or(|address| *address == socket.address)
                     {
                         socket.break_off();

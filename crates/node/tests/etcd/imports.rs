@@ -2,14 +2,14 @@
 
 use crate::proxy::{Lost, Proxy};
 use crate::server::{Server, client, temporary_directory};
-use crate::stories::{a_drive, a_node, a_vdisk};
+use crate::stories::{a_drive, a_node, a_snapshot, a_vdisk};
 use std::path::Path;
 use weft_engine::FamilyId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
 use weft_node::config::{
     CONFIG_FILE, Config, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, ExportRecord,
     FamilyConfig, FamilyState, GroupRecord, ImportError, Membership, MembershipStage, NodeRecord, Place,
-    RedbStore, SegmentRecord, import,
+    RedbStore, ScheduleRecord, SegmentRecord, import,
 };
 
 /// A node's own store with something of everything; more records than one transaction takes.
@@ -40,11 +40,20 @@ fn a_single_node(dir: &Path) -> Config {
             moving_to: None,
             segments: vec![SegmentRecord { first: 7, epoch: 2, members: vec![0, 5] }],
             version: 3,
-            exports: vec![ExportRecord { address: "unix:/run/v.sock".to_string(), read_only: true, node: 0 }],
+            exports: vec![ExportRecord {
+                address: "unix:/run/v.sock".to_string(),
+                read_only: true,
+                node: 0,
+                name: None,
+            }],
             state: if family == 9 { FamilyState::Dropping } else { FamilyState::Live },
         };
         store.put_family(&record).expect("it can be put");
     }
+    let snapshots: Vec<_> = (1..9).map(|number| a_snapshot(number, "s", u64::from(number))).collect();
+    store.put_snapshots(&snapshots).expect("they can be put");
+    let schedule = ScheduleRecord { family: 3, every_seconds: 60, keep: 7, since: 5 };
+    store.put_schedule(&schedule).expect("it can be put");
     store.load().expect("it loads")
 }
 
@@ -52,6 +61,10 @@ fn expect_imported(cluster: &ClusterStore, single: &Config) {
     let loaded = cluster.load().expect("it loads");
     let families: Vec<_> = loaded.families.values().map(|found| found.record.clone()).collect();
     assert_eq!(families, single.families);
+    let snapshots: Vec<_> = loaded.snapshots.values().map(|found| found.record.clone()).collect();
+    assert_eq!(snapshots, single.snapshots);
+    let schedules: Vec<_> = loaded.schedules.values().map(|found| found.record.clone()).collect();
+    assert_eq!(schedules, single.schedules);
     let groups: Vec<_> = loaded.groups.values().map(|found| found.record.clone()).collect();
     assert_eq!(groups, single.groups);
     let drives: Vec<_> = loaded.drives.values().map(|found| found.record.clone()).collect();

@@ -8,6 +8,7 @@ mod proxy;
 mod quiet;
 mod races;
 mod server;
+mod snapshots;
 mod stories;
 mod watching;
 

@@ -7,7 +7,10 @@ use weft_node::config::cluster::{
     AliveRecord, Campaign, ClusterError, ClusterNodeRecord, NewVdisk, NodeLease, NodeState, SHARDS_PER_NODE,
     shard_id,
 };
-use weft_node::config::{DriveRecord, DriveRecordState, GroupRecord, Place, WEIGHT_WHOLE};
+use weft_node::config::{
+    DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord, SnapshotState,
+    WEIGHT_WHOLE,
+};
 
 pub fn five_seconds() -> Duration {
     Duration::from_secs(5)
@@ -52,6 +55,21 @@ pub fn a_group(members: &[u32]) -> GroupRecord {
 
 pub fn a_vdisk(name: &str) -> NewVdisk {
     NewVdisk { name: name.to_string(), size: 1 << 30, factor: 2, created: 1, owner: None }
+}
+
+pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
+    SnapshotRecord {
+        snapshot: number,
+        family,
+        name: name.to_string(),
+        state: SnapshotState::Creating,
+        generation: None,
+        size: 1 << 30,
+        created: 1,
+        origin: SnapshotOrigin::Asked,
+        trouble: String::new(),
+        exports: Vec::new(),
+    }
 }
 
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {

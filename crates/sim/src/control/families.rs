@@ -30,6 +30,7 @@ impl World {
                 factor: plan.factor,
                 segments: Vec::new(),
                 version: 0,
+                origin: None,
             },
             owner: None,
             phase: FamilyPhase::Closed,
@@ -43,6 +44,7 @@ impl World {
             moving_to: None,
             clients_on: None,
             settled: false,
+            snapshots: BTreeMap::new(),
         });
         self.families.push(Family::new(family, layout, plan.factor));
         for _ in 0..plan.clients {
@@ -181,6 +183,7 @@ impl World {
         entry.phase = FamilyPhase::Dropping;
         entry.owner = None;
         entry.retry_at = self.now;
+        entry.snapshots.clear();
         self.families[family].exists = false;
     }
 

@@ -10,10 +10,12 @@ mod groups;
 mod leases;
 mod post;
 mod sight;
+mod snapshots;
 
 use cluster::Table;
 pub use leases::Lease;
 pub use sight::{Sight, common_of};
+pub use snapshots::SnapshotEntry;
 
 use crate::event::Event;
 use crate::world::World;
@@ -21,6 +23,7 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::cluster::whole::WholeGroups;
+use weft_engine::identity::SnapshotId;
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
 use weft_engine::{DriveId, GroupId, Order, ShardId};
 
@@ -78,6 +81,7 @@ pub struct FamilyEntry {
     /// The only node where its clients are, and since when.
     clients_on: Option<(u32, u64)>,
     pub settled: bool,
+    pub snapshots: BTreeMap<SnapshotId, SnapshotEntry>,
 }
 
 /// How a shard was told to serve a family.
@@ -103,6 +107,7 @@ pub struct Control {
     changed: bool,
     /// When a drive or node last came or went.
     unrest: u64,
+    snapshots_made: u64,
 }
 
 impl Control {
@@ -209,6 +214,7 @@ impl World {
         self.reconcile_drives();
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
+            self.reconcile_snapshots(family);
         }
         if self.is_cluster() {
             self.cluster_tick();

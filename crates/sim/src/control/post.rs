@@ -59,6 +59,9 @@ impl World {
             Order::CloseFamily { family } => {
                 self.control.families[family.0 as usize].serving.remove(&shard);
             }
+            Order::TakeSnapshot { family, snapshot } => {
+                self.snapshot_order_received(shard, *family, *snapshot);
+            }
             Order::View(_) => {
                 let Order::View(view) = order else { unreachable!("it was a view a moment ago") };
                 return self.view_received(shard, view);
@@ -72,13 +75,14 @@ impl World {
     pub fn noticed(&mut self, shard: usize, notice: Notice) {
         let at = self.moment();
         match &notice {
-            Notice::FamilyReady { family, epoch, replayed } => {
+            Notice::FamilyReady { family, epoch, replayed, snapshots } => {
                 self.coverage.count("families opened");
                 self.coverage.add("records replayed", *replayed);
                 if epoch.0 > 1 {
                     self.coverage.count("takeovers");
                 }
                 self.families[family.0 as usize].owner_ready(epoch.0, at);
+                self.judge_snapshot_list(*family, *epoch, snapshots);
             }
             Notice::FamilyFailed { family, epoch, reason } => {
                 self.coverage.count(match reason {
@@ -91,6 +95,16 @@ impl World {
                 if serving.get(&shard).is_some_and(|serving| serving.epoch == epoch.0) {
                     serving.remove(&shard);
                 }
+            }
+            Notice::SnapshotTaken { family, epoch, snapshot, generation } => {
+                self.judge_snapshot_taken(*family, *epoch, *snapshot, *generation);
+            }
+            Notice::SnapshotRefused { family, snapshot, reason, .. } => {
+                // No seed makes so many.
+                self.fail(format!("family {family}: snapshot {snapshot} was refused: {reason}"));
+            }
+            Notice::SnapshotDropped { family, epoch, generation } => {
+                self.judge_snapshot_dropped(*family, *epoch, *generation);
             }
             Notice::Damage { damage, .. } => self.coverage.count(match damage {
                 Damage::Log { .. } => "damage found in logs",
@@ -122,12 +136,21 @@ impl World {
             }
             Notice::DriveReady { drive } if alive => self.drive_ready(drive),
             Notice::DriveFailed { drive, reason } if alive => self.drive_failed(drive, reason),
-            Notice::FamilyReady { family, epoch, .. } if alive => {
+            Notice::FamilyReady { family, epoch, snapshots, .. } if alive => {
                 let entry = &mut self.control.families[family.0 as usize];
                 if entry.record.epoch == epoch && entry.phase == FamilyPhase::Opening {
                     entry.phase = FamilyPhase::Ready;
+                    for (generation, snapshot) in snapshots {
+                        self.snapshot_taken(family, snapshot, generation);
+                    }
                 }
             }
+            // What is in the log stays, whatever has become of the process that put it there.
+            Notice::SnapshotTaken { family, snapshot, generation, .. } => {
+                self.snapshot_taken(family, snapshot, generation);
+            }
+            Notice::SnapshotDropped { family, generation, .. } => self.snapshot_dropped(family, generation),
+            Notice::SnapshotRefused { family, snapshot, .. } => self.snapshot_refused(family, snapshot),
             Notice::FamilyFailed { family, epoch, .. } if alive => {
                 let pause = self.rng.random_range(20_000..200_000);
                 let entry = &mut self.control.families[family.0 as usize];

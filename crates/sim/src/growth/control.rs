@@ -38,8 +38,15 @@ impl Control {
     /// A new family of so many bytes, to be opened there.
     pub fn add_family(&mut self, size: u64, owner: usize) -> (FamilyId, Order) {
         let family = FamilyId(self.families.len() as u32 + 1);
-        let record =
-            FamilyRecord { family, epoch: Epoch(1), size, factor: FACTOR, segments: Vec::new(), version: 0 };
+        let record = FamilyRecord {
+            family,
+            epoch: Epoch(1),
+            size,
+            factor: FACTOR,
+            segments: Vec::new(),
+            version: 0,
+            origin: None,
+        };
         self.families.insert(family, (record.clone(), owner));
         (family, Order::OpenFamily(record))
     }

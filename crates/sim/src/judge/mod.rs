@@ -4,3 +4,5 @@
 pub mod copies;
 pub mod placement;
 pub mod registers;
+pub mod snapshots;
+pub mod space;

@@ -16,23 +16,25 @@ use weft_engine::buffer::Buffer;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Moment(pub u64);
 
-const NEVER: Moment = Moment(u64::MAX);
-const SECTORS: u64 = 8;
+pub(super) const NEVER: Moment = Moment(u64::MAX);
+pub(super) const SECTORS: u64 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Candidate {
-    number: u32,
-    zero: bool,
-    settled: Moment,
-    dead: Moment,
+pub(super) struct Candidate {
+    pub number: u32,
+    pub zero: bool,
+    pub began: Moment,
+    pub settled: Moment,
+    pub dead: Moment,
 }
 
 /// What was there before anything was written.
-const BLANK: Candidate = Candidate { number: 0, zero: true, settled: Moment(0), dead: NEVER };
+pub(super) const BLANK: Candidate =
+    Candidate { number: 0, zero: true, began: Moment(0), settled: Moment(0), dead: NEVER };
 
 /// The possible values of a block; by sectors once a part of it was written.
 #[derive(Clone, Debug)]
-enum Register {
+pub(super) enum Register {
     Whole(Vec<Candidate>),
     Sectors(Box<[Vec<Candidate>; 8]>),
 }
@@ -48,9 +50,10 @@ pub struct Write {
 }
 
 /// All sectors of one vDisk.
+#[derive(Clone)]
 pub struct Registers {
-    family: usize,
-    registers: Vec<Register>,
+    pub(super) family: usize,
+    pub(super) registers: Vec<Register>,
 }
 
 impl Registers {
@@ -64,7 +67,8 @@ impl Registers {
 
     /// A write was given to the engine: from now on it may be read.
     pub fn began(&mut self, layout: &Layout, write: Write) {
-        let candidate = Candidate { number: write.number, zero: write.zero, settled: NEVER, dead: NEVER };
+        let Write { number, zero, began, .. } = write;
+        let candidate = Candidate { number, zero, began, settled: NEVER, dead: NEVER };
         self.each(layout, &write, |candidates| {
             if candidates.is_empty() {
                 candidates.push(BLANK);
@@ -114,7 +118,7 @@ impl Registers {
         at: Moment,
         oldest_read: Moment,
     ) -> Result<(), String> {
-        let mut stream = Stream { pieces, piece: 0, offset: 0, spanning: [0; SECTOR] };
+        let mut stream = Stream::of(pieces);
         let sectors = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() / SECTOR as u64;
         let end = first + sectors;
         let span = end.div_ceil(SECTORS) - first / SECTORS;
@@ -136,6 +140,17 @@ impl Registers {
     /// Whether `sectors` from `first` on may read as zeros for a request that began at `began`.
     /// What the layout does not use is zero for ever.
     pub fn may_be_zero(&self, layout: &Layout, first: u64, sectors: u64, began: Moment) -> Result<(), u64> {
+        self.any_in_each(layout, first, sectors, |candidate| candidate.zero && candidate.dead > began)
+    }
+
+    /// Whether each of the sectors has a value that `fits`; sectors that were never written do. Err: the first that has none.
+    pub(super) fn any_in_each(
+        &self,
+        layout: &Layout,
+        first: u64,
+        sectors: u64,
+        fits: impl Fn(&Candidate) -> bool,
+    ) -> Result<(), u64> {
         let end = first + sectors;
         for (compact, real, blocks) in layout.used(first / SECTORS, end.div_ceil(SECTORS) - first / SECTORS) {
             for index in 0..blocks {
@@ -145,8 +160,7 @@ impl Registers {
                         Register::Whole(candidates) => candidates,
                         Register::Sectors(all) => &all[(sector % SECTORS) as usize],
                     };
-                    let zero = |candidate: &Candidate| candidate.zero && candidate.dead > began;
-                    if !candidates.is_empty() && !candidates.iter().any(zero) {
+                    if !candidates.is_empty() && !candidates.iter().any(&fits) {
                         return Err(sector);
                     }
                 }
@@ -223,30 +237,30 @@ fn read_block(
         }
         last = Some(number);
         see(candidates, number, moments).map_err(|()| {
-            let describe = |candidate: &Candidate| {
-                let settled =
-                    if candidate.settled == NEVER { "open".into() } else { candidate.settled.0.to_string() };
-                let dead = if candidate.dead == NEVER {
-                    "possible".into()
-                } else {
-                    format!("dead {}", candidate.dead.0)
-                };
-                format!(
-                    "{}{} (settled {settled}, {dead})",
-                    candidate.number,
-                    if candidate.zero { " zeros" } else { "" }
-                )
-            };
-            let list: Vec<String> = candidates.iter().map(describe).collect();
             format!(
                 "sector {sector} read as write {number} at {} by a read begun at {}; possible: {}",
                 moments[1].0,
                 moments[0].0,
-                if list.is_empty() { "zeros".into() } else { list.join(", ") }
+                describe(candidates)
             )
         })?;
     }
     Ok(())
+}
+
+/// The values for whoever looks into a failing seed.
+pub(super) fn describe(candidates: &[Candidate]) -> String {
+    let describe = |candidate: &Candidate| {
+        let settled =
+            if candidate.settled == NEVER { "open".into() } else { candidate.settled.0.to_string() };
+        let dead =
+            if candidate.dead == NEVER { "possible".into() } else { format!("dead {}", candidate.dead.0) };
+        let Candidate { number, began, .. } = candidate;
+        let zeros = if candidate.zero { " zeros" } else { "" };
+        format!("{number}{zeros} (begun {}, settled {settled}, {dead})", began.0)
+    };
+    let list: Vec<String> = candidates.iter().map(describe).collect();
+    if list.is_empty() { "zeros".into() } else { list.join(", ") }
 }
 
 /// A read saw `number` here.
@@ -281,15 +295,19 @@ fn see(candidates: &mut Vec<Candidate>, number: u32, moments: [Moment; 3]) -> Re
 }
 
 /// Goes over the pieces of a reply sector by sector.
-struct Stream<'a> {
+pub(super) struct Stream<'a> {
     pieces: &'a [Buffer],
     piece: usize,
     offset: usize,
     spanning: [u8; SECTOR],
 }
 
-impl Stream<'_> {
-    fn next(&mut self) -> &[u8] {
+impl<'a> Stream<'a> {
+    pub fn of(pieces: &'a [Buffer]) -> Self {
+        Self { pieces, piece: 0, offset: 0, spanning: [0; SECTOR] }
+    }
+
+    pub fn next(&mut self) -> &[u8] {
         while self.offset == self.pieces[self.piece].len() {
             self.piece += 1;
             self.offset = 0;

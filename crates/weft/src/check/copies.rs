@@ -9,6 +9,7 @@ use super::units::{self, Damaged};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::record::PageKind;
 use weft_engine::formats::table::TablePage;
+use weft_engine::map::past;
 use weft_engine::{Block, DriveId, EgroupId, GroupId};
 
 /// A run of mapped blocks in an egroup.
@@ -88,6 +89,28 @@ impl Check<'_> {
             by_egroup.entry(egroup).or_default().push(Mapped { unit, count, block });
         };
         for (kind, number, place) in family.index.iter() {
+            if kind == PageKind::Past {
+                match family.past(number, place) {
+                    Ok(past) => {
+                        let runs = past.iter().flat_map(|(_, group)| group.iter());
+                        for run in runs.filter(|run| !run.egroup.is_hole()) {
+                            *live.entry(run.egroup).or_default() += run.count();
+                            let base = past::leaf_of(number) * weft_engine::limits::LEAF_BLOCKS;
+                            put(Block(base + u64::from(run.start())), run.count(), run.egroup, run.unit());
+                        }
+                    }
+                    Err(Missing::Unseen) => {
+                        all_leaves = false;
+                        self.counted.unseen.leaf_pages += 1;
+                    }
+                    Err(Missing::Lost(reason)) => {
+                        all_leaves = false;
+                        let leaf = past::leaf_of(number);
+                        let text = format!("a page of what snapshots see in leaf {leaf} is lost: {reason}");
+                        self.problem(findings, "past_page_lost", None, text);
+                    }
+                }
+            }
             if kind != PageKind::Leaf {
                 continue;
             }
@@ -107,7 +130,7 @@ impl Check<'_> {
                 }
             };
             self.counted.leaves += 1;
-            for run in leaf.iter() {
+            for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
                 *live.entry(run.egroup).or_default() += run.count();
             }
             family.mapped(&leaf, number, &mut put);

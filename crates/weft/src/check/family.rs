@@ -16,6 +16,7 @@ use weft_engine::map::directory::Directory;
 use weft_engine::map::edits::{Edits, Place};
 use weft_engine::map::index::PageIndex;
 use weft_engine::map::leaf::Leaf;
+use weft_engine::map::past::Past;
 use weft_engine::{Block, DriveId, EgroupId, FamilyId, GroupId, Seq};
 use weft_node::offline::{FamilyConfig, GroupRecord};
 
@@ -271,6 +272,12 @@ impl<'a> Family<'a> {
         Leaf::decode(&page, number, self.id()).map_err(|error| Missing::Lost(error.to_string()))
     }
 
+    /// Page `number` of the past, which the index knows.
+    pub fn past(&self, number: u64, place: PagePlace) -> Result<Past, Missing> {
+        let page = self.page(place)?;
+        Past::decode(&page, number, self.id()).map_err(|error| Missing::Lost(error.to_string()))
+    }
+
     fn load_pages(&mut self, findings: &mut Findings) {
         let Some((_, checkpoint)) = &self.checkpoint else { return };
         let mut seen = BTreeSet::new();
@@ -278,6 +285,7 @@ impl<'a> Family<'a> {
             let what = match named.kind {
                 PageKind::Leaf => "leaf",
                 PageKind::Directory => "directory",
+                PageKind::Past => "past",
             };
             if !seen.insert((named.kind, named.number)) {
                 let text = format!("{what} index page {} is named twice", named.number);
@@ -342,7 +350,7 @@ impl<'a> Family<'a> {
                     match &record.body {
                         Body::Data { data, .. } => self.replayed_bytes += data.len() as u64,
                         Body::Map(map) if seq > map_to => self.apply(seq, map, findings),
-                        Body::Map(_) | Body::Zero { .. } | Body::Checkpoint(_) => {}
+                        Body::Map(_) | Body::Zero { .. } | Body::Checkpoint(_) | Body::Mark(_) => {}
                     }
                 }
             }
@@ -386,7 +394,7 @@ impl<'a> Family<'a> {
                 return self.problem(findings, "map_record_wrong", None, text);
             }
             if !self.directory.contains(named.egroup) {
-                self.directory.insert(named.egroup, named.group, named.units);
+                self.directory.insert(named);
             }
             self.fresh.insert(named.egroup);
         }
@@ -415,7 +423,7 @@ impl<'a> Family<'a> {
     /// count, egroup, first unit.
     pub fn mapped(&self, leaf: &Leaf, number: u64, each: &mut dyn FnMut(Block, u32, EgroupId, u32)) {
         let base = number * weft_engine::limits::LEAF_BLOCKS;
-        for run in leaf.iter() {
+        for run in leaf.iter().filter(|run| !run.egroup.is_hole()) {
             let (first, count) = (Block(base + u64::from(run.start())), u64::from(run.count()));
             for (block, count, edit) in self.edits.over(first, count) {
                 if edit.is_none() {

@@ -86,7 +86,11 @@ pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<Fam
                 RecordKind::Drop => {
                     *held = Held { fence: held.fence.max(header.epoch), ..Held::default() };
                 }
-                RecordKind::Data | RecordKind::Zero | RecordKind::Map | RecordKind::Checkpoint => {
+                RecordKind::Data
+                | RecordKind::Zero
+                | RecordKind::Map
+                | RecordKind::Checkpoint
+                | RecordKind::Mark => {
                     let record = HeldRecord { header: *header, payload, frame: *number, sound: *sound };
                     held.on_record(record);
                 }

@@ -7,7 +7,7 @@ use crate::output::Table;
 use serde_json::{Value, json};
 use weft_engine::FamilyId;
 use weft_engine::buffer::BLOCK;
-use weft_engine::formats::record::{Body, Record};
+use weft_engine::formats::record::{Body, Mark, Record};
 
 #[derive(clap::Args, Debug)]
 pub struct LogArgs {
@@ -120,6 +120,11 @@ fn describe(contents: &Contents, record: &HeldRecord) -> String {
             ),
             None => format!("{} edits that unmap", map.edits.len()),
         },
+        Body::Mark(Mark::Taken { generation, snapshot }) => {
+            format!("snapshot {snapshot} taken as {generation}")
+        }
+        Body::Mark(Mark::RolledBack { to, .. }) => format!("rolled back to snapshot {to}"),
+        Body::Mark(Mark::Dropped { generation }) => format!("snapshot {generation} dropped"),
         Body::Checkpoint(checkpoint) => format!(
             "map up to record {}, replay from {}, {} blocks mapped, {} index pages",
             checkpoint.map_to,

@@ -4,7 +4,7 @@ use super::fields::{Reader, Writer};
 use crate::buffer::BLOCK;
 use crate::formats::frame::RecordKind;
 use crate::formats::payload;
-use crate::formats::record::{Body, Record};
+use crate::formats::record::Record;
 use crate::identity::Seq;
 use crate::limits::RECORD_BLOCKS;
 
@@ -14,12 +14,7 @@ const HEADER_BYTES: usize = 32;
 pub(super) fn put(records: &[Record], writer: &mut Writer) {
     writer.count(records.len());
     for record in records {
-        let (kind, block, count) = match &record.body {
-            Body::Data { block, data } => (RecordKind::Data, block.0, data.blocks() as u64),
-            Body::Zero { block, count } => (RecordKind::Zero, block.0, *count),
-            Body::Map(_) => (RecordKind::Map, 0, 0),
-            Body::Checkpoint(_) => (RecordKind::Checkpoint, 0, 0),
-        };
+        let (kind, block, count) = payload::header_fields(record);
         writer.u64(record.seq.0);
         writer.u32(kind as u32);
         writer.count(record.payload_bytes());
@@ -37,10 +32,14 @@ pub(super) fn take(reader: &mut Reader) -> Option<Vec<Record>> {
         let seq = reader.seq().filter(|&seq| seq > Seq(0))?;
         let kind = logged(reader.u32()?)?;
         let len = reader.u32()? as usize;
-        let (block, count) = reader.blocks()?;
+        let (block, count) = match kind {
+            RecordKind::Mark => (reader.u64()?, reader.u64()?),
+            _ => reader.blocks()?,
+        };
         let whole = match kind {
             RecordKind::Data => (1..=RECORD_BLOCKS).contains(&count) && len as u64 == count * BLOCK as u64,
             RecordKind::Zero => count > 0 && len == 0,
+            RecordKind::Mark => len == 0,
             _ => true,
         };
         if !whole {
@@ -53,7 +52,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Vec<Record>> {
 
 /// The kinds that a family's log consists of.
 fn logged(value: u32) -> Option<RecordKind> {
-    [RecordKind::Data, RecordKind::Zero, RecordKind::Map, RecordKind::Checkpoint]
+    [RecordKind::Data, RecordKind::Zero, RecordKind::Map, RecordKind::Checkpoint, RecordKind::Mark]
         .into_iter()
         .find(|kind| *kind as u32 == value)
 }

@@ -3,6 +3,7 @@
 use super::fields::{Reader, Writer};
 use super::header::PAYLOAD_BYTES_MAX;
 use crate::buffer::{Buffer, zeros};
+use crate::identity::Generation;
 use crate::interface::{Extent, Reply, Request, RequestError, Warmed};
 
 const READ: u32 = 1;
@@ -10,7 +11,9 @@ const WRITE: u32 = 2;
 const ZERO: u32 = 3;
 const FLUSH: u32 = 4;
 const EXTENTS: u32 = 5;
-const WARM: u32 = 6;
+const READ_SNAPSHOT: u32 = 6;
+const SNAPSHOT_EXTENTS: u32 = 7;
+const WARM: u32 = 8;
 
 const DONE: u32 = 1;
 const DATA: u32 = 2;
@@ -22,6 +25,7 @@ const NO_SPACE: u32 = 103;
 const DAMAGED: u32 = 104;
 const FENCED: u32 = 105;
 const BUSY: u32 = 106;
+const NO_SNAPSHOT: u32 = 107;
 
 /// Shared zeros are given out in pieces of at most this size.
 const ZEROS_BYTES_MAX: usize = 1 << 20;
@@ -59,6 +63,19 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*len);
             writer.u32(u32::from(*data));
         }
+        Request::ReadSnapshot { snapshot, offset, len } => {
+            writer.u32(READ_SNAPSHOT);
+            writer.u32(snapshot.0);
+            writer.u64(*offset);
+            writer.u32(*len);
+        }
+        Request::SnapshotExtents { snapshot, offset, len, limit } => {
+            writer.u32(SNAPSHOT_EXTENTS);
+            writer.u32(snapshot.0);
+            writer.u64(*offset);
+            writer.u64(*len);
+            writer.u32(*limit);
+        }
     }
 }
 
@@ -77,6 +94,14 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
             Request::Extents { offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
         }
         WARM => Request::Warm { offset: reader.u64()?, len: reader.u64()?, data: reader.flag()? },
+        READ_SNAPSHOT => {
+            let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u32()?);
+            (len as usize <= PAYLOAD_BYTES_MAX).then_some(Request::ReadSnapshot { snapshot, offset, len })?
+        }
+        SNAPSHOT_EXTENTS => {
+            let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u64()?);
+            Request::SnapshotExtents { snapshot, offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
+        }
         _ => return None,
     })
 }
@@ -113,6 +138,7 @@ pub(super) fn put_reply(reply: &Reply, writer: &mut Writer) {
             }
             RequestError::Fenced => writer.u32(FENCED),
             RequestError::Busy => writer.u32(BUSY),
+            RequestError::NoSnapshot => writer.u32(NO_SNAPSHOT),
         },
     }
 }
@@ -175,6 +201,7 @@ pub(super) fn take_reply(reader: &mut Reader) -> Option<Reply> {
         DAMAGED => Reply::Error(RequestError::Damaged { block: reader.u64()? }),
         FENCED => Reply::Error(RequestError::Fenced),
         BUSY => Reply::Error(RequestError::Busy),
+        NO_SNAPSHOT => Reply::Error(RequestError::NoSnapshot),
         _ => return None,
     })
 }

@@ -3,9 +3,11 @@
 use super::*;
 use crate::buffer::{BLOCK, Pages, zeros};
 use crate::formats::record::{
-    Body, Checkpoint, Edit, IndexPlace, MapRecord, NamedEgroup, PageKind, PagePlace, Record,
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
-use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, GroupId, Seq, ShardId};
+use crate::identity::{
+    Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
+};
 use crate::interface::{Extent, RequestError, Warmed};
 use crate::message::{Answer, BadUnit, Class, Held, Question, Refusal, UnitRun};
 use rand::rngs::SmallRng;
@@ -13,7 +15,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 6 + 4 + 6 + 4;
+const KINDS: u32 = 10 + 10 + 6 + 8 + 4 + 7 + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -35,12 +37,20 @@ fn numbers(random: &mut SmallRng, most: usize) -> Vec<u64> {
 }
 
 fn some_named(random: &mut SmallRng) -> NamedEgroup {
-    NamedEgroup { egroup: EgroupId(random.random()), group: GroupId(random.random()), units: random.random() }
+    NamedEgroup {
+        egroup: EgroupId(random.random()),
+        group: GroupId(random.random()),
+        units: random.random(),
+        generation: Generation(random.random()),
+    }
 }
 
 fn some_body(random: &mut SmallRng) -> Body {
     let block = Block(random.random_range(0..1 << 40));
-    match random.random_range(0..4) {
+    let generation = Generation(random.random());
+    match random.random_range(0..6) {
+        4 => Body::Mark(Mark::Taken { generation, snapshot: SnapshotId(random.random()) }),
+        5 => Body::Mark(Mark::Dropped { generation }),
         0 => Body::Data { block, data: some_blocks(random, 5) },
         1 => Body::Zero { block, count: random.random_range(1..1 << 30) },
         2 => {
@@ -52,7 +62,7 @@ fn some_body(random: &mut SmallRng) -> Body {
             });
             let edits = edits.collect();
             let named = random.random::<bool>().then(|| some_named(random));
-            Body::Map(Arc::new(MapRecord { named, edits }))
+            Body::Map(Arc::new(MapRecord { generation, named, edits, moves: some_moves(random) }))
         }
         _ => {
             let egroup = EgroupId(random.random());
@@ -64,9 +74,30 @@ fn some_body(random: &mut SmallRng) -> Body {
             let map_egroups = (0..random.random_range(0..20)).map(|_| some_named(random)).collect();
             let (map_to, replay_from) = (some_seq(random), some_seq(random));
             let mapped = random.random();
-            Body::Checkpoint(Arc::new(Checkpoint { map_to, replay_from, mapped, map_egroups, index }))
+            Body::Checkpoint(Arc::new(Checkpoint {
+                map_to,
+                replay_from,
+                replay_generation: Generation(random.random()),
+                generation,
+                snapshots: vec![(generation, SnapshotId(random.random())); random.random_range(0..30)],
+                dropped: vec![generation; random.random_range(0..30)],
+                mapped,
+                map_egroups,
+                index,
+            }))
         }
     }
+}
+
+fn some_moves(random: &mut SmallRng) -> Vec<UnitMove> {
+    let one = UnitMove {
+        block: Block(random.random()),
+        count: random.random(),
+        from: EgroupId(random.random()),
+        from_unit: random.random(),
+        unit: random.random(),
+    };
+    vec![one; random.random_range(0..50)]
 }
 
 fn some_records(random: &mut SmallRng) -> Vec<Record> {
@@ -161,7 +192,18 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
         }
         2 => Request::Zero { offset, len: random.random() },
         3 => Request::Flush,
-        4 => Request::Warm { offset, len: random.random(), data: random.random() },
+        6 => Request::Warm { offset, len: random.random(), data: random.random() },
+        4 => Request::ReadSnapshot {
+            snapshot: Generation(random.random()),
+            offset,
+            len: random.random_range(0..32 << 20),
+        },
+        5 => Request::SnapshotExtents {
+            snapshot: Generation(random.random()),
+            offset,
+            len: random.random(),
+            limit: random.random_range(0..4096),
+        },
         _ => Request::Extents { offset, len: random.random(), limit: random.random_range(0..4096) },
     }
 }
@@ -191,6 +233,7 @@ fn some_reply(which: u32, random: &mut SmallRng) -> Reply {
             bytes: random.random(),
             full: random.random(),
         }),
+        9 => Reply::Error(RequestError::NoSnapshot),
         _ => Reply::Error(RequestError::Busy),
     }
 }
@@ -220,11 +263,11 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
             let answer = some_answer(which - 10, random);
             Packet::Message(Message::Answer { call: number, drive, family, free: random.random(), answer })
         }
-        26..32 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
-        32..42 => Packet::Reply { number, reply: some_reply(which - 32, random) },
-        42 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
-        43 => Packet::Ping,
-        44 => Packet::Pong,
+        26..34 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
+        34..45 => Packet::Reply { number, reply: some_reply(which - 34, random) },
+        45 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        46 => Packet::Ping,
+        47 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }
@@ -436,9 +479,9 @@ fn lengths_are_refused_before_anybody_takes_memory() {
         assert_eq!(Header::decode(&bytes), Err(WireFault::TooLong));
     }
     good.put(&mut bytes);
-    bytes[8] = 2;
+    bytes[8] = VERSION as u8 + 1;
     crate::formats::fields::seal(&mut bytes, u32::from_le_bytes(*b"WfNW"));
-    assert_eq!(Header::decode(&bytes), Err(WireFault::OtherVersion(2)));
+    assert_eq!(Header::decode(&bytes), Err(WireFault::OtherVersion(VERSION + 1)));
     assert_eq!(Header::decode(&[b'G'; HEADER_BYTES]), Err(WireFault::NotOurs));
 }
 

@@ -7,7 +7,7 @@ use super::keys::Key;
 use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRecord};
 use super::{ClusterError, Keys};
 use crate::config::etcd::KeyValue;
-use crate::config::{DriveRecord, FamilyConfig, GroupRecord};
+use crate::config::{DriveRecord, FamilyConfig, GroupRecord, ScheduleRecord, SnapshotKey, SnapshotRecord};
 use std::collections::BTreeMap;
 use weft_engine::{DriveId, FamilyId, GroupId};
 
@@ -21,6 +21,8 @@ pub struct ClusterConfig {
     pub drives: BTreeMap<DriveId, Versioned<DriveRecord>>,
     pub groups: BTreeMap<GroupId, Versioned<GroupRecord>>,
     pub families: BTreeMap<FamilyId, Versioned<FamilyConfig>>,
+    pub snapshots: BTreeMap<SnapshotKey, Versioned<SnapshotRecord>>,
+    pub schedules: BTreeMap<FamilyId, Versioned<ScheduleRecord>>,
     pub controller: Option<Versioned<ControllerRecord>>,
 }
 
@@ -33,6 +35,8 @@ pub enum Change {
     Drive(DriveId, Option<Versioned<DriveRecord>>),
     Group(GroupId, Option<Versioned<GroupRecord>>),
     Family(FamilyId, Option<Versioned<FamilyConfig>>),
+    Snapshot(SnapshotKey, Option<Versioned<SnapshotRecord>>),
+    Schedule(FamilyId, Option<Versioned<ScheduleRecord>>),
     Controller(Option<Versioned<ControllerRecord>>),
 }
 
@@ -54,6 +58,8 @@ impl Change {
             Key::Drive(drive) => Self::Drive(drive, value.map(parse).transpose()?),
             Key::Group(group) => Self::Group(group, value.map(parse).transpose()?),
             Key::Family(family) => Self::Family(family, value.map(parse).transpose()?),
+            Key::Snapshot(family, name) => Self::Snapshot((family, name), value.map(parse).transpose()?),
+            Key::Schedule(family) => Self::Schedule(family, value.map(parse).transpose()?),
             Key::Controller => Self::Controller(value.map(parse).transpose()?),
             Key::Name => return Ok(None),
         }))
@@ -70,6 +76,8 @@ impl ClusterConfig {
             drives: BTreeMap::new(),
             groups: BTreeMap::new(),
             families: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            schedules: BTreeMap::new(),
             controller: None,
         }
     }
@@ -86,6 +94,8 @@ impl ClusterConfig {
                 Change::Drive(drive, record) => set(&mut self.drives, drive, record),
                 Change::Group(group, record) => set(&mut self.groups, group, record),
                 Change::Family(family, record) => set(&mut self.families, family, record),
+                Change::Snapshot(key, record) => set(&mut self.snapshots, key, record),
+                Change::Schedule(family, record) => set(&mut self.schedules, family, record),
                 Change::Controller(record) => self.controller = record,
             }
         }

@@ -40,6 +40,8 @@ pub enum ClusterError {
     Contended { key: String },
     #[error("a vDisk {name} exists already; choose another name")]
     NameTaken { name: String },
+    #[error("the vDisk has a snapshot {name} already; choose another name")]
+    SnapshotExists { name: String },
     #[error(
         "node {node} was removed from the cluster; its directory can join as a new node when it is empty"
     )]

@@ -79,17 +79,20 @@ impl ClusterStore {
         })
     }
 
-    /// Takes the record and the name of a vDisk away: nothing of it is left on any drive. Fine if it is gone already.
+    /// Takes the record and the name of a vDisk away, with those of its snapshots: nothing of it is left on any drive. Fine if it is gone already.
     pub fn remove_vdisk(&self, family: FamilyId) -> Result<(), ClusterError> {
         let key = self.keys.family(family);
         let mut patience = Patience::new(&key);
         loop {
             let Some(found) = self.family(family)? else { return Ok(()) };
             let name = self.keys.vdisk_name(&found.record.name);
+            let (first_snapshot, end) = self.keys.snapshots(family);
             let transaction = Transaction::new()
                 .when(Compare::unchanged(&key, found.revision))
                 .delete(&key)
                 .delete(&name)
+                .delete_range(&first_snapshot, &end)
+                .delete(&self.keys.schedule(family))
                 .otherwise_get(&key);
             if self.etcd.transact(&transaction)?.succeeded {
                 return Ok(());

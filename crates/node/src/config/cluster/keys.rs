@@ -18,6 +18,9 @@ pub enum Key {
     Drive(DriveId),
     Group(GroupId),
     Family(FamilyId),
+    /// Of this vDisk, under this name.
+    Snapshot(FamilyId, String),
+    Schedule(FamilyId),
     Name,
     Controller,
 }
@@ -68,6 +71,20 @@ impl Keys {
         self.below(format_args!("families/{family}"))
     }
 
+    pub fn snapshot(&self, family: FamilyId, name: &str) -> String {
+        self.below(format_args!("snapshots/{family}/{name}"))
+    }
+
+    /// The range of the keys of all snapshots of a vDisk.
+    pub fn snapshots(&self, family: FamilyId) -> (String, String) {
+        // '0' is the character behind '/'.
+        (self.snapshot(family, ""), self.below(format_args!("snapshots/{family}0")))
+    }
+
+    pub fn schedule(&self, family: FamilyId) -> String {
+        self.below(format_args!("schedules/{family}"))
+    }
+
     pub fn vdisk_name(&self, name: &str) -> String {
         self.below(format_args!("names/{name}"))
     }
@@ -88,6 +105,11 @@ impl Keys {
             Some(("drives", drive)) => drive.parse().ok().map(|drive| Key::Drive(DriveId(drive))),
             Some(("groups", group)) => group.parse().ok().map(|group| Key::Group(GroupId(group))),
             Some(("families", family)) => family.parse().ok().map(|family| Key::Family(FamilyId(family))),
+            Some(("snapshots", rest)) => {
+                let (family, name) = rest.split_once('/')?;
+                family.parse().ok().map(|family| Key::Snapshot(FamilyId(family), name.to_string()))
+            }
+            Some(("schedules", family)) => family.parse().ok().map(|family| Key::Schedule(FamilyId(family))),
             Some(("names", _)) => Some(Key::Name),
             Some(_) => None,
         }
@@ -109,6 +131,8 @@ mod tests {
             (keys.drive(DriveId(7)), Key::Drive(DriveId(7))),
             (keys.group(GroupId(8)), Key::Group(GroupId(8))),
             (keys.family(FamilyId(9)), Key::Family(FamilyId(9))),
+            (keys.snapshot(FamilyId(9), "a.b"), Key::Snapshot(FamilyId(9), "a.b".to_string())),
+            (keys.schedule(FamilyId(9)), Key::Schedule(FamilyId(9))),
             (keys.vdisk_name("a.b"), Key::Name),
             (keys.controller(), Key::Controller),
         ] {
@@ -117,6 +141,20 @@ mod tests {
         }
         assert_eq!(keys.read("/weft/main/tiers/1"), None);
         assert_eq!(keys.read("/weft/main2/cluster"), None);
+    }
+
+    #[test]
+    fn the_snapshots_of_one_vdisk_are_a_range() {
+        let keys = Keys::new("main").expect("it is a name");
+        let (first, end) = keys.snapshots(FamilyId(9));
+        for name in ["a", "zz.z", "0", "-"] {
+            let key = keys.snapshot(FamilyId(9), name);
+            assert!(first <= key && key < end, "{key} is in the range");
+            for other in [8, 90, 91] {
+                let key = keys.snapshot(FamilyId(other), name);
+                assert!(key < first || key >= end, "{key} is of another vDisk");
+            }
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod lease;
 mod load;
 mod nodes;
 mod records;
+mod snapshots;
 
 pub use boot_clock::Moment;
 pub use change::Versioned;

@@ -83,7 +83,14 @@ impl Transaction {
     }
 
     pub fn delete(mut self, key: &str) -> Self {
-        self.0.success.push(Operation::DeleteRange { key: Text(key.to_string()) });
+        self.0.success.push(Operation::DeleteRange { key: Text(key.to_string()), range_end: None });
+        self
+    }
+
+    /// Deletes every key in [`first`, `end`).
+    pub fn delete_range(mut self, first: &str, end: &str) -> Self {
+        let range_end = Some(Text(end.to_string()));
+        self.0.success.push(Operation::DeleteRange { key: Text(first.to_string()), range_end });
         self
     }
 

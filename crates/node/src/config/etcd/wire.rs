@@ -124,7 +124,11 @@ pub enum Operation {
     #[serde(rename = "request_put")]
     Put { key: Text, value: Text, lease: Number },
     #[serde(rename = "request_delete_range")]
-    DeleteRange { key: Text },
+    DeleteRange {
+        key: Text,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        range_end: Option<Text>,
+    },
 }
 
 #[derive(Debug, Default, Deserialize)]

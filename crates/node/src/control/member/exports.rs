@@ -1,10 +1,10 @@
-//! The exports that the store gives to this node: any node serves any vDisk, by asking its owner.
+//! The exports that the store gives to this node: any node serves any vDisk and snapshot, by asking its owner.
 
 use crate::config::{ExportRecord, FamilyState};
-use crate::control::Control;
+use crate::control::exports::Exportable;
+use crate::control::{Control, Disk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use weft_engine::FamilyId;
 
 impl Control {
     /// Listens where the store says, and nowhere else.
@@ -13,20 +13,18 @@ impl Control {
             return;
         }
         let Some(member) = self.part.member() else { return };
-        let mirror = Arc::clone(&member.mirror);
         let node = member.node;
-        let mut wanted: BTreeSet<(String, FamilyId)> = BTreeSet::new();
-        let mut missing: Vec<(FamilyId, ExportRecord)> = Vec::new();
-        for (&family, entry) in &mirror.families {
-            let exports = entry.record.exports.iter().filter(|export| export.node == node);
-            for export in exports.filter(|_| entry.record.state == FamilyState::Live) {
-                wanted.insert((export.address.clone(), family));
+        let mut wanted: BTreeSet<(String, Disk)> = BTreeSet::new();
+        let mut missing: Vec<(Exportable, ExportRecord)> = Vec::new();
+        for target in self.exportable_in_store() {
+            for export in target.exports.iter().filter(|export| export.node == node) {
+                wanted.insert((export.address.clone(), target.disk));
                 let listener = self.listeners.get(&export.address);
-                match listener.and_then(|listener| listener.table.size(family)) {
-                    None => missing.push((family, export.clone())),
-                    Some(size) if size != entry.record.size => {
+                match listener.and_then(|listener| listener.table.size(target.disk)) {
+                    None => missing.push((target.clone(), export.clone())),
+                    Some(size) if size != target.size => {
                         if let Some(listener) = listener {
-                            listener.table.resize(family, entry.record.size);
+                            listener.table.resize(target.disk, target.size);
                         }
                     }
                     Some(_) => {}
@@ -35,29 +33,39 @@ impl Control {
         }
         let mut surplus = Vec::new();
         for (address, listener) in &self.listeners {
-            for family in listener.table.families() {
-                if !wanted.contains(&(address.clone(), family)) {
-                    surplus.push((family, address.clone()));
+            for disk in listener.table.disks() {
+                if !wanted.contains(&(address.clone(), disk)) {
+                    surplus.push((disk, address.clone()));
                 }
             }
         }
-        for (family, address) in surplus {
-            self.close_exports(family, Some(&address));
+        for (disk, address) in surplus {
+            self.close_exports(disk, Some(&address));
         }
-        for (family, export) in missing {
+        for (target, export) in missing {
             let has_failed = self
                 .families
-                .get(&family)
+                .get(&target.disk.family)
                 .is_some_and(|entry| entry.export_trouble.contains_key(&export.address));
-            if has_failed {
-                continue;
-            }
-            if let Err(refusal) = self.open_export(family, &export) {
-                tracing::error!(%family, address = export.address, reason = refusal.line, "an export does not open");
-                if let Some(entry) = self.families.get_mut(&family) {
-                    entry.export_trouble.insert(export.address, refusal.line);
-                }
+            if !has_failed {
+                self.restore_export(&target, &export);
             }
         }
+    }
+
+    /// What has exports, whoever serves it.
+    fn exportable_in_store(&self) -> Vec<Exportable> {
+        let Some(member) = self.part.member() else { return Vec::new() };
+        let mirror = Arc::clone(&member.mirror);
+        let living = |record: &crate::config::FamilyConfig| record.state == FamilyState::Live;
+        let vdisks = mirror.families.values().map(|entry| &entry.record);
+        let vdisks = vdisks.filter(|record| living(record) && !record.exports.is_empty());
+        let mut all: Vec<Exportable> = vdisks.map(Exportable::vdisk).collect();
+        for entry in mirror.snapshots.values().filter(|entry| !entry.record.exports.is_empty()) {
+            let vdisk = mirror.families.get(&entry.record.family()).map(|vdisk| &vdisk.record);
+            let vdisk = vdisk.filter(|record| living(record));
+            all.extend(vdisk.and_then(|vdisk| Exportable::snapshot(vdisk, &entry.record)));
+        }
+        all
     }
 }

@@ -11,7 +11,7 @@ pub struct Job(Box<dyn FnOnce(&ClusterStore) -> After + Send>);
 
 impl Member {
     /// Has `work` done by another thread, and then `then` with what came of it.
-    pub(super) fn spawn<T>(
+    pub(in crate::control) fn spawn<T>(
         &self,
         work: impl FnOnce(&ClusterStore) -> T + Send + 'static,
         then: impl FnOnce(&mut Control, T) + Send + 'static,

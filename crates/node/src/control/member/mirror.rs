@@ -68,6 +68,7 @@ impl Control {
         self.reconcile_families();
         self.tell_routes();
         self.reconcile_exports();
+        self.order_snapshots();
     }
 
     /// The list of vDisks, as the API shows it.

@@ -25,11 +25,11 @@ mod view;
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
-pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize};
+pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize, seen, with_store};
 pub(super) use status::{cluster as cluster_view, report};
 
-use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE};
-use crate::config::{DirectoryLock, Membership};
+use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
+use crate::config::{DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord};
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
 use life::Living;
@@ -120,6 +120,20 @@ impl Member {
     /// The index of the shard that serves a vDisk here.
     pub(super) fn shard_of(&self, family: FamilyId) -> Option<usize> {
         self.served.get(&family).map(|served| served.shard)
+    }
+
+    /// The epoch in which a vDisk is served here.
+    pub(super) fn epoch_of(&self, family: FamilyId) -> Option<Epoch> {
+        self.served.get(&family).map(|served| served.epoch)
+    }
+
+    /// The records of all snapshots.
+    pub(super) fn snapshots(&self) -> &BTreeMap<SnapshotKey, Versioned<SnapshotRecord>> {
+        &self.mirror.snapshots
+    }
+
+    pub(super) fn schedules(&self) -> &BTreeMap<FamilyId, Versioned<ScheduleRecord>> {
+        &self.mirror.schedules
     }
 
     fn incarnation(&self) -> Option<u64> {

@@ -3,20 +3,19 @@
 use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
-use crate::config::ExportRecord;
-use crate::config::FamilyState;
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
-use crate::control::exports::EXPORTS_MAX;
+use crate::config::{ExportRecord, FamilyState, SnapshotKey, SnapshotState};
+use crate::control::exports::{Exported, not_exported};
 use crate::control::listener::Address;
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::{
-    CREATE_WAIT, check_factor, check_growth, check_name, check_size, wait_until_gone,
+    CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, SystemTime};
-use weft_engine::FamilyId;
 use weft_engine::interface::{Reply, Request};
+use weft_engine::{FamilyId, SnapshotId};
 
 /// vDisks of one cluster.
 const VDISKS_MAX: usize = 100_000;
@@ -43,7 +42,7 @@ impl From<ClusterError> for Refusal {
 }
 
 /// Does something with the store, on a thread that may wait.
-pub(super) async fn with_store<T: Send + 'static>(
+pub(in crate::control) async fn with_store<T: Send + 'static>(
     control: &SharedControl,
     work: impl FnOnce(&ClusterStore) -> Result<T, ClusterError> + Send + 'static,
 ) -> Result<T, Refusal> {
@@ -54,7 +53,7 @@ pub(super) async fn with_store<T: Send + 'static>(
 }
 
 /// Waits until the news of this revision are here.
-pub(super) async fn seen(control: &SharedControl, revision: u64) -> Result<(), Refusal> {
+pub(in crate::control) async fn seen(control: &SharedControl, revision: u64) -> Result<(), Refusal> {
     let is_here = |control: &mut Control| {
         let member = control.part.member()?;
         (member.mirror.revision >= revision).then_some(())
@@ -150,9 +149,9 @@ async fn answers(control: &SharedControl, family: FamilyId, longest: Duration) -
 pub(in crate::control) async fn delete(
     control: &SharedControl,
     name: &str,
-    force: bool,
+    how: Deletion,
 ) -> Result<String, Refusal> {
-    let family = control.lock().check_deletable(name, force)?;
+    let family = control.lock().check_deletable(name, how)?;
     with_store(control, move |store| {
         store.change_vdisk(family, |record| {
             record.state = FamilyState::Dropping;
@@ -196,50 +195,61 @@ pub(in crate::control) async fn add_export(
     name: &str,
     wanted: &ExportVdisk,
 ) -> Result<ExportView, Refusal> {
-    let address = Address::parse(&wanted.address)?;
-    let text = address.to_string();
-    let (family, record) = {
+    let (target, record) = {
         let mut control = control.lock();
         control.check_ready()?;
-        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let target = control.exportable(name)?;
         let node = control.member()?.node;
-        let config = &control.families[&family].config;
-        if config.state == FamilyState::Dropping {
-            return Err(Refusal::no_vdisk(name));
-        }
-        if config.exports.iter().any(|export| export.address == text && export.node == node) {
-            return Err(Refusal::conflict(format!("vDisk {name} is exported at {text} already")));
-        }
-        if config.exports.len() >= EXPORTS_MAX {
-            return Err(Refusal::conflict(format!(
-                "vDisk {name} has {EXPORTS_MAX} exports; end one first (weft vdisk unexport)"
-            )));
-        }
-        let record = ExportRecord { address: text.clone(), read_only: wanted.read_only, node };
+        let record = control.new_export(&target, wanted, node)?;
         // Here first: an address that cannot be had is told at once.
-        control.open_export(family, &record)?;
-        (family, record)
+        control.open_export(&target, &record)?;
+        (target, record)
     };
     let stored = record.clone();
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |vdisk| {
-            if !vdisk.exports.contains(&stored) {
-                vdisk.exports.push(stored.clone());
-            }
-        })
+    let changed = change_exports(control, target.disk.family, target.snapshot.clone(), move |exports| {
+        if !exports.contains(&stored) {
+            exports.push(stored.clone());
+        }
     })
     .await;
-    let changed = match changed {
-        Ok(changed) => changed,
+    match changed {
+        Ok(exports) if exports.contains(&record) => {}
+        Ok(_) => {
+            control.lock().close_exports(target.disk, Some(&record.address));
+            return Err(Refusal::conflict(format!("{name} is being removed")));
+        }
         Err(refusal) => {
-            control.lock().close_exports(family, Some(&text));
+            control.lock().close_exports(target.disk, Some(&record.address));
             return Err(refusal);
         }
-    };
-    seen(control, changed.revision).await?;
-    let control = control.lock();
-    let entry = control.families.get(&family).ok_or_else(|| Refusal::no_vdisk(name))?;
-    Ok(control.export_view(entry, &record))
+    }
+    Ok(control.lock().export_view(target.disk.family, &target.name, &record))
+}
+
+/// Changes the exports in the record of a vDisk, or of a snapshot that can be read. Gives them as they are then.
+async fn change_exports(
+    control: &SharedControl,
+    family: FamilyId,
+    snapshot: Option<(SnapshotKey, SnapshotId)>,
+    mut alter: impl FnMut(&mut Vec<ExportRecord>) + Send + 'static,
+) -> Result<Vec<ExportRecord>, Refusal> {
+    let (revision, exports) = with_store(control, move |store| match snapshot {
+        None => {
+            let changed = store.change_vdisk(family, |vdisk| alter(&mut vdisk.exports))?;
+            Ok((changed.revision, changed.record.exports))
+        }
+        Some((key, snapshot)) => {
+            let changed = store.change_snapshot(&key, snapshot, |record| {
+                if record.state == SnapshotState::Ready {
+                    alter(&mut record.exports);
+                }
+            })?;
+            Ok((changed.revision, changed.record.exports))
+        }
+    })
+    .await?;
+    seen(control, revision).await?;
+    Ok(exports)
 }
 
 /// Of this node's exports, those at one address or all; those of other nodes too, if nothing of it is here.
@@ -250,28 +260,25 @@ pub(in crate::control) async fn remove_exports(
 ) -> Result<String, Refusal> {
     let address =
         address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
-    let (family, ended) = {
+    let (family, snapshot, ended) = {
         let mut control = control.lock();
         control.check_ready()?;
-        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        let Some(entry) = control.families.get_mut(&family) else { return Err(Refusal::no_vdisk(name)) };
-        let fits = |export: &&ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
-        let ended: Vec<ExportRecord> = entry.config.exports.iter().filter(fits).cloned().collect();
-        entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
-        (family, ended)
+        let Exported { family, snapshot, exports } = control.exports_named(name)?;
+        let fits = |export: &ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
+        let ended: Vec<ExportRecord> = exports.into_iter().filter(fits).collect();
+        if let Some(entry) = control.families.get_mut(&family) {
+            entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
+        }
+        (family, snapshot, ended)
     };
     if ended.is_empty() {
-        let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
-        return Err(Refusal::not_found(format!(
-            "vDisk {name} is not exported {place}; `weft vdisk show {name}` shows where it is"
-        )));
+        return Err(not_exported(name, address.as_deref()));
     }
     let count = ended.len();
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |vdisk| vdisk.exports.retain(|export| !ended.contains(export)))
+    change_exports(control, family, snapshot, move |exports| {
+        exports.retain(|export| !ended.contains(export));
     })
     .await?;
-    seen(control, changed.revision).await?;
     Ok(format!("{count} export(s) ended"))
 }
 

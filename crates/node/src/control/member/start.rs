@@ -145,6 +145,7 @@ pub fn run(
             tokio::spawn(mirror::follow(control.clone(), follower));
             tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
+            tokio::spawn(crate::control::snapshots::look_after(control.clone()));
             tokio::spawn(super::locality::watch(control.clone()));
             Ok(())
         };

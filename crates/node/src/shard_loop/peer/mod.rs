@@ -648,8 +648,12 @@ fn lane_index(lane: Lane) -> usize {
 /// The memory a request stands for until it is answered.
 fn weight(request: &Request) -> usize {
     match request {
-        Request::Read { len, .. } => *len as usize,
+        Request::Read { len, .. } | Request::ReadSnapshot { len, .. } => *len as usize,
         Request::Write { data, .. } => data.len(),
-        Request::Zero { .. } | Request::Flush | Request::Extents { .. } | Request::Warm { .. } => 0,
+        Request::Zero { .. }
+        | Request::Flush
+        | Request::Extents { .. }
+        | Request::SnapshotExtents { .. }
+        | Request::Warm { .. } => 0,
     }
 }

@@ -23,7 +23,14 @@ impl Exports for OneExport {
 
     fn find(&self, name: &str) -> Option<ExportInfo> {
         let name = name.to_string();
-        Some(ExportInfo { name, description: String::new(), family: FAMILY, size: SIZE, read_only: false })
+        Some(ExportInfo {
+            name,
+            description: String::new(),
+            family: FAMILY,
+            snapshot: None,
+            size: SIZE,
+            read_only: false,
+        })
     }
 }
 

@@ -75,6 +75,7 @@ impl Cluster {
             factor: 2,
             segments: Vec::new(),
             version: 0,
+            origin: None,
         };
         let book =
             Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };

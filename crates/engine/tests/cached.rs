@@ -1,7 +1,12 @@
 //! What reads find in memory: what was read before, what was read ahead, what was warmed.
 
-use super::*;
+mod world;
+
+use weft_engine::buffer::BLOCK;
 use weft_engine::counters::Source;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+use world::{FAMILY, World, pattern, pattern_of};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

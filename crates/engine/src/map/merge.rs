@@ -1,0 +1,250 @@
+//! Merging the edits of one leaf into its page, and what they replace into its past, if a snapshot sees it.
+//! Promises: every unit that is replaced is either counted as dead, or told of in a page of the past; the pages of a leaf
+//! that change do so together.
+//! Leaves to others: which leaves, and writing the pages (`checkpoint`).
+//!
+//! A unit of generation b that is replaced by data of generation g is seen by the snapshots from b on that are before g. The
+//! newest of them names the group that it is put into; with none left it is dead.
+
+use super::checkpoint::Page;
+use super::directory::Directory;
+use super::edit_layers::EditLayers;
+use super::index::PageIndex;
+use super::leaf::{Leaf, LeafEdit, Run};
+use super::lookup::MapPage;
+use super::moves::Moves;
+use super::past::{self, Past};
+use crate::formats::record::{PageKind, PagePlace};
+use crate::identity::{EgroupId, Generation, SnapshotId};
+use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Pages of the past that one leaf changes in one checkpoint at most: all pages of a leaf go into one egroup.
+const PAST_PAGES_MAX: usize = 64;
+
+/// A leaf on its way into new pages.
+#[derive(Debug)]
+pub(super) struct LeafMerge {
+    live: Option<PagePlace>,
+    /// The pages of the past that may change, by number; the last of the leaf is among them.
+    past: BTreeMap<u64, PagePlace>,
+    have: BTreeMap<PagePlace, MapPage>,
+    /// Not all pages that should change can do so at once: the leaf has to come again.
+    pub unfinished: bool,
+}
+
+/// What a checkpoint puts into pages, and by which rules.
+pub(super) struct Changes<'a> {
+    pub edits: &'a EditLayers,
+    pub moves: &'a Moves,
+    pub snapshots: &'a BTreeMap<Generation, SnapshotId>,
+    pub index: &'a PageIndex,
+    /// Generations whose groups are to be emptied.
+    pub purged: &'a BTreeSet<Generation>,
+    /// Pages of the past that are to be written elsewhere.
+    pub rewritten: &'a BTreeSet<u64>,
+    /// Everything newer than this snapshot goes, and what it saw is the present again.
+    pub rollback: Option<Generation>,
+    /// What is trimmed is not the origin's any more.
+    pub is_clone: bool,
+}
+
+impl LeafMerge {
+    /// What has to be known of leaf `number`.
+    pub fn new(number: u64, changes: &Changes) -> Self {
+        let Changes { index, purged, rewritten, rollback, .. } = changes;
+        let has_moves = changes.moves.concern(number);
+        let may_become_past = !changes.snapshots.is_empty();
+        let mut past = BTreeMap::new();
+        let mut unfinished = false;
+        let last = index.past_of(number).last().map(|(page, ..)| page);
+        for (page, place, (from, to)) in index.past_of(number) {
+            let is_purged = purged.range(from..=to).next().is_some();
+            if is_purged && past.len() >= PAST_PAGES_MAX {
+                unfinished = true;
+            } else if has_moves && past.len() < PAST_PAGES_MAX
+                || is_purged
+                || rollback.is_some_and(|rollback| rollback <= to)
+                || rewritten.contains(&page)
+                || may_become_past && Some(page) == last
+            {
+                past.insert(page, place);
+            }
+        }
+        let live = index.get(PageKind::Leaf, number);
+        Self { live, past, have: BTreeMap::new(), unfinished }
+    }
+
+    /// A page that is not here yet, with its kind and number.
+    pub fn missing(&self, leaf: u64) -> Vec<(PageKind, u64, PagePlace)> {
+        let live = self.live.map(|place| (PageKind::Leaf, leaf, place));
+        let past = self.past.iter().map(|(&page, &place)| (PageKind::Past, page, place));
+        live.into_iter().chain(past).filter(|(_, _, place)| !self.have.contains_key(place)).collect()
+    }
+
+    pub fn give(&mut self, place: PagePlace, page: MapPage) {
+        self.have.insert(place, page);
+    }
+
+    /// The new pages, and those that go. Counts in the directory what died and what is live now.
+    pub fn finish(
+        self,
+        number: u64,
+        changes: &Changes,
+        directory: &mut Directory,
+    ) -> (Vec<Page>, Vec<(PageKind, u64)>) {
+        let Changes { snapshots, index, rollback, .. } = *changes;
+        let seen = |born: Generation, until: Generation| {
+            snapshots.range(born..until).next_back().map(|(generation, _)| *generation)
+        };
+        let mut leaf = match self.live.map(|place| &self.have[&place]) {
+            Some(MapPage::Leaf(leaf)) => Leaf::clone(leaf),
+            Some(MapPage::Past(_)) => unreachable!("a place holds one page for ever"),
+            None => Leaf::default(),
+        };
+        leaf = changes.moves.apply(number, leaf, directory);
+        let mut restored: Vec<Run> = Vec::new();
+        if let Some(to) = rollback {
+            leaf = without_newer(&leaf, to, directory);
+        }
+        let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
+        for (generation, edits) in changes.edits.iter() {
+            let mut edits: Vec<_> = edits.in_leaf(number).collect();
+            if edits.is_empty() {
+                continue;
+            }
+            if changes.is_clone {
+                for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
+                    edit.place = Some((EgroupId::hole(generation), 0));
+                }
+            }
+            let mut removed = Vec::new();
+            leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
+            for run in removed {
+                let until = seen(born(directory, run.egroup), generation);
+                match until.filter(|_| !planted(Bug::SnapshotUnitsDeleted)) {
+                    Some(until) => {
+                        if !run.egroup.is_hole() {
+                            directory.add_past(run.egroup, run.count());
+                        }
+                        groups.entry(until).or_default().push(run);
+                    }
+                    None if run.egroup.is_hole() => {}
+                    None => drop(directory.remove_live(run.egroup, run.count())),
+                }
+            }
+            for edit in edits {
+                if let Some((egroup, _)) = edit.place
+                    && !egroup.is_hole()
+                {
+                    directory.add_live(egroup, edit.count);
+                }
+            }
+        }
+        let mut pages = Vec::new();
+        let mut gone = Vec::new();
+        // Numbers of pages that are new.
+        let last = index.past_of(number).last().map(|(page, ..)| page);
+        let mut next = last.map_or(0, |page| past::page_of(page) + 1);
+        for (&page, place) in &self.past {
+            let MapPage::Past(old) = &self.have[place] else {
+                unreachable!("a place holds one page for ever")
+            };
+            let old = changes.moves.apply_to_past(number, old, directory);
+            let mut new = regroup(&old, snapshots, directory);
+            // What the snapshot saw of this is the present again, and the snapshot sees it there.
+            if let Some(group) = rollback.and_then(|to| new.take(to)) {
+                group.iter().filter(|run| !run.egroup.is_hole()).for_each(|run| {
+                    directory.leave_past(run.egroup, run.count());
+                });
+                restored.extend(group.iter());
+            }
+            if Some(page) == last {
+                for (generation, runs) in std::mem::take(&mut groups) {
+                    new.add(generation, runs);
+                }
+            }
+            add_pages(number, Some(page), new, &mut next, &mut pages);
+            if old_is_gone(page, &pages) {
+                gone.push((PageKind::Past, page));
+            }
+        }
+        let mut new = Past::default();
+        for (generation, runs) in groups {
+            new.add(generation, runs);
+        }
+        add_pages(number, None, new, &mut next, &mut pages);
+        restored.sort_unstable_by_key(Run::start);
+        let edits = restored.iter().map(|run| LeafEdit {
+            start: run.start(),
+            count: run.count(),
+            place: Some((run.egroup, run.unit())),
+        });
+        let leaf = leaf.merge(edits, &mut |_| unreachable!("what is newer than the snapshot is gone"));
+        if !leaf.is_empty() {
+            pages.push(Page::Leaf(number, Arc::new(leaf)));
+        } else if self.live.is_some() {
+            gone.push((PageKind::Leaf, number));
+        }
+        (pages, gone)
+    }
+}
+
+/// The leaf without what is newer than this generation.
+fn without_newer(leaf: &Leaf, to: Generation, directory: &mut Directory) -> Leaf {
+    let newer: Vec<Run> = leaf.iter().filter(|run| born(directory, run.egroup) > to).copied().collect();
+    let edits = newer.iter().map(|run| LeafEdit { start: run.start(), count: run.count(), place: None });
+    leaf.merge(edits, &mut |run| {
+        if !run.egroup.is_hole() {
+            directory.remove_live(run.egroup, run.count());
+        }
+    })
+}
+
+/// The generation of what lies in a mapped egroup, or of a hole.
+fn born(directory: &Directory, egroup: EgroupId) -> Generation {
+    if egroup.is_hole() {
+        return Generation(egroup.0 as u32);
+    }
+    directory.get(egroup).expect("a mapped egroup is in the directory").generation
+}
+
+/// The page with groups only of snapshots that there are: what was in others is seen by the next older one, or is dead.
+fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: &mut Directory) -> Past {
+    let mut new = old.clone();
+    for (generation, group) in old.iter() {
+        if snapshots.contains_key(&generation) {
+            continue;
+        }
+        new.take(generation);
+        let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
+        for run in group.iter() {
+            match snapshots.range(born(directory, run.egroup)..generation).next_back() {
+                Some((until, _)) => groups.entry(*until).or_default().push(*run),
+                None if run.egroup.is_hole() || planted(Bug::PastLeak) => {}
+                None => directory.remove_past(run.egroup, run.count()),
+            }
+        }
+        for (until, runs) in groups {
+            new.add(until, runs);
+        }
+    }
+    new
+}
+
+/// Cuts a past into pages: the first keeps the number, others get new ones.
+fn add_pages(leaf: u64, number: Option<u64>, past: Past, next: &mut u32, pages: &mut Vec<Page>) {
+    let mut number = number;
+    for page in past.into_pages() {
+        let number = number.take().unwrap_or_else(|| {
+            *next += 1;
+            past::page_number(leaf, *next - 1)
+        });
+        pages.push(Page::Past(number, Arc::new(page)));
+    }
+}
+
+fn old_is_gone(number: u64, pages: &[Page]) -> bool {
+    !pages.iter().any(|page| matches!(page, Page::Past(other, _) if *other == number))
+}

@@ -1,0 +1,84 @@
+//! A clone reads what it has not written itself from its origin: a snapshot of another family.
+//! Promises: a block is the origin's until the clone has written or trimmed it; the origin may be served anywhere, and change
+//! hands meanwhile.
+//! Leaves to others: finding who serves the origin, and asking again when that changes (the node).
+//!
+//! The origin is asked as a client would ask it. So clones of one image share its owner's cache, and moving units about in the
+//! origin concerns nobody else.
+
+use super::Volume;
+use crate::buffer::BLOCK;
+use crate::context::Context;
+use crate::identity::Block;
+use crate::interface::{Origin, OriginRequest, Reply, Request, RequestError};
+use crate::limits::LEAF_BLOCKS;
+use crate::map::lookup::{Located, Where};
+
+/// A part of a read that the origin is asked for.
+#[derive(Debug)]
+pub(super) struct OriginAsk {
+    pub job: u64,
+    pub block: Block,
+    pub count: u64,
+}
+
+impl Origin {
+    /// Blocks that the origin may have something of.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size.div_ceil(BLOCK as u64)
+    }
+
+    /// Leaves that may have something of the origin.
+    pub(crate) fn leaves(&self) -> u64 {
+        self.blocks().div_ceil(LEAF_BLOCKS)
+    }
+}
+
+impl Volume {
+    /// Where blocks are that this family's map has no place for.
+    pub(crate) fn locate_unmapped(&self, block: Block, count: u64, located: &mut Vec<Located>) {
+        let end = self.origin.map_or(0, |origin| origin.blocks()).clamp(block.0, block.0 + count);
+        if end > block.0 {
+            located.push(Located { block, count: end - block.0, place: Where::Origin });
+        }
+        if end < block.0 + count {
+            let count = block.0 + count - end;
+            located.push(Located { block: Block(end), count, place: Where::Zeroes });
+        }
+    }
+
+    /// Asks the origin for a part of a read.
+    pub(super) fn ask_origin(&mut self, job: u64, block: Block, count: u64, ctx: &mut Context) {
+        let origin = self.origin.expect("only a clone has an origin");
+        let ask = ctx.calls.number();
+        self.reads.origin_asks.insert(ask, OriginAsk { job, block, count });
+        ctx.counters.blocks_from_origin += count;
+        let request = Request::ReadSnapshot {
+            snapshot: origin.snapshot,
+            offset: block.0 * BLOCK as u64,
+            len: u32::try_from(count * BLOCK as u64).expect("a read is shorter than 4 GiB"),
+        };
+        let (asker, family) = (self.family, origin.family);
+        ctx.out.requests.push(OriginRequest { asker, ask, family, request });
+    }
+
+    /// The origin has answered. Asks that are not known are of a read that failed, or of an earlier life.
+    pub fn on_told(&mut self, ask: u64, reply: Reply, ctx: &mut Context) {
+        let Some(OriginAsk { job, block, count }) = self.reads.origin_asks.remove(&ask) else { return };
+        match reply {
+            Reply::Data(pieces) => {
+                let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+                assert_eq!(bytes as u64, count * BLOCK as u64, "a read is answered whole");
+                self.take_from_origin(job, block, pieces);
+                self.finish_job(job, ctx);
+            }
+            // It may be taken away only when no clone needs it, and its owner changes hands behind the node's back.
+            Reply::Error(RequestError::NoSnapshot | RequestError::Damaged { .. }) => {
+                ctx.counters.blocks_lost += 1;
+                self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
+            }
+            Reply::Error(error) => self.fail_job(job, error, ctx),
+            other => unreachable!("a read is not answered by {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Snapshots of a vDisk: taking and dropping them.
+//! Promises: a snapshot is one place in the log, so taking it stops nothing; what was acknowledged before the order is in it,
+//! and what was written after it was told is not (I6); asked for twice, it is taken once.
+//! Leaves to others: keeping what a snapshot sees (`log/layers.rs`, `map/merge.rs`), reading it (`map/view.rs`).
+
+use super::{Volume, Waiter};
+use crate::context::Context;
+use crate::formats::record::{Body, Mark};
+use crate::identity::{Generation, SnapshotId};
+use crate::interface::{Notice, RollbackTrouble, SnapshotTrouble};
+use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
+use crate::map::lookup::PRESENT;
+use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
+const FROZEN_MAX: usize = 4;
+
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    /// Of what is written now, as far as the log is durable.
+    pub present: Generation,
+    /// Of the next record.
+    next: Generation,
+    pub taken: BTreeMap<Generation, SnapshotId>,
+    /// Snapshots that are gone, though pages of the past still tell of them.
+    pub dropped: BTreeSet<Generation>,
+    /// Their marks are on their way into the log.
+    taking: BTreeSet<SnapshotId>,
+    waiting: VecDeque<SnapshotId>,
+    rollback: Option<Rollback>,
+}
+
+/// The way back to a snapshot. Clients are held off all the time, and start over where this one does after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rollback {
+    /// Everything is put into pages first, so that these are all there is to change.
+    Settling(Generation),
+    /// The mark is on its way into the log.
+    Marking(Generation),
+    /// From here on it is decided; the next checkpoint changes the pages.
+    Marked(Generation),
+}
+
+impl Snapshots {
+    /// Of a record that gets its number now.
+    pub fn next(&self) -> Generation {
+        self.next
+    }
+
+    /// As a checkpoint tells them.
+    pub fn restore(
+        &mut self,
+        present: Generation,
+        taken: impl IntoIterator<Item = (Generation, SnapshotId)>,
+        dropped: impl IntoIterator<Item = Generation>,
+    ) {
+        self.present = present;
+        self.next = present;
+        self.taken = taken.into_iter().collect();
+        self.dropped = dropped.into_iter().collect();
+    }
+
+    pub fn list(&self) -> Vec<(Generation, SnapshotId)> {
+        self.taken.iter().map(|(&generation, &snapshot)| (generation, snapshot)).collect()
+    }
+
+    /// This mark gets a number.
+    pub fn on_push(&mut self, mark: Mark) {
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                self.next = self.next.max(generation.next());
+                self.taking.insert(snapshot);
+            }
+            Mark::RolledBack { generation, .. } => self.next = self.next.max(generation.next()),
+            Mark::Dropped { .. } => {}
+        }
+    }
+
+    /// A durable mark.
+    fn apply(&mut self, mark: Mark) {
+        self.on_push(mark);
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                self.taking.remove(&snapshot);
+                self.present = self.present.max(generation.next());
+                self.taken.insert(generation, snapshot);
+            }
+            Mark::Dropped { generation } => {
+                if self.taken.remove(&generation).is_some() {
+                    self.dropped.insert(generation);
+                }
+            }
+            Mark::RolledBack { to, generation } => {
+                self.present = self.present.max(generation.next());
+                self.rollback = Some(Rollback::Marked(to));
+            }
+        }
+    }
+
+    /// Clients have to wait: the vDisk is on its way back to a snapshot.
+    pub fn is_rolling_back(&self) -> bool {
+        self.rollback.is_some()
+    }
+
+    /// The pages have to become what they were for this snapshot.
+    pub fn to_roll_back(&self) -> Option<Generation> {
+        match self.rollback {
+            Some(Rollback::Marked(to)) => Some(to),
+            _ => None,
+        }
+    }
+}
+
+impl Volume {
+    pub fn take_snapshot(&mut self, snapshot: SnapshotId, ctx: &mut Context) {
+        if !self.is_serving() {
+            // Asked again when the family is served.
+            return;
+        }
+        if let Some((&generation, _)) = self.snapshots.taken.iter().find(|(_, id)| **id == snapshot) {
+            return self.tell_taken(generation, snapshot, ctx);
+        }
+        // During a rollback it waits: it would be newer than what the vDisk goes back to.
+        if !self.snapshots.taking.contains(&snapshot) && !self.snapshots.waiting.contains(&snapshot) {
+            self.snapshots.waiting.push_back(snapshot);
+        }
+    }
+
+    /// Puts marks into the log for those that wait.
+    pub(crate) fn start_snapshots(&mut self, ctx: &mut Context) {
+        while !self.snapshots.is_rolling_back()
+            && let Some(&snapshot) = self.snapshots.waiting.front()
+        {
+            let open = self.snapshots.taking.len();
+            let refused = if self.snapshots.taken.len() + open >= SNAPSHOTS_MAX {
+                Some(SnapshotTrouble::TooMany)
+            } else if self.snapshots.next.0 >= GENERATIONS_MAX {
+                Some(SnapshotTrouble::TooManyEver)
+            } else {
+                None
+            };
+            if refused.is_none() && self.overlay.frozen() + open >= FROZEN_MAX {
+                return;
+            }
+            self.snapshots.waiting.pop_front();
+            if let Some(reason) = refused {
+                let (family, epoch) = (self.family, self.epoch);
+                ctx.notice(Notice::SnapshotRefused { family, epoch, snapshot, reason });
+                continue;
+            }
+            let mark = Mark::Taken { generation: self.snapshots.next, snapshot };
+            self.push_mark(mark);
+        }
+    }
+
+    pub fn drop_snapshot(&mut self, generation: Generation, ctx: &mut Context) {
+        if !self.is_serving() {
+            return;
+        }
+        if self.snapshots.taken.contains_key(&generation) {
+            self.push_mark(Mark::Dropped { generation });
+        } else {
+            self.tell_dropped(generation, ctx);
+        }
+    }
+
+    pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
+        if !self.is_serving() || self.snapshots.is_rolling_back() {
+            return;
+        }
+        let newer = self.snapshots.taken.range(to.next()..).next().is_some();
+        let reason = if !self.snapshots.taken.contains_key(&to) {
+            RollbackTrouble::NoSnapshot
+        } else if newer || !self.snapshots.taking.is_empty() || !self.snapshots.waiting.is_empty() {
+            RollbackTrouble::NewerSnapshots
+        } else {
+            self.snapshots.rollback = Some(Rollback::Settling(to));
+            return;
+        };
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::RollbackRefused { family, epoch, to, reason });
+    }
+
+    pub(crate) fn continue_rollback(&mut self) {
+        let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
+        self.settling = true;
+        if self.is_settled() {
+            self.snapshots.rollback = Some(Rollback::Marking(to));
+            self.push_mark(Mark::RolledBack { to, generation: self.snapshots.next });
+        }
+    }
+
+    /// The pages are what they were.
+    pub(crate) fn on_rolled_back(&mut self, to: Generation, ctx: &mut Context) {
+        self.snapshots.rollback = None;
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::RolledBack { family, epoch, to });
+    }
+
+    fn push_mark(&mut self, mark: Mark) {
+        self.snapshots.on_push(mark);
+        let seq = self.log.push(Body::Mark(mark));
+        self.waiters.insert(seq, Waiter::Mark(mark));
+    }
+
+    /// A durable mark, now or when it is replayed. `known`: the checkpoint has told of it.
+    pub(crate) fn apply_mark(&mut self, mark: Mark, known: bool) {
+        if planted(Bug::MarkForgotten) && !self.is_serving() {
+            return;
+        }
+        if let Mark::Taken { generation, .. } | Mark::RolledBack { generation, .. } = mark {
+            self.overlay.begin(generation.next());
+        }
+        if !known {
+            self.snapshots.apply(mark);
+        }
+        if let Mark::Dropped { generation } = mark {
+            self.forget_views(generation);
+        }
+    }
+
+    /// The log has it: now the control plane may know.
+    pub(crate) fn on_marked(&mut self, mark: Mark, ctx: &mut Context) {
+        match mark {
+            Mark::Taken { generation, snapshot } => {
+                ctx.counters.snapshots_taken += 1;
+                self.tell_taken(generation, snapshot, ctx);
+            }
+            Mark::Dropped { generation } => self.tell_dropped(generation, ctx),
+            // Told when the pages say so.
+            Mark::RolledBack { .. } => {}
+        }
+    }
+
+    fn tell_taken(&self, generation: Generation, snapshot: SnapshotId, ctx: &mut Context) {
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::SnapshotTaken { family, epoch, snapshot, generation });
+    }
+
+    fn tell_dropped(&self, generation: Generation, ctx: &mut Context) {
+        let (family, epoch) = (self.family, self.epoch);
+        ctx.notice(Notice::SnapshotDropped { family, epoch, generation });
+    }
+
+    /// Whether there is something to read of this generation: of the present always.
+    pub(crate) fn has_version(&self, at: Generation) -> bool {
+        at == PRESENT || self.snapshots.taken.contains_key(&at)
+    }
+
+    /// Generations that wait for the drain, though nothing is added to them any more.
+    pub fn frozen_generations(&self) -> usize {
+        self.overlay.frozen()
+    }
+
+    pub fn snapshots(&self) -> Vec<(Generation, SnapshotId)> {
+        self.snapshots.list()
+    }
+}

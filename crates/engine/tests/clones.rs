@@ -1,0 +1,149 @@
+//! Clones of snapshots, clones of clones, and their own snapshots, against copies. Faults are the simulator's.
+
+mod world;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+use weft_engine::buffer::{BLOCK, Buffer};
+use weft_engine::identity::*;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+use world::{FAMILY, World, pattern};
+
+const SIZE: usize = 6 << 20;
+
+fn take(world: &mut World, family: FamilyId, snapshot: u64) -> Generation {
+    let snapshot = SnapshotId(snapshot);
+    world.step(Input::Order(Order::TakeSnapshot { family, snapshot }));
+    for _ in 0..100 {
+        let taken = world.notices.iter().find_map(|notice| match notice {
+            Notice::SnapshotTaken { snapshot: told, generation, .. } if *told == snapshot => {
+                Some(*generation)
+            }
+            _ => None,
+        });
+        if let Some(generation) = taken {
+            world.notices.clear();
+            return generation;
+        }
+        world.pass(100_000);
+    }
+    panic!("a snapshot is taken: {:?}", world.notices);
+}
+
+fn data(reply: Reply) -> Vec<u8> {
+    match reply {
+        Reply::Data(pieces) => pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect(),
+        other => panic!("a read gives data, not {other:?}"),
+    }
+}
+
+fn read(world: &mut World, family: FamilyId, offset: usize, len: usize) -> Vec<u8> {
+    data(world.ask_of(family, Request::Read { offset: offset as u64, len: len as u32 }))
+}
+
+/// A family, what it should hold, and what its snapshots should.
+struct Model {
+    family: FamilyId,
+    bytes: Vec<u8>,
+    snapshots: BTreeMap<Generation, Vec<u8>>,
+}
+
+#[test]
+fn clones_live_on_their_own_from_the_snapshot_on() {
+    for seed in 0..4 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut world = World::new(2, 1, Limits::small());
+        let mut models = vec![Model { family: FAMILY, bytes: vec![0; SIZE], snapshots: BTreeMap::new() }];
+        for round in 0..900u64 {
+            let of = rng.random_range(0..models.len());
+            let family = models[of].family;
+            let len = match rng.random_range(0..20) {
+                0 => 200 << 10,
+                1..4 => rng.random_range(1..9000),
+                _ => BLOCK * rng.random_range(1..8),
+            };
+            let offset = rng.random_range(0..SIZE - len);
+            let offset = if len % BLOCK == 0 { offset - offset % BLOCK } else { offset };
+            match rng.random_range(0..100) {
+                0..45 => {
+                    let bytes = pattern(round, len);
+                    let write = Request::Write { offset: offset as u64, data: Buffer::copied(&bytes) };
+                    assert_eq!(world.ask_of(family, write), Reply::Done);
+                    models[of].bytes[offset..offset + len].copy_from_slice(&bytes);
+                }
+                45..55 => {
+                    let len = if rng.random_bool(0.1) { SIZE - offset } else { len };
+                    let zero = Request::Zero { offset: offset as u64, len: len as u64 };
+                    assert_eq!(world.ask_of(family, zero), Reply::Done);
+                    models[of].bytes[offset..offset + len].fill(0);
+                }
+                55..62 if models[of].snapshots.len() < 5 => {
+                    let generation = take(&mut world, family, round);
+                    let copy = models[of].bytes.clone();
+                    models[of].snapshots.insert(generation, copy);
+                }
+                62..66 if models.len() < 6 => {
+                    let Some((&snapshot, copy)) = models[of].snapshots.first_key_value() else { continue };
+                    // Smaller than the vDisk: what is behind the end of the snapshot reads as zeros.
+                    let size = SIZE as u64 - (BLOCK * rng.random_range(0..3)) as u64;
+                    let mut bytes = copy.clone();
+                    bytes[size as usize..].fill(0);
+                    let clone = FamilyId(10 + models.len() as u32);
+                    world.clone_snapshot(clone, Origin { family, snapshot, size });
+                    world.clones.last_mut().expect("it was just made").size = SIZE as u64;
+                    world.step(Input::Order(Order::Resize { family: clone, size: SIZE as u64 }));
+                    models.push(Model { family: clone, bytes, snapshots: BTreeMap::new() });
+                }
+                66..90 => {
+                    let found = read(&mut world, family, offset, len);
+                    assert!(found == models[of].bytes[offset..offset + len], "seed {seed} round {round}");
+                    for (&snapshot, copy) in &models[of].snapshots {
+                        let request =
+                            Request::ReadSnapshot { snapshot, offset: offset as u64, len: len as u32 };
+                        let found = data(world.ask_of(family, request));
+                        assert!(found == copy[offset..offset + len], "seed {seed} round {round} {snapshot}");
+                    }
+                }
+                90..95 => world.pass(500_000),
+                95..98 => world.settle_family(family),
+                98 => world.restart(Limits::small()),
+                _ => {}
+            }
+        }
+        assert!(models.len() > 3, "there were clones");
+        world.restart(Limits::small());
+        for model in &models {
+            world.settle_family(model.family);
+            assert!(read(&mut world, model.family, 0, SIZE) == model.bytes, "seed {seed} {}", model.family);
+        }
+    }
+}
+
+#[test]
+fn a_clone_takes_no_space_until_it_is_written() {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, 64 * BLOCK)), Reply::Done);
+    let snapshot = take(&mut world, FAMILY, 1);
+    world.settle();
+    let egroups = |world: &World| world.shard.keeper(DriveId(0)).expect("it is open").egroups().count();
+    let before = egroups(&world);
+    for clone in 10..110 {
+        let size = 32 << 20;
+        world.clone_snapshot(FamilyId(clone), Origin { family: FAMILY, snapshot, size });
+    }
+    assert_eq!(egroups(&world), before);
+    for clone in (10..110).map(FamilyId) {
+        assert!(read(&mut world, clone, 0, 64 * BLOCK) == pattern(1, 64 * BLOCK));
+    }
+    let write = Request::Write { offset: 100, data: Buffer::copied(&pattern(2, 50)) };
+    assert_eq!(world.ask_of(FamilyId(10), write), Reply::Done);
+    let mut wanted = pattern(1, 64 * BLOCK);
+    assert!(read(&mut world, FamilyId(11), 0, 64 * BLOCK) == wanted, "another clone");
+    wanted[100..150].copy_from_slice(&pattern(2, 50));
+    assert!(
+        read(&mut world, FamilyId(10), 0, 64 * BLOCK) == wanted,
+        "a part of a block is merged into the origin's"
+    );
+}

@@ -1,0 +1,127 @@
+//! The snapshots of vDisks, and the schedules that take them.
+//! Promises: of the snapshots of a vDisk one has a name; none is made of a vDisk that is being deleted; a record changes only
+//! as long as it is of the same snapshot.
+
+use super::change::{Patience, Verdict, Versioned, json, parse};
+use super::{ClusterError, ClusterStore};
+use crate::config::etcd::{Compare, Transaction};
+use crate::config::{FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord};
+use weft_engine::{FamilyId, SnapshotId};
+
+impl ClusterStore {
+    /// Makes the record of a snapshot that is to be taken. It gets the size that its vDisk has.
+    pub fn create_snapshot(
+        &self,
+        wanted: &SnapshotRecord,
+    ) -> Result<Versioned<SnapshotRecord>, ClusterError> {
+        let (family, name) = wanted.key();
+        let (family_key, key) = (self.keys.family(family), self.keys.snapshot(family, &name));
+        let mut patience = Patience::new(&key);
+        loop {
+            let found = self.family(family)?;
+            let of = found
+                .filter(|of| of.record.state == FamilyState::Live)
+                .ok_or_else(|| ClusterError::NotThere { key: family_key.clone() })?;
+            let record = SnapshotRecord { size: of.record.size, ..wanted.clone() };
+            let text = json(&record);
+            let transaction = Transaction::new()
+                .when(Compare::unchanged(&family_key, of.revision))
+                .when(Compare::absent(&key))
+                .put(&key, &text, None)
+                .otherwise_get(&key);
+            let answer = self.etcd.transact(&transaction)?;
+            if answer.succeeded {
+                return Ok(Versioned { record, revision: answer.revision });
+            }
+            match &answer.found[0] {
+                // An earlier attempt came through: nobody else would draw this number.
+                Some(found) => {
+                    let there: Versioned<SnapshotRecord> = parse(found)?;
+                    if there.record.snapshot == record.snapshot {
+                        return Ok(there);
+                    }
+                    return Err(ClusterError::SnapshotExists { name });
+                }
+                // The vDisk's record was changed: by its owner, most likely.
+                None => patience.wait()?,
+            }
+        }
+    }
+
+    /// Changes the record of this very snapshot; [`ClusterError::NotThere`] if it is gone, or another has its name now.
+    pub fn change_snapshot(
+        &self,
+        key: &SnapshotKey,
+        snapshot: SnapshotId,
+        mut alter: impl FnMut(&mut SnapshotRecord),
+    ) -> Result<Versioned<SnapshotRecord>, ClusterError> {
+        let path = self.keys.snapshot(key.0, &key.1);
+        self.change(&path, None, |record: &mut SnapshotRecord, _| {
+            if record.id() != snapshot {
+                return Err(ClusterError::NotThere { key: path.clone() });
+            }
+            let before = record.clone();
+            alter(record);
+            assert_eq!((record.id(), record.key()), (before.id(), before.key()), "a snapshot stays itself");
+            Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
+        })
+    }
+
+    /// Takes the record away: the engine does not have the snapshot any more. Fine if it is gone already.
+    pub fn remove_snapshot(&self, key: &SnapshotKey, snapshot: SnapshotId) -> Result<(), ClusterError> {
+        let path = self.keys.snapshot(key.0, &key.1);
+        let mut patience = Patience::new(&path);
+        loop {
+            let Some(found) = self.etcd.get(&path)? else { return Ok(()) };
+            let found: Versioned<SnapshotRecord> = parse(&found)?;
+            if found.record.id() != snapshot {
+                return Ok(());
+            }
+            let transaction =
+                Transaction::new().when(Compare::unchanged(&path, found.revision)).delete(&path);
+            if self.etcd.transact(&transaction)?.succeeded {
+                return Ok(());
+            }
+            patience.wait()?;
+        }
+    }
+
+    /// Puts the schedule of a vDisk that lives, in the place of the one before. Gives the store's revision behind it.
+    pub fn put_schedule(&self, schedule: &ScheduleRecord) -> Result<u64, ClusterError> {
+        let family = FamilyId(schedule.family);
+        let (family_key, key) = (self.keys.family(family), self.keys.schedule(family));
+        let mut patience = Patience::new(&key);
+        loop {
+            let found = self.family(family)?;
+            let of = found
+                .filter(|of| of.record.state == FamilyState::Live)
+                .ok_or_else(|| ClusterError::NotThere { key: family_key.clone() })?;
+            let transaction = Transaction::new().when(Compare::unchanged(&family_key, of.revision)).put(
+                &key,
+                &json(schedule),
+                None,
+            );
+            let answer = self.etcd.transact(&transaction)?;
+            if answer.succeeded {
+                return Ok(answer.revision);
+            }
+            patience.wait()?;
+        }
+    }
+
+    /// Fine if there is none. Gives the store's revision behind it.
+    pub fn remove_schedule(&self, family: FamilyId) -> Result<u64, ClusterError> {
+        let key = self.keys.schedule(family);
+        let mut patience = Patience::new(&key);
+        loop {
+            let found = self.etcd.get(&key)?;
+            let revision = found.as_ref().map_or(0, |found| found.mod_revision);
+            let transaction = Transaction::new().when(Compare::unchanged(&key, revision)).delete(&key);
+            let answer = self.etcd.transact(&transaction)?;
+            if answer.succeeded {
+                return Ok(answer.revision);
+            }
+            patience.wait()?;
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Snapshots as people know them: by name, in records. Whoever serves the vDisk has the engine take and drop them.
+//! Promises: the record comes before the snapshot and goes after it, so that whatever is cut short is finished by the next owner;
+//! what is answered as made can be read, and is there after every restart.
+//! Leaves to others: taking, keeping and reading them (the engine); the records (`config`).
+
+mod name;
+mod orders;
+mod records;
+mod requests;
+mod schedules;
+
+pub use name::DiskName;
+pub use orders::{Orders, look_after};
+pub use requests::{create, remove};
+pub use schedules::{remove as remove_schedule, set as set_schedule};
+
+use super::refusal::Refusal;
+use crate::config::SnapshotRecord;
+
+impl Refusal {
+    fn no_snapshot(name: &DiskName) -> Self {
+        Self::not_found(format!(
+            "there is no snapshot {name}; `weft snapshot ls {}` shows what there is",
+            name.vdisk
+        ))
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}
+
+/// In the order in which they were taken.
+fn by_age(snapshots: &mut [&SnapshotRecord]) {
+    snapshots.sort_by_key(|record| (record.created, record.generation, record.snapshot));
+}

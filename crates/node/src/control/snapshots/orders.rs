@@ -1,0 +1,220 @@
+//! What the owner of a vDisk does about its snapshots: orders to the engine until the records say that nothing is left.
+//! Orders can be given twice, so whatever may have been lost (an owner, a message, an answer of the store) is done again.
+
+use crate::config::{SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::control::{Control, Part, Serving, SharedControl, Stage};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use weft_engine::interface::{Order, SnapshotTrouble};
+use weft_engine::{Epoch, FamilyId, Generation, SnapshotId};
+
+/// Unfinished snapshots and schedules are looked at so often, besides whenever something happens.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What was ordered and has not come to an end by then is ordered again.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+
+/// A snapshot of a group that is not taken by then never will be: who should have ordered it is gone. (Seconds.)
+const GROUP_AGE_MAX: u64 = 30;
+
+/// What was ordered last about a snapshot, in which epoch and when.
+#[derive(Debug, Default)]
+pub struct Orders(BTreeMap<SnapshotId, (Epoch, Wish, Instant)>);
+
+/// What a record that is not finished asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Take,
+    Drop(Generation),
+    /// It was never taken: only the record is left.
+    Forget,
+    GiveUp,
+}
+
+impl Wish {
+    fn of(record: &SnapshotRecord, now: u64) -> Option<Self> {
+        let is_refused = !record.trouble.is_empty();
+        match (record.state, record.generation) {
+            (SnapshotState::Ready, _) => None,
+            // Those of a group are ordered together, by who holds the clients of all its vDisks.
+            (SnapshotState::Creating, _) if matches!(record.origin, SnapshotOrigin::Group(_)) => {
+                (now.saturating_sub(record.created) > GROUP_AGE_MAX).then_some(Self::GiveUp)
+            }
+            (SnapshotState::Creating, _) => Some(Self::Take),
+            (SnapshotState::Deleting, Some(generation)) => Some(Self::Drop(Generation(generation))),
+            (SnapshotState::Deleting, None) if is_refused => Some(Self::Forget),
+            // It may have been taken by an owner that could not say so. Asked for again, it is told which one it is.
+            (SnapshotState::Deleting, None) => Some(Self::Take),
+        }
+    }
+}
+
+/// Looks now and then.
+pub async fn look_after(control: SharedControl) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let mut control = control.lock();
+        if control.stage == Stage::Ready {
+            control.order_snapshots();
+            control.run_schedules();
+        }
+    }
+}
+
+impl Control {
+    /// Gives the orders that unfinished snapshots of vDisks served here need.
+    pub(in crate::control) fn order_snapshots(&mut self) {
+        let (now, today) = (Instant::now(), super::now());
+        let unfinished: Vec<_> = self
+            .snapshots()
+            .into_iter()
+            .filter(|record| record.state != SnapshotState::Ready)
+            .filter_map(|record| Some((record.clone(), self.epoch_served(record.family())?)))
+            .collect();
+        let is_open = |id: &SnapshotId| unfinished.iter().any(|(record, _)| record.id() == *id);
+        self.snapshot_orders.0.retain(|id, _| is_open(id));
+        for (record, epoch) in unfinished {
+            let Some(wish) = Wish::of(&record, today) else { continue };
+            let last = self.snapshot_orders.0.get(&record.id());
+            let is_ordered = last.is_some_and(|&(at_epoch, what, at)| {
+                at_epoch == epoch && what == wish && now.duration_since(at) < AGAIN_AFTER
+            });
+            if is_ordered {
+                continue;
+            }
+            self.snapshot_orders.0.insert(record.id(), (epoch, wish, now));
+            let (family, snapshot) = (record.family(), record.id());
+            match wish {
+                Wish::Take => self.order_owner(family, Order::TakeSnapshot { family, snapshot }),
+                Wish::Drop(generation) => {
+                    self.order_owner(family, Order::DropSnapshot { family, generation });
+                }
+                Wish::Forget => self.remove_snapshot_soon(record.key(), snapshot),
+                Wish::GiveUp => self.change_snapshot_soon(record.key(), snapshot, |record| {
+                    if record.state == SnapshotState::Creating {
+                        record.state = SnapshotState::Deleting;
+                    }
+                }),
+            }
+        }
+    }
+
+    /// The epoch in which a vDisk is served here; None: it is not.
+    pub(super) fn epoch_served(&self, family: FamilyId) -> Option<Epoch> {
+        let entry = self.families.get(&family).filter(|entry| entry.serving == Serving::Ready)?;
+        match &self.part {
+            Part::Alone(_) => Some(Epoch(entry.config.epoch)),
+            Part::Member(member) => member.epoch_of(family),
+        }
+    }
+
+    fn snapshot_with_id(&self, family: FamilyId, snapshot: SnapshotId) -> Option<SnapshotRecord> {
+        self.snapshots_of(family).into_iter().find(|record| record.id() == snapshot).cloned()
+    }
+
+    /// A vDisk is served here from now on, and has these snapshots.
+    pub(in crate::control) fn on_snapshots_known(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        there: &[(Generation, SnapshotId)],
+    ) {
+        if self.epoch_served(family) != Some(epoch) {
+            return;
+        }
+        // The record comes before the snapshot and goes after it, and what the store said when the owner was chosen is known
+        // here: so one without a record is left over.
+        for &(generation, snapshot) in there {
+            if self.snapshot_with_id(family, snapshot).is_none() {
+                tracing::info!(%family, %generation, "a snapshot that nobody knows is dropped");
+                self.order_owner(family, Order::DropSnapshot { family, generation });
+            }
+        }
+        self.order_snapshots();
+    }
+
+    pub(in crate::control) fn on_snapshot_taken(
+        &mut self,
+        family: FamilyId,
+        snapshot: SnapshotId,
+        generation: Generation,
+    ) {
+        tracing::debug!(%family, %generation, "a snapshot is taken");
+        let Some(record) = self.snapshot_with_id(family, snapshot) else {
+            return self.order_owner(family, Order::DropSnapshot { family, generation });
+        };
+        self.change_snapshot_soon(record.key(), snapshot, move |record| {
+            record.generation = Some(generation.0);
+            if record.state == SnapshotState::Creating {
+                record.state = SnapshotState::Ready;
+            }
+        });
+        // Of a node that is alone the record has changed already; a member hears of it.
+        self.order_snapshots();
+    }
+
+    pub(in crate::control) fn on_snapshot_refused(
+        &mut self,
+        family: FamilyId,
+        snapshot: SnapshotId,
+        reason: SnapshotTrouble,
+    ) {
+        let Some(record) = self.snapshot_with_id(family, snapshot) else { return };
+        tracing::warn!(%family, name = record.name, %reason, "a snapshot was refused");
+        // Whoever waits for it finds the reason, before the record goes with the next look.
+        self.change_snapshot_soon(record.key(), snapshot, move |record| {
+            if record.state != SnapshotState::Ready && record.generation.is_none() {
+                record.state = SnapshotState::Deleting;
+                record.trouble = reason.to_string();
+            }
+        });
+    }
+
+    pub(in crate::control) fn on_snapshot_dropped(&mut self, family: FamilyId, generation: Generation) {
+        let dropped = self
+            .snapshots_of(family)
+            .into_iter()
+            .find(|record| record.generation == Some(generation.0))
+            .filter(|record| record.state == SnapshotState::Deleting)
+            .cloned();
+        if let Some(record) = dropped {
+            self.remove_snapshot_soon(record.key(), record.id());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unfinished_record_leads_to_an_end() {
+        let record = |state, generation, trouble: &str, origin| SnapshotRecord {
+            snapshot: 1,
+            family: 1,
+            name: "s".to_string(),
+            state,
+            generation,
+            size: 4096,
+            created: 100,
+            origin,
+            trouble: trouble.to_string(),
+            exports: Vec::new(),
+        };
+        let asked = SnapshotOrigin::Asked;
+        let group = || SnapshotOrigin::Group("g".to_string());
+        let wish = |record: SnapshotRecord| Wish::of(&record, 101);
+        assert_eq!(wish(record(SnapshotState::Ready, Some(1), "", asked.clone())), None);
+        assert_eq!(wish(record(SnapshotState::Creating, None, "", asked.clone())), Some(Wish::Take));
+        assert_eq!(
+            wish(record(SnapshotState::Deleting, Some(7), "", asked.clone())),
+            Some(Wish::Drop(Generation(7)))
+        );
+        assert_eq!(wish(record(SnapshotState::Deleting, None, "", asked.clone())), Some(Wish::Take));
+        assert_eq!(wish(record(SnapshotState::Deleting, None, "no", asked)), Some(Wish::Forget));
+        assert_eq!(wish(record(SnapshotState::Creating, None, "", group())), None, "its group takes it");
+        let old = record(SnapshotState::Creating, None, "", group());
+        assert_eq!(Wish::of(&old, 200), Some(Wish::GiveUp), "its group is gone");
+        assert_eq!(wish(record(SnapshotState::Deleting, None, "", group())), Some(Wish::Take));
+    }
+}

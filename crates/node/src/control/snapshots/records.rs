@@ -1,0 +1,189 @@
+//! The records of snapshots, wherever they are: in the node's own store, or in the cluster's.
+
+use super::DiskName;
+use crate::api::SnapshotView;
+use crate::config::{
+    FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
+};
+use crate::control::refusal::Refusal;
+use crate::control::{Control, Disk, Part, SharedControl, member};
+use std::collections::BTreeMap;
+use weft_engine::{FamilyId, SnapshotId};
+
+impl Control {
+    pub(in crate::control) fn snapshot(&self, key: &SnapshotKey) -> Option<&SnapshotRecord> {
+        match &self.part {
+            Part::Alone(alone) => alone.snapshots.get(key),
+            Part::Member(member) => member.snapshots().get(key).map(|entry| &entry.record),
+        }
+    }
+
+    /// Those of one vDisk, by name.
+    pub(in crate::control) fn snapshots_of(&self, family: FamilyId) -> Vec<&SnapshotRecord> {
+        let range = (family, String::new())..(FamilyId(family.0 + 1), String::new());
+        match &self.part {
+            Part::Alone(alone) => alone.snapshots.range(range).map(|(_, record)| record).collect(),
+            Part::Member(member) => member.snapshots().range(range).map(|(_, entry)| &entry.record).collect(),
+        }
+    }
+
+    pub(in crate::control) fn snapshots(&self) -> Vec<&SnapshotRecord> {
+        match &self.part {
+            Part::Alone(alone) => alone.snapshots.values().collect(),
+            Part::Member(member) => member.snapshots().values().map(|entry| &entry.record).collect(),
+        }
+    }
+
+    pub(super) fn schedules(&self) -> BTreeMap<FamilyId, ScheduleRecord> {
+        match &self.part {
+            Part::Alone(alone) => alone.schedules.clone(),
+            Part::Member(member) => {
+                let all = member.schedules().iter();
+                all.map(|(&family, entry)| (family, entry.record.clone())).collect()
+            }
+        }
+    }
+
+    /// The snapshot that somebody has named.
+    pub(in crate::control) fn snapshot_named(
+        &self,
+        vdisk: &str,
+        name: &str,
+    ) -> Result<&SnapshotRecord, Refusal> {
+        let family = self.family_named(vdisk).ok_or_else(|| Refusal::no_vdisk(vdisk))?;
+        self.snapshot(&(family, name.to_string())).ok_or_else(|| {
+            Refusal::no_snapshot(&DiskName { vdisk: vdisk.to_string(), snapshot: Some(name.to_string()) })
+        })
+    }
+
+    /// Begins to change the record of this very snapshot; what does not work now is tried again by who looks after it.
+    pub(super) fn change_snapshot_soon(
+        &mut self,
+        key: SnapshotKey,
+        snapshot: SnapshotId,
+        mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
+    ) {
+        match &mut self.part {
+            Part::Alone(alone) => {
+                let Some(record) = alone.snapshots.get_mut(&key).filter(|record| record.id() == snapshot)
+                else {
+                    return;
+                };
+                let mut changed = record.clone();
+                alter(&mut changed);
+                match alone.store.put_snapshots(std::slice::from_ref(&changed)) {
+                    Ok(()) => *record = changed,
+                    Err(error) => tracing::error!(%error, "the record of a snapshot could not be changed"),
+                }
+            }
+            Part::Member(member) => member.spawn(
+                move |store| store.change_snapshot(&key, snapshot, &mut alter),
+                |_, changed| {
+                    if let Err(error) = changed {
+                        tracing::warn!(%error, "the record of a snapshot could not be changed yet");
+                    }
+                },
+            ),
+        }
+    }
+
+    pub(super) fn remove_snapshot_soon(&mut self, key: SnapshotKey, snapshot: SnapshotId) {
+        match &mut self.part {
+            Part::Alone(alone) => match alone.store.remove_snapshot(snapshot) {
+                Ok(()) => {
+                    alone.snapshots.remove(&key);
+                }
+                Err(error) => tracing::error!(%error, "the record of a snapshot that is gone stays"),
+            },
+            Part::Member(member) => member.spawn(
+                move |store| store.remove_snapshot(&key, snapshot),
+                |_, removed| {
+                    if let Err(error) = removed {
+                        tracing::warn!(%error, "the record of a snapshot that is gone stays for now");
+                    }
+                },
+            ),
+        }
+    }
+
+    /// Of one vDisk or of all, the oldest first.
+    pub(in crate::control) fn snapshot_views(
+        &self,
+        vdisk: Option<&str>,
+    ) -> Result<Vec<SnapshotView>, Refusal> {
+        let family = vdisk
+            .map(|vdisk| self.family_named(vdisk).ok_or_else(|| Refusal::no_vdisk(vdisk)))
+            .transpose()?;
+        let mut records = family.map_or_else(|| self.snapshots(), |family| self.snapshots_of(family));
+        super::by_age(&mut records);
+        let mut views: Vec<_> = records.into_iter().filter_map(|record| self.snapshot_view(record)).collect();
+        // Stable: of each vDisk the oldest stays first.
+        views.sort_by(|a, b| a.vdisk.cmp(&b.vdisk));
+        Ok(views)
+    }
+
+    /// None: its vDisk is gone.
+    pub(in crate::control) fn snapshot_view(&self, record: &SnapshotRecord) -> Option<SnapshotView> {
+        let family = self.families.get(&record.family())?;
+        let vdisk = family.config.name.clone();
+        let name = DiskName { vdisk: vdisk.clone(), snapshot: Some(record.name.clone()) };
+        let is_going = family.config.state == FamilyState::Dropping;
+        let state = match record.state {
+            _ if is_going => "deleting",
+            SnapshotState::Creating => "creating",
+            SnapshotState::Ready => "ready",
+            SnapshotState::Deleting => "deleting",
+        };
+        let attached = record.ready().and_then(|generation| {
+            self.attachments.get(&Disk::snapshot(record.family(), generation))?.view()
+        });
+        Some(SnapshotView {
+            name: name.to_string(),
+            vdisk,
+            snapshot: record.name.clone(),
+            id: format!("{:016x}", record.snapshot),
+            state: state.to_string(),
+            trouble: record.trouble.clone(),
+            generation: record.generation,
+            size: record.size,
+            created: record.created,
+            origin: match &record.origin {
+                SnapshotOrigin::Asked => "asked".to_string(),
+                SnapshotOrigin::Schedule => "schedule".to_string(),
+                SnapshotOrigin::Group(group) => format!("group {group}"),
+            },
+            exports: record
+                .exports
+                .iter()
+                .map(|export| self.export_view(record.family(), &name.to_string(), export))
+                .collect(),
+            attached,
+        })
+    }
+}
+
+/// Changes the record of this very snapshot; it is changed, and known here, when this returns. Gives it as it is then.
+pub(in crate::control) async fn change(
+    control: &SharedControl,
+    key: &SnapshotKey,
+    snapshot: SnapshotId,
+    mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
+) -> Result<SnapshotRecord, Refusal> {
+    let gone = || Refusal::not_found("the snapshot was removed meanwhile");
+    if control.lock().part.member().is_some() {
+        let key = key.clone();
+        let changed =
+            member::with_store(control, move |store| store.change_snapshot(&key, snapshot, &mut alter))
+                .await?;
+        member::seen(control, changed.revision).await?;
+        return Ok(changed.record);
+    }
+    let mut control = control.lock();
+    let alone = control.part.alone();
+    let record = alone.snapshots.get_mut(key).filter(|record| record.id() == snapshot).ok_or_else(gone)?;
+    let mut changed = record.clone();
+    alter(&mut changed);
+    alone.store.put_snapshots(std::slice::from_ref(&changed))?;
+    record.clone_from(&changed);
+    Ok(changed)
+}

@@ -1,0 +1,185 @@
+//! What people ask about snapshots: written into the records, and waited for until it has become true.
+
+use super::name::{check_snapshot_name, time_name};
+use super::{DiskName, records};
+use crate::api::{CreateSnapshot, SnapshotView};
+use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::control::refusal::Refusal;
+use crate::control::{Control, Disk, Part, SharedControl, member};
+use std::time::Duration;
+use weft_engine::{FamilyId, SnapshotId};
+
+/// A snapshot is taken within this time, or it counts as failed and goes again.
+const CREATE_WAIT: Duration = Duration::from_secs(30);
+
+/// A removal is waited for so long; it goes on by itself afterwards.
+const REMOVE_WAIT: Duration = Duration::from_secs(30);
+
+/// Makes a snapshot; it can be read, and has everything that was acknowledged before, when this returns.
+pub async fn create(control: &SharedControl, wanted: CreateSnapshot) -> Result<SnapshotView, Refusal> {
+    let record = control.lock().new_snapshot(&wanted)?;
+    let (key, snapshot) = (record.key(), record.id());
+    put(control, record).await?;
+    let name = DiskName { vdisk: wanted.vdisk, snapshot: Some(key.1.clone()) };
+    let taken = control
+        .wait_for(CREATE_WAIT, |control| {
+            let record = control.snapshot(&key).filter(|record| record.id() == snapshot);
+            let Some(record) = record else { return Some(Err("it was removed meanwhile".to_string())) };
+            match record.state {
+                SnapshotState::Creating => None,
+                SnapshotState::Ready => Some(Ok(())),
+                SnapshotState::Deleting if record.trouble.is_empty() => {
+                    Some(Err("it was removed meanwhile".to_string()))
+                }
+                SnapshotState::Deleting => Some(Err(record.trouble.clone())),
+            }
+        })
+        .await
+        .unwrap_or_else(|| {
+            Err(format!(
+                "its vDisk was not served for {} s; see `weft vdisk show {}`",
+                CREATE_WAIT.as_secs(),
+                name.vdisk
+            ))
+        });
+    if let Err(reason) = taken {
+        // Whoever serves the vDisk next drops it, should it have been taken after all.
+        let _ =
+            records::change(control, &key, snapshot, |record| record.state = SnapshotState::Deleting).await;
+        return Err(Refusal::failed(format!("the snapshot {name} could not be taken: {reason}")));
+    }
+    let control = control.lock();
+    let record = control.snapshot(&key).ok_or_else(|| Refusal::no_snapshot(&name))?;
+    control.snapshot_view(record).ok_or_else(|| Refusal::no_snapshot(&name))
+}
+
+/// Puts the record of a snapshot that is to be taken.
+pub(super) async fn put(control: &SharedControl, record: SnapshotRecord) -> Result<(), Refusal> {
+    if control.lock().part.member().is_some() {
+        let made = member::with_store(control, move |store| store.create_snapshot(&record)).await?;
+        return member::seen(control, made.revision).await;
+    }
+    control.lock().put_snapshot(record)
+}
+
+/// Removes a snapshot. A remark for people, if it takes long.
+pub async fn remove(control: &SharedControl, name: &str) -> Result<String, Refusal> {
+    let (key, snapshot) = control.lock().removable(name)?;
+    let changed = records::change(control, &key, snapshot, |record| {
+        // Somebody may have exported it meanwhile: then it stays.
+        if record.exports.is_empty() {
+            record.state = SnapshotState::Deleting;
+        }
+    })
+    .await?;
+    if changed.state != SnapshotState::Deleting {
+        return Err(exported(name));
+    }
+    {
+        let mut control = control.lock();
+        if control.part.member().is_none() {
+            control.order_snapshots();
+        }
+    }
+    let gone = control
+        .wait_for(REMOVE_WAIT, |control| {
+            let there = control.snapshot(&key).is_some_and(|record| record.id() == snapshot);
+            (!there).then_some(())
+        })
+        .await;
+    Ok(match gone {
+        Some(()) => String::new(),
+        None => format!("{name} is being removed; it is gone when its vDisk is served again"),
+    })
+}
+
+fn exported(name: &str) -> Refusal {
+    Refusal::conflict(format!("{name} is exported; end that first (weft vdisk unexport {name})"))
+}
+
+impl Control {
+    /// The record of a snapshot that somebody wants, and that there can be.
+    fn new_snapshot(&self, wanted: &CreateSnapshot) -> Result<SnapshotRecord, Refusal> {
+        self.check_ready()?;
+        let vdisk = &wanted.vdisk;
+        let family = self.family_named(vdisk).ok_or_else(|| Refusal::no_vdisk(vdisk))?;
+        if self.families[&family].config.state == FamilyState::Dropping {
+            return Err(Refusal::no_vdisk(vdisk));
+        }
+        let created = super::now();
+        let name = match &wanted.name {
+            Some(name) => {
+                check_snapshot_name(name)?;
+                name.clone()
+            }
+            None => self.free_name(family, &time_name(created)),
+        };
+        if let Some(there) = self.snapshot(&(family, name.clone())) {
+            let how =
+                if there.state == SnapshotState::Deleting { "is being removed" } else { "exists already" };
+            return Err(Refusal::conflict(format!(
+                "the snapshot {vdisk}@{name} {how}; choose another name, or remove it (weft snapshot rm {vdisk}@{name})"
+            )));
+        }
+        Ok(self.snapshot_record(family, name, created, SnapshotOrigin::Asked))
+    }
+
+    pub(super) fn snapshot_record(
+        &self,
+        family: FamilyId,
+        name: String,
+        created: u64,
+        origin: SnapshotOrigin,
+    ) -> SnapshotRecord {
+        SnapshotRecord {
+            snapshot: rand::random(),
+            family: family.0,
+            name,
+            state: SnapshotState::Creating,
+            generation: None,
+            size: self.families.get(&family).map_or(0, |entry| entry.config.size),
+            created,
+            origin,
+            trouble: String::new(),
+            exports: Vec::new(),
+        }
+    }
+
+    /// The name, or the name and a number.
+    fn free_name(&self, family: FamilyId, name: &str) -> String {
+        let is_free = |name: &String| self.snapshot(&(family, name.clone())).is_none();
+        let numbered = (2u32..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.to_string()).chain(numbered);
+        names.find(is_free).expect("there are more numbers than snapshots")
+    }
+
+    /// For a node that is alone.
+    pub(super) fn put_snapshot(&mut self, record: SnapshotRecord) -> Result<(), Refusal> {
+        let Part::Alone(alone) = &mut self.part else {
+            unreachable!("a member puts it into the cluster's store")
+        };
+        alone.store.put_snapshots(std::slice::from_ref(&record))?;
+        alone.snapshots.insert(record.key(), record);
+        self.order_snapshots();
+        Ok(())
+    }
+
+    /// Refuses to remove what is in use.
+    fn removable(&self, name: &str) -> Result<(SnapshotKey, SnapshotId), Refusal> {
+        self.check_ready()?;
+        let (vdisk, snapshot) = DiskName::of_snapshot(name)?;
+        let record = self.snapshot_named(&vdisk, &snapshot)?;
+        if !record.exports.is_empty() {
+            return Err(exported(name));
+        }
+        let disk = record
+            .generation
+            .map(|generation| Disk::snapshot(record.family(), weft_engine::Generation(generation)));
+        if disk.is_some_and(|disk| self.attachments.contains_key(&disk)) {
+            return Err(Refusal::conflict(format!(
+                "{name} is attached; detach it first (weft vdisk detach {name})"
+            )));
+        }
+        Ok((record.key(), record.id()))
+    }
+}

@@ -1,0 +1,239 @@
+//! Snapshots that are taken by themselves, by whoever serves the vDisk.
+//! Promises: one in each interval at most, of which the last few stay; one that is late is not made up for: times at which nobody served the
+//! vDisk are left out.
+
+use super::name::time_name;
+use crate::api::{ScheduleView, SetSchedule};
+use crate::config::{
+    FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
+};
+use crate::control::refusal::Refusal;
+use crate::control::{Control, Disk, Part, SharedControl, member};
+use weft_engine::limits::SNAPSHOTS_MAX;
+use weft_engine::{FamilyId, SnapshotId};
+
+/// No shorter interval: each snapshot is a record in the store.
+const EVERY_SECONDS_MIN: u64 = 5;
+
+/// The number of the interval that a time lies in. The schedule begins in number 0, in which nothing is due.
+fn slot(schedule: &ScheduleRecord, time: u64) -> u64 {
+    time.saturating_sub(schedule.since) / schedule.every_seconds.max(1)
+}
+
+/// When the next one is to be taken, as far as is known from those there are.
+fn next(schedule: &ScheduleRecord, own: &[&SnapshotRecord]) -> u64 {
+    let newest = own.iter().map(|record| record.created).max().unwrap_or(schedule.since);
+    schedule.since + (slot(schedule, newest) + 1) * schedule.every_seconds
+}
+
+/// The snapshot of a schedule that is due now, by its time.
+fn due(schedule: &ScheduleRecord, own: &[&SnapshotRecord], now: u64) -> Option<u64> {
+    let is_late = own.iter().any(|record| record.state == SnapshotState::Creating);
+    // Of all that were missed only the last one counts.
+    let at = schedule.since + slot(schedule, now) * schedule.every_seconds;
+    (!is_late && now >= next(schedule, own)).then_some(at)
+}
+
+/// Those that are one too many.
+fn surplus<'a>(schedule: &ScheduleRecord, own: &[&'a SnapshotRecord]) -> Vec<&'a SnapshotRecord> {
+    let mut ready: Vec<_> = own.iter().copied().filter(|record| record.ready().is_some()).collect();
+    super::by_age(&mut ready);
+    let count = ready.len().saturating_sub(schedule.keep as usize);
+    ready.into_iter().take(count).collect()
+}
+
+impl Control {
+    /// Takes what is due of vDisks that are served here, and removes what is one too many.
+    pub(super) fn run_schedules(&mut self) {
+        let now = super::now();
+        let mut wanted = Vec::new();
+        let mut gone: Vec<(SnapshotKey, SnapshotId)> = Vec::new();
+        for (family, schedule) in self.schedules() {
+            if self.epoch_served(family).is_none() {
+                continue;
+            }
+            let own = self.own_snapshots(family);
+            if let Some(at) = due(&schedule, &own, now) {
+                // The name tells the interval, so that no two are taken in one whatever happens.
+                let name = format!("auto-{}", time_name(at));
+                if self.snapshot(&(family, name.clone())).is_none() {
+                    wanted.push(self.snapshot_record(family, name, now, SnapshotOrigin::Schedule));
+                }
+            }
+            let unused = |record: &&SnapshotRecord| {
+                let attached = record.ready().is_some_and(|generation| {
+                    self.attachments.contains_key(&Disk::snapshot(family, generation))
+                });
+                record.exports.is_empty() && !attached
+            };
+            let surplus = surplus(&schedule, &own).into_iter().filter(unused);
+            gone.extend(surplus.map(|record| (record.key(), record.id())));
+        }
+        for record in wanted {
+            self.put_scheduled(record);
+        }
+        for (key, snapshot) in gone {
+            self.change_snapshot_soon(key, snapshot, |record| {
+                if record.state == SnapshotState::Ready && record.exports.is_empty() {
+                    record.state = SnapshotState::Deleting;
+                }
+            });
+        }
+    }
+
+    fn own_snapshots(&self, family: FamilyId) -> Vec<&SnapshotRecord> {
+        let all = self.snapshots_of(family).into_iter();
+        all.filter(|record| record.origin == SnapshotOrigin::Schedule).collect()
+    }
+
+    fn put_scheduled(&mut self, record: SnapshotRecord) {
+        if let Part::Member(member) = &self.part {
+            return member.spawn(
+                move |store| store.create_snapshot(&record),
+                |_, made| {
+                    if let Err(error) = made {
+                        tracing::warn!(%error, "a snapshot of a schedule could not be begun");
+                    }
+                },
+            );
+        }
+        if let Err(refusal) = self.put_snapshot(record) {
+            tracing::warn!(reason = refusal.line, "a snapshot of a schedule could not be begun");
+        }
+    }
+
+    pub(in crate::control) fn schedule_views(&self) -> Vec<ScheduleView> {
+        let all = self.schedules();
+        let mut views: Vec<_> = all
+            .iter()
+            .filter_map(|(family, schedule)| {
+                let own = self.own_snapshots(*family);
+                Some(ScheduleView {
+                    vdisk: self.families.get(family)?.config.name.clone(),
+                    every_seconds: schedule.every_seconds,
+                    keep: schedule.keep,
+                    snapshots: own.iter().filter(|record| record.ready().is_some()).count() as u64,
+                    next: next(schedule, &own),
+                })
+            })
+            .collect();
+        views.sort_by(|a, b| a.vdisk.cmp(&b.vdisk));
+        views
+    }
+}
+
+pub async fn set(control: &SharedControl, wanted: SetSchedule) -> Result<ScheduleView, Refusal> {
+    if wanted.every_seconds < EVERY_SECONDS_MIN {
+        return Err(Refusal::bad_input(format!(
+            "snapshots cannot be taken every {} s: choose {EVERY_SECONDS_MIN} s or more (--every)",
+            wanted.every_seconds
+        )));
+    }
+    if wanted.keep == 0 || wanted.keep as usize >= SNAPSHOTS_MAX {
+        return Err(Refusal::bad_input(format!(
+            "a schedule cannot keep {} snapshots: choose 1 to {} (--keep)",
+            wanted.keep,
+            SNAPSHOTS_MAX - 1
+        )));
+    }
+    let schedule = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(&wanted.vdisk).ok_or_else(|| Refusal::no_vdisk(&wanted.vdisk))?;
+        if control.families[&family].config.state == FamilyState::Dropping {
+            return Err(Refusal::no_vdisk(&wanted.vdisk));
+        }
+        ScheduleRecord {
+            family: family.0,
+            every_seconds: wanted.every_seconds,
+            keep: wanted.keep,
+            since: super::now(),
+        }
+    };
+    if control.lock().part.member().is_some() {
+        let revision = member::with_store(control, move |store| store.put_schedule(&schedule)).await?;
+        member::seen(control, revision).await?;
+    } else {
+        let mut control = control.lock();
+        let alone = control.part.alone();
+        alone.store.put_schedule(&schedule)?;
+        alone.schedules.insert(FamilyId(schedule.family), schedule);
+    }
+    let views = control.lock().schedule_views();
+    views
+        .into_iter()
+        .find(|view| view.vdisk == wanted.vdisk)
+        .ok_or_else(|| Refusal::conflict("the schedule was removed meanwhile"))
+}
+
+pub async fn remove(control: &SharedControl, vdisk: &str) -> Result<(), Refusal> {
+    let family = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(vdisk).ok_or_else(|| Refusal::no_vdisk(vdisk))?;
+        if !control.schedules().contains_key(&family) {
+            return Err(Refusal::not_found(format!(
+                "vDisk {vdisk} has no schedule; `weft snapshot schedule ls` shows which have"
+            )));
+        }
+        family
+    };
+    if control.lock().part.member().is_some() {
+        let revision = member::with_store(control, move |store| store.remove_schedule(family)).await?;
+        return member::seen(control, revision).await;
+    }
+    let mut control = control.lock();
+    let alone = control.part.alone();
+    alone.store.remove_schedule(family)?;
+    alone.schedules.remove(&family);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(created: u64, state: SnapshotState) -> SnapshotRecord {
+        SnapshotRecord {
+            snapshot: created,
+            family: 1,
+            name: created.to_string(),
+            state,
+            generation: (state == SnapshotState::Ready).then_some(created as u32),
+            size: 4096,
+            created,
+            origin: SnapshotOrigin::Schedule,
+            trouble: String::new(),
+            exports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_is_due_in_each_interval_and_late_ones_are_left_out() {
+        let schedule = ScheduleRecord { family: 1, every_seconds: 10, keep: 2, since: 100 };
+        assert_eq!(due(&schedule, &[], 109), None, "the first one comes after one interval");
+        assert_eq!(due(&schedule, &[], 110), Some(110));
+        let first = record(112, SnapshotState::Ready);
+        assert_eq!(due(&schedule, &[&first], 119), None);
+        assert_eq!(due(&schedule, &[&first], 120), Some(120), "a late one does not make the next one late");
+        assert_eq!(due(&schedule, &[&first], 175), Some(170), "of those that were missed one is taken");
+        assert_eq!(next(&schedule, &[&record(175, SnapshotState::Ready)]), 180);
+        let open = record(121, SnapshotState::Creating);
+        assert_eq!(due(&schedule, &[&first, &open], 150), None, "there is never more than one on its way");
+    }
+
+    #[test]
+    fn the_newest_stay() {
+        let schedule = ScheduleRecord { family: 1, every_seconds: 10, keep: 2, since: 100 };
+        let all = [
+            record(140, SnapshotState::Ready),
+            record(110, SnapshotState::Ready),
+            record(130, SnapshotState::Ready),
+            record(100, SnapshotState::Deleting),
+            record(150, SnapshotState::Creating),
+        ];
+        let all: Vec<&SnapshotRecord> = all.iter().collect();
+        let gone: Vec<u64> = surplus(&schedule, &all).iter().map(|record| record.created).collect();
+        assert_eq!(gone, [110]);
+    }
+}

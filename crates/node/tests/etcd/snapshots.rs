@@ -1,0 +1,78 @@
+//! Records of snapshots and schedules: one of a name, none of a vDisk that goes, and gone with it.
+
+use crate::server::Server;
+use crate::stories::{a_snapshot, a_vdisk};
+use crate::wait_for;
+use weft_engine::SnapshotId;
+use weft_node::config::cluster::{ClusterError, News};
+use weft_node::config::{FamilyState, ScheduleRecord, SnapshotState};
+
+#[test]
+fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    cluster.change_vdisk(family, |record| record.size = 2 << 30).expect("it grows");
+    let wanted = a_snapshot(family.0, "monday", 11);
+    let made = cluster.create_snapshot(&wanted).expect("it is made");
+    assert_eq!(made.record.size, 2 << 30, "it has the size of now, not the one that somebody remembers");
+    let key = made.record.key();
+    let again = cluster.create_snapshot(&a_snapshot(family.0, "monday", 12));
+    assert!(matches!(again, Err(ClusterError::SnapshotExists { .. })), "{again:?}");
+    let changed = cluster
+        .change_snapshot(&key, SnapshotId(11), |record| {
+            record.state = SnapshotState::Ready;
+            record.generation = Some(3);
+        })
+        .expect("it is changed");
+    assert_eq!(cluster.load().expect("it loads").snapshots[&key], changed);
+    let other = cluster.change_snapshot(&key, SnapshotId(12), |_| panic!("it is not that snapshot"));
+    assert!(matches!(other, Err(ClusterError::NotThere { .. })));
+    cluster.remove_snapshot(&key, SnapshotId(12)).expect("what is gone is gone");
+    assert_eq!(cluster.load().expect("it loads").snapshots.len(), 1, "another one of the name stays");
+    cluster.remove_snapshot(&key, SnapshotId(11)).expect("it is removed");
+    assert!(cluster.load().expect("it loads").snapshots.is_empty());
+    let nowhere = cluster.create_snapshot(&a_snapshot(family.0 + 1, "x", 1));
+    assert!(matches!(nowhere, Err(ClusterError::NotThere { .. })));
+}
+
+#[test]
+fn whoever_follows_hears_of_snapshots_and_they_go_with_their_vdisk() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let one = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
+    let other = cluster.create_vdisk(&a_vdisk("other")).expect("it is made").record.id();
+    let mut news = cluster.follow();
+    let mut mirror = None;
+    for (family, name) in [(one, "a"), (one, "b"), (other, "a")] {
+        cluster.create_snapshot(&a_snapshot(family.0, name, 7)).expect("it is made");
+    }
+    let schedule = ScheduleRecord { family: one.0, every_seconds: 600, keep: 7, since: 1 };
+    let put = cluster.put_schedule(&schedule).expect("it is put");
+    assert_eq!(cluster.load().expect("it loads").schedules[&one].revision, put);
+    cluster.change_vdisk(one, |record| record.state = FamilyState::Dropping).expect("it goes");
+    let late = cluster.create_snapshot(&a_snapshot(one.0, "late", 9));
+    assert!(matches!(late, Err(ClusterError::NotThere { .. })), "of what goes there is none");
+    assert!(cluster.put_schedule(&schedule).is_err());
+    cluster.remove_vdisk(one).expect("it is gone");
+    let loaded = cluster.load().expect("it loads");
+    assert_eq!(loaded.snapshots.keys().cloned().collect::<Vec<_>>(), [(other, "a".to_string())]);
+    assert!(loaded.schedules.is_empty());
+    wait_for("the mirror is the store", || {
+        match news.try_recv() {
+            Ok(News::Loaded(config)) => mirror = Some(*config),
+            Ok(News::Changed { revision, changes }) => {
+                mirror.as_mut().expect("all comes first").apply(revision, changes);
+            }
+            Err(_) => {}
+        }
+        mirror.as_ref().filter(|mirror| mirror.revision >= loaded.revision).map(|mirror| {
+            assert_eq!((&mirror.snapshots, &mirror.schedules), (&loaded.snapshots, &loaded.schedules));
+        })
+    });
+    let schedule = ScheduleRecord { family: other.0, ..schedule };
+    cluster.put_schedule(&schedule).expect("it is put");
+    cluster.remove_schedule(other).expect("it is removed");
+    cluster.remove_schedule(other).expect("twice is fine");
+    assert!(cluster.load().expect("it loads").schedules.is_empty());
+}

@@ -1,0 +1,185 @@
+//! `weft snapshot ...`: each verb is one call of the node's API.
+
+use crate::arguments::{ScheduleCommand, SnapshotCommand};
+use crate::client::{Client, path_part};
+use crate::output::{self, Table};
+use crate::status::{bytes, list, text};
+use crate::trouble::Trouble;
+use crate::vdisk::tell;
+use serde_json::{Value, json};
+
+pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
+    match command {
+        SnapshotCommand::Create { vdisk, name, place } => {
+            let body = wanted(&vdisk, name.as_deref())?;
+            let made = Client::find(&place)?.post("/v1/snapshots", &body)?;
+            tell(json, &made, || format!("took {}, {}", text(&made["name"]), bytes(&made["size"])));
+        }
+        SnapshotCommand::Ls { vdisk, place } => {
+            let query = vdisk.map_or_else(String::new, |vdisk| format!("?vdisk={}", path_part(&vdisk)));
+            let snapshots = Client::find(&place)?.get(&format!("/v1/snapshots{query}"))?;
+            if json {
+                output::json(&snapshots);
+            } else if list(&snapshots).is_empty() {
+                output::line("no snapshots; take one with `weft snapshot create VDISK`");
+            } else {
+                table(list(&snapshots)).print();
+            }
+        }
+        SnapshotCommand::Show { name, place } => {
+            let snapshot = Client::find(&place)?.get(&path(&name)?)?;
+            if json {
+                output::json(&snapshot);
+            } else {
+                show(&snapshot);
+            }
+        }
+        SnapshotCommand::Rm { names, place } => {
+            let client = Client::find(&place)?;
+            // All names are looked at before the first one goes.
+            let paths = names.iter().map(|name| path(name)).collect::<Result<Vec<_>, _>>()?;
+            let mut answers = Vec::new();
+            for (name, path) in names.iter().zip(paths) {
+                let answer = client.delete(&path)?;
+                if !json {
+                    match answer["note"].as_str() {
+                        None | Some("") => output::line(&format!("removed {name}")),
+                        Some(note) => output::line(note),
+                    }
+                }
+                answers.push(answer);
+            }
+            if json {
+                output::json(&Value::Array(answers));
+            }
+        }
+        SnapshotCommand::Schedule(command) => schedule(command, json)?,
+    }
+    Ok(())
+}
+
+/// `VDISK NAME`, `VDISK@NAME` or `VDISK` alone.
+fn wanted(vdisk: &str, name: Option<&str>) -> Result<Value, Trouble> {
+    match (vdisk.split_once('@'), name) {
+        (Some((vdisk, name)), None) => Ok(json!({ "vdisk": vdisk, "name": name })),
+        (Some(_), Some(name)) => Err(Trouble::bad_input(format!(
+            "`{vdisk}` and `{name}` both name the snapshot; give VDISK NAME or VDISK@NAME"
+        ))),
+        (None, Some(name)) => Ok(json!({ "vdisk": vdisk, "name": name })),
+        (None, None) => Ok(json!({ "vdisk": vdisk })),
+    }
+}
+
+fn path(name: &str) -> Result<String, Trouble> {
+    match name.split_once('@') {
+        Some((vdisk, snapshot)) if !vdisk.is_empty() && !snapshot.is_empty() => {
+            Ok(format!("/v1/snapshots/{}", path_part(name)))
+        }
+        _ => Err(Trouble::bad_input(format!(
+            "`{name}` names no snapshot: write VDISK@SNAPSHOT; `weft snapshot ls` shows what there is"
+        ))),
+    }
+}
+
+fn table(snapshots: &[Value]) -> Table {
+    let mut table = Table::new(&["SNAPSHOT", "SIZE", "STATE", "TAKEN", "ORIGIN", "EXPORTS", "DEVICE"]);
+    for snapshot in snapshots {
+        let exports: Vec<String> =
+            list(&snapshot["exports"]).iter().map(|export| text(&export["address"])).collect();
+        table.row(vec![
+            text(&snapshot["name"]),
+            bytes(&snapshot["size"]),
+            text(&snapshot["state"]),
+            date(&snapshot["created"]),
+            text(&snapshot["origin"]),
+            if exports.is_empty() { "-".to_string() } else { exports.join(",") },
+            text(&snapshot["attached"]["device"]),
+        ]);
+    }
+    table
+}
+
+fn show(snapshot: &Value) {
+    let name = text(&snapshot["name"]);
+    let mut table = Table::new(&["name", &name]);
+    let size = format!("{} ({} bytes)", bytes(&snapshot["size"]), text(&snapshot["size"]));
+    table.row(vec!["size".into(), size]);
+    table.row(vec!["taken".into(), date(&snapshot["created"])]);
+    for key in ["state", "trouble", "origin", "generation", "id"] {
+        table.row(vec![key.into(), text(&snapshot[key])]);
+    }
+    table.row(vec!["device".into(), text(&snapshot["attached"]["device"])]);
+    for export in list(&snapshot["exports"]) {
+        table.row(vec!["export".into(), text(&export["uri"])]);
+        if export["trouble"].as_str().is_some_and(|trouble| !trouble.is_empty()) {
+            table.row(vec!["".into(), text(&export["trouble"])]);
+        }
+    }
+    table.print();
+}
+
+fn date(seconds: &Value) -> String {
+    seconds.as_u64().map_or_else(|| "-".to_string(), weft_lab::date)
+}
+
+fn schedule(command: ScheduleCommand, json: bool) -> Result<(), Trouble> {
+    match command {
+        ScheduleCommand::Set { vdisk, every, keep, place } => {
+            let body = json!({ "vdisk": vdisk, "every_seconds": every, "keep": keep });
+            let set = Client::find(&place)?.post("/v1/schedules", &body)?;
+            tell(json, &set, || {
+                format!(
+                    "{vdisk}: a snapshot every {every} s, the newest {keep} stay; the next at {}",
+                    date(&set["next"])
+                )
+            });
+        }
+        ScheduleCommand::Ls { place } => {
+            let schedules = Client::find(&place)?.get("/v1/schedules")?;
+            if json {
+                output::json(&schedules);
+            } else if list(&schedules).is_empty() {
+                output::line(
+                    "no schedules; set one with `weft snapshot schedule set VDISK --every 10m --keep 7`",
+                );
+            } else {
+                let mut table = Table::new(&["VDISK", "EVERY", "KEEP", "SNAPSHOTS", "NEXT"]);
+                for schedule in list(&schedules) {
+                    table.row(vec![
+                        text(&schedule["vdisk"]),
+                        format!("{} s", text(&schedule["every_seconds"])),
+                        text(&schedule["keep"]),
+                        text(&schedule["snapshots"]),
+                        date(&schedule["next"]),
+                    ]);
+                }
+                table.print();
+            }
+        }
+        ScheduleCommand::Rm { vdisk, place } => {
+            let answer = Client::find(&place)?.delete(&format!("/v1/schedules/{}", path_part(&vdisk)))?;
+            tell(json, &answer, || {
+                format!("no more snapshots of {vdisk} by themselves; those there are stay")
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_named_in_one_word_or_two() {
+        assert_eq!(wanted("v", None).expect("it is fine"), json!({ "vdisk": "v" }));
+        let named = json!({ "vdisk": "v", "name": "s" });
+        assert_eq!(wanted("v", Some("s")).expect("it is fine"), named);
+        assert_eq!(wanted("v@s", None).expect("it is fine"), named);
+        assert!(wanted("v@s", Some("t")).is_err());
+        assert_eq!(path("v@s").expect("it is fine"), "/v1/snapshots/v%40s");
+        for bad in ["v", "@s", "v@", ""] {
+            assert!(matches!(path(bad), Err(Trouble::BadInput(_))), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! `weft import` and `weft export`: disk images into vDisks, and vDisks or snapshots into images, by qemu-img over an export
+//! that is there for as long as that takes.
+//! Promises: what is not written in the image takes no space in the vDisk, and the other way round; what was cut short
+//! leaves neither a vDisk nor an image that looks whole.
+
+use crate::arguments::{ExportArguments, Format, ImportArguments, Place};
+use crate::client::{Client, path_part};
+use crate::size;
+use crate::status::text;
+use crate::trouble::Trouble;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Requests that qemu-img keeps on their way.
+const REQUESTS: &str = "16";
+
+/// An export for this command alone; it ends with it.
+struct Window {
+    client: Client,
+    name: String,
+    socket: PathBuf,
+}
+
+impl Window {
+    fn open(place: &Place, name: &str) -> Result<Self, Trouble> {
+        let client = Client::find(place)?;
+        let unique = format!("weft-{}-{:x}.sock", std::process::id(), unique_number());
+        let socket = std::env::temp_dir().join(unique);
+        let address = format!("unix:{}", socket.display());
+        let path = format!("/v1/vdisks/{}/exports", path_part(name));
+        client.post(&path, &json!({ "address": address, "name": "transfer" }))?;
+        Ok(Self { client, name: name.to_string(), socket })
+    }
+
+    fn uri(&self) -> String {
+        format!("nbd+unix:///transfer?socket={}", self.socket.display())
+    }
+
+    fn close(&self) -> Result<(), Trouble> {
+        let address = path_part(&format!("unix:{}", self.socket.display()));
+        let path = format!("/v1/vdisks/{}/exports?address={address}", path_part(&self.name));
+        self.client.delete(&path).map(drop)
+    }
+}
+
+/// Something that no other command draws at this moment.
+fn unique_number() -> u128 {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos())
+}
+
+pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
+    let ImportArguments { file, vdisk, format, rf, overwrite, place } = arguments;
+    let image = inspect(file, *format)?;
+    let client = Client::find(place)?;
+    let path = format!("/v1/vdisks/{}", path_part(vdisk));
+    let vdisks = client.get("/v1/vdisks")?;
+    let there = crate::status::list(&vdisks).iter().find(|known| known["name"] == vdisk.as_str()).cloned();
+    match &there {
+        Some(_) if !overwrite => {
+            return Err(Trouble::bad_input(format!(
+                "a vDisk {vdisk} exists already; choose another name, or let the image take its place (--overwrite)"
+            )));
+        }
+        Some(known) if known["size"].as_u64().unwrap_or(0) < image.size => {
+            return Err(Trouble::bad_input(format!(
+                "the image has {} bytes, and vDisk {vdisk} {}; make it larger first (weft vdisk resize)",
+                image.size,
+                text(&known["size"])
+            )));
+        }
+        Some(_) => {}
+        None => {
+            let mut body = json!({ "name": vdisk, "size": image.size });
+            if let Some(factor) = rf {
+                body["factor"] = json!(factor);
+            }
+            client.post("/v1/vdisks", &body)?;
+        }
+    }
+    let copied = Window::open(place, vdisk).and_then(|window| {
+        let uri = window.uri();
+        let mut line = vec!["convert", "-n", "-W", "-m", REQUESTS, "-f", &image.format, "-O", "raw"];
+        if there.is_none() {
+            // A new vDisk reads as zeros: holes of the image need not be written.
+            line.push("--target-is-zero");
+        }
+        let copied = qemu_img(&line, &[file.as_os_str(), uri.as_ref()], !json);
+        let closed = window.close();
+        copied.and(closed)
+    });
+    if let Err(trouble) = copied {
+        if there.is_none() {
+            // Half an image is of no use to anybody.
+            let _ = client.delete(&format!("{path}?force=true"));
+        }
+        return Err(trouble);
+    }
+    let made = client.get(&path)?;
+    crate::vdisk::tell(json, &made, || {
+        format!("imported {} ({}, {}) as {vdisk}", file.display(), image.format, size::show(image.size))
+    });
+    Ok(())
+}
+
+pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
+    let ExportArguments { disk, file, format, force, place } = arguments;
+    if file.exists() && !force {
+        return Err(Trouble::bad_input(format!(
+            "{} exists already; choose another file, or replace it (--force)",
+            file.display()
+        )));
+    }
+    let format = format.unwrap_or_else(|| Format::of(file));
+    let client = Client::find(place)?;
+    // What is written while a vDisk is copied would be in the image or not, block by block: its snapshot stays as it is.
+    let of_its_own = !disk.contains('@');
+    let snapshot = if of_its_own {
+        let made = client.post("/v1/snapshots", &json!({ "vdisk": disk }))?;
+        text(&made["name"])
+    } else {
+        disk.clone()
+    };
+    let part = part_of(file);
+    let copied = Window::open(place, &snapshot).and_then(|window| {
+        let uri = window.uri();
+        let line = ["convert", "-W", "-m", REQUESTS, "-f", "raw", "-O", format.word()];
+        let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], !json);
+        let closed = window.close();
+        copied.and(closed)
+    });
+    let removed = if of_its_own {
+        client.delete(&format!("/v1/snapshots/{}", path_part(&snapshot))).map(drop)
+    } else {
+        Ok(())
+    };
+    let done = copied.and(removed).and_then(|()| {
+        std::fs::rename(&part, file).map_err(|error| {
+            Trouble::failed(format!("the image cannot be put at {}: {error}", file.display()))
+        })
+    });
+    if let Err(trouble) = done {
+        let _ = std::fs::remove_file(&part);
+        return Err(trouble);
+    }
+    let answer = json!({ "exported": disk, "file": file, "format": format.word() });
+    crate::vdisk::tell(json, &answer, || {
+        format!("exported {disk} to {} ({})", file.display(), format.word())
+    });
+    Ok(())
+}
+
+/// What is not whole has another name.
+fn part_of(file: &Path) -> PathBuf {
+    let mut name = file.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
+    name.push(".part");
+    file.with_file_name(name)
+}
+
+struct Image {
+    format: String,
+    /// Bytes, as whoever uses it sees them.
+    size: u64,
+}
+
+fn inspect(file: &Path, format: Option<Format>) -> Result<Image, Trouble> {
+    let mut command = Command::new("qemu-img");
+    command.args(["info", "--output", "json"]);
+    if let Some(format) = format {
+        command.args(["-f", format.word()]);
+    }
+    let output = command.arg(file).stdin(Stdio::null()).output().map_err(|error| missing(&error))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        return Err(Trouble::bad_input(format!("{} is no image that can be read: {why}", file.display())));
+    }
+    let info: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Trouble::failed(format!("qemu-img says nothing that makes sense: {error}")))?;
+    let format = info["format"].as_str().unwrap_or("raw").to_string();
+    if info["backing-filename"].is_string() {
+        eprintln!("weft: {} has a backing file; what it shows of that is imported too", file.display());
+    }
+    match info["virtual-size"].as_u64() {
+        Some(size) if size > 0 => Ok(Image { format, size }),
+        _ => Err(Trouble::bad_input(format!("{} holds nothing", file.display()))),
+    }
+}
+
+fn missing(error: &std::io::Error) -> Trouble {
+    Trouble::failed(format!("qemu-img cannot be run: {error}; install qemu-utils"))
+}
+
+/// Runs qemu-img; its progress goes to stderr, where it disturbs no script.
+fn qemu_img(line: &[&str], places: &[&std::ffi::OsStr], progress: bool) -> Result<(), Trouble> {
+    let mut command = Command::new("qemu-img");
+    command.args(line);
+    if progress {
+        command.arg("-p");
+    }
+    command.args(places).stdin(Stdio::null()).stdout(std::io::stderr()).stderr(Stdio::piped());
+    let output = command.spawn().and_then(std::process::Child::wait_with_output);
+    let output = output.map_err(|error| missing(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    Err(Trouble::failed(format!("qemu-img could not copy it: {}", why.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_tells_the_format() {
+        assert_eq!(Format::of(Path::new("a.qcow2")).word(), "qcow2");
+        assert_eq!(Format::of(Path::new("a.QCOW2")).word(), "qcow2");
+        assert_eq!(Format::of(Path::new("a.img")).word(), "raw");
+        assert_eq!(part_of(Path::new("/x/a.img")), Path::new("/x/a.img.part"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Snapshots in a cluster of real nodes: asked for anywhere, taken by the owner, read everywhere, finished by the next owner.
+
+mod support;
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::cluster::{Cluster, Options, wait_for};
+use support::{WEFT, nbd_uri, step, tool, try_tool};
+
+fn write(socket: &Path, pattern: u8, range: &str) {
+    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), &nbd_uri(socket, "v")]);
+}
+
+/// Through the export of a snapshot.
+fn expect(socket: &Path, name: &str, pattern: u8, range: &str) {
+    let uri = nbd_uri(socket, name);
+    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), &uri]);
+}
+
+fn snapshots(cluster: &Cluster) -> Result<Vec<(String, String)>, String> {
+    let all = cluster.json(&["snapshot", "ls"])?;
+    let all = all.as_array().ok_or("`snapshot ls` gives no list")?;
+    let text = |snapshot: &Value, field: &str| snapshot[field].as_str().unwrap_or("?").to_string();
+    Ok(all.iter().map(|snapshot| (text(snapshot, "name"), text(snapshot, "state"))).collect())
+}
+
+#[test]
+fn any_node_is_asked_for_any_snapshot_and_the_next_owner_has_them() {
+    let mut cluster = Cluster::start("cluster-snapshots", Options::default());
+    cluster.create("v", "64M");
+    let sockets: Vec<_> = cluster.numbers().into_iter().map(|number| cluster.export("v", number)).collect();
+    let owner = cluster.wait_until_served("v");
+    let (one, other) =
+        (cluster.other_than(&[owner]), cluster.other_than(&[owner, cluster.other_than(&[owner])]));
+    write(&sockets[one as usize], 1, "0 16M");
+    cluster.member(one).weft(&["snapshot", "create", "v", "s1"]);
+    write(&sockets[other as usize], 2, "0 16M");
+    // Through a node that does not serve the vDisk.
+    let past = cluster.export("v@s1", other);
+    expect(&past, "v@s1", 1, "0 16M");
+    assert!(tool(&["nbdinfo", &nbd_uri(&past, "v@s1")]).contains("is_read_only: true"));
+
+    step("the owner is killed");
+    cluster.member(owner).kill();
+    cluster.wait_for_owner("v", |now| now != owner);
+    expect(&past, "v@s1", 1, "0 16M");
+    cluster.member(one).weft(&["snapshot", "create", "v", "s2"]);
+    write(&sockets[one as usize], 3, "0 16M");
+    cluster.start_all();
+    cluster.wait_until_whole();
+    let past = cluster.export("v@s2", owner);
+    expect(&past, "v@s2", 2, "0 16M");
+
+    step("they are removed");
+    for name in ["v@s1", "v@s2"] {
+        let refused = cluster.member(one).try_weft(&["snapshot", "rm", name]);
+        assert!(!refused.status.success(), "what is exported somewhere stays");
+        cluster.member(one).weft(&["vdisk", "unexport", name]);
+        cluster.member(one).weft(&["snapshot", "rm", name]);
+    }
+    assert_eq!(snapshots(&cluster), Ok(Vec::new()));
+    wait_for("nobody listens any more", || {
+        let there = try_tool(&["nbdinfo", &nbd_uri(&past, "v@s2")]).status.success();
+        if there { Err("it is still exported".to_string()) } else { Ok(()) }
+    });
+    for socket in &sockets {
+        tool(&["qemu-io", "-r", "-f", "raw", "-c", "read -P 3 0 16M", &nbd_uri(socket, "v")]);
+    }
+    cluster.cut_and_check();
+}
+
+#[test]
+fn what_a_killed_owner_began_the_next_one_finishes() {
+    let mut cluster = Cluster::start("cluster-snapshot-kill", Options::default());
+    cluster.create("v", "16M");
+    let sockets: Vec<_> = cluster.numbers().into_iter().map(|number| cluster.export("v", number)).collect();
+    for round in 0..3u8 {
+        let owner = cluster.wait_until_served("v");
+        let place = cluster.other_than(&[owner]);
+        write(&sockets[place as usize], round + 1, "0 16M");
+        let name = format!("s{round}");
+        let mut asked = Command::new(WEFT)
+            .args(["snapshot", "create", "v", &name, "--dir"])
+            .arg(&cluster.member(place).dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weft can be run");
+        std::thread::sleep(Duration::from_millis(10 * u64::from(round)));
+        cluster.member(owner).kill();
+        cluster.wait_for_owner("v", |now| now != owner);
+        let was_told = asked.wait().expect("it ends").success();
+        wait_for("nothing is left half done", || {
+            let all = snapshots(&cluster)?;
+            if all.iter().all(|(_, state)| state == "ready") { Ok(()) } else { Err(format!("{all:?}")) }
+        });
+        let name = format!("v@{name}");
+        let is_there = snapshots(&cluster).expect("they are listed").iter().any(|(there, _)| *there == name);
+        step(&format!("round {round}: told {was_told}, there {is_there}"));
+        assert!(is_there || !was_told, "what was told as taken is there");
+        if is_there {
+            let past = cluster.export(&name, place);
+            expect(&past, &name, round + 1, "0 16M");
+        }
+        cluster.start_all();
+        cluster.wait_until_whole();
+    }
+    cluster.weft(&["vdisk", "rm", "v", "--force", "--with-snapshots"]);
+    assert_eq!(snapshots(&cluster), Ok(Vec::new()));
+    cluster.cut_and_check();
+}

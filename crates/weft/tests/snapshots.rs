@@ -1,0 +1,304 @@
+//! Snapshots as a person uses them, with a real node: taken, read through exports, removed, kept over kills and restarts.
+//! WEFT_SNAPSHOT_KILLS says how often a node is killed while one is taken (4).
+
+mod support;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::{Node, Scratch, WEFT, nbd_uri, step, tool, try_tool, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// Writes `pattern` into a range through the export of the vDisk.
+fn write(uri: &str, pattern: u8, range: &str) {
+    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), uri]);
+}
+
+fn expect(uri: &str, pattern: u8, range: &str) {
+    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
+}
+
+/// A copy of all that is exported there.
+fn copy(uri: &str, to: &Path) -> PathBuf {
+    tool(&["nbdcopy", uri, to.to_str().expect("a plain name")]);
+    to.to_path_buf()
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    try_tool(&["cmp", one.to_str().expect("a plain name"), other.to_str().expect("a plain name")])
+        .status
+        .success()
+}
+
+fn export(node: &Node, name: &str, socket: &Path) -> String {
+    node.export(name, socket);
+    nbd_uri(socket, name)
+}
+
+/// What a command says when it is refused.
+fn refused(node: &Node, arguments: &[&str], code: i32) -> String {
+    let output = node.try_weft(arguments);
+    assert_eq!(output.status.code(), Some(code), "weft {arguments:?}: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn names(node: &Node) -> Vec<String> {
+    let all = node.json(&["snapshot", "ls"]);
+    let all = all.as_array().expect("a list").iter();
+    all.map(|snapshot| snapshot["name"].as_str().expect("it has a name").to_string()).collect()
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_and_is_read_through_an_export() {
+    let scratch = Scratch::new("snapshot-export");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    let vdisk = scratch.socket("v");
+    node.export_new("v", "64M", &vdisk);
+    let uri = nbd_uri(&vdisk, "v");
+    write(&uri, 1, "0 8M");
+    write(&uri, 2, "60M 4M");
+    let before = copy(&uri, &scratch.file("before"));
+    let made = node.json(&["snapshot", "create", "v", "monday"]);
+    assert_eq!((&made["name"], &made["state"]), (&Value::from("v@monday"), &Value::from("ready")));
+    write(&uri, 3, "4M 8M");
+    tool(&["qemu-io", "-f", "raw", "-c", "write -z 60M 4M", &uri]);
+    node.weft(&["vdisk", "resize", "v", "--size", "96M"]);
+    let second = node.weft(&["snapshot", "create", "v@tuesday"]);
+    assert!(second.contains("v@tuesday") && second.contains("96 MiB"), "{second}");
+
+    let socket = scratch.socket("monday");
+    let monday = export(&node, "v@monday", &socket);
+    let info = tool(&["nbdinfo", &monday]);
+    for line in ["is_read_only: true", "can_multi_conn: true", "export-size: 67108864"] {
+        assert!(info.contains(line), "{line}: {info}");
+    }
+    assert!(same(&copy(&monday, &scratch.file("monday")), &before), "it is the vDisk as it was");
+    assert!(!try_tool(&["qemu-io", "-f", "raw", "-c", "write 0 4k", &monday]).status.success());
+    // What holds nothing is told as a hole.
+    let map = tool(&["nbdinfo", "--map", "--totals", &monday]);
+    assert!(map.contains("hole"), "{map}");
+    let shared = scratch.socket("shared");
+    for (name, export) in [("v@monday", "old"), ("v@tuesday", "older")] {
+        let address = format!("unix:{}", shared.display());
+        node.weft(&["vdisk", "export", name, "--nbd", &address, "--name", export]);
+    }
+    assert_eq!(tool(&["nbdinfo", "--size", &nbd_uri(&shared, "older")]).trim(), "100663296");
+    expect(&nbd_uri(&shared, "old"), 2, "60M 4M");
+    let taken = refused(
+        &node,
+        &["vdisk", "export", "v", "--nbd", &format!("unix:{}", shared.display()), "--name", "old"],
+        2,
+    );
+    assert!(taken.contains("--name"), "{taken}");
+
+    let dir = node.dir.clone();
+    node.stop();
+    let node = Node::start(&dir, &[]);
+    assert!(same(&copy(&monday, &scratch.file("again")), &before), "the export comes back with the node");
+    expect(&nbd_uri(&shared, "older"), 3, "4M 8M");
+    let in_use = refused(&node, &["snapshot", "rm", "v@monday"], 2);
+    assert!(in_use.contains("weft vdisk unexport v@monday"), "{in_use}");
+    node.weft(&["vdisk", "unexport", "v@monday", "--nbd", &format!("unix:{}", socket.display())]);
+    assert!(!try_tool(&["nbdinfo", &monday]).status.success(), "it is no longer exported there");
+    expect(&nbd_uri(&shared, "old"), 1, "0 8M");
+    node.weft(&["vdisk", "unexport", "v@monday"]);
+    node.weft(&["snapshot", "rm", "v@monday"]);
+    assert_eq!(names(&node), ["v@tuesday"]);
+    expect(&nbd_uri(&shared, "older"), 0, "60M 36M");
+    expect(&uri, 3, "4M 8M");
+    node.stop();
+    support::run_weft(&["check", dir.to_str().expect("a plain name")]);
+}
+
+#[test]
+fn mistakes_are_told_in_a_line() {
+    let scratch = Scratch::new("snapshot-mistakes");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "16M"]);
+    for (arguments, says) in [
+        (&["snapshot", "create", "w"][..], "weft vdisk ls"),
+        (&["snapshot", "create", "v", "a/b"], "cannot be the name"),
+        (&["snapshot", "create", "v@a", "b"], "both name"),
+        (&["snapshot", "show", "v@nothing"], "weft snapshot ls v"),
+        (&["snapshot", "rm", "v"], "VDISK@SNAPSHOT"),
+        (&["vdisk", "export", "v@nothing", "--nbd", "unix:/tmp/x"], "weft snapshot ls v"),
+        (&["snapshot", "schedule", "set", "v", "--every", "1s", "--keep", "2"], "--every"),
+        (&["snapshot", "schedule", "rm", "v"], "weft snapshot schedule ls"),
+    ] {
+        let line = refused(&node, arguments, 2);
+        assert!(line.contains(says) && line.lines().count() == 1, "weft {arguments:?}: {line}");
+    }
+    node.weft(&["snapshot", "create", "v", "a"]);
+    let twice = refused(&node, &["snapshot", "create", "v", "a"], 2);
+    assert!(twice.contains("exists already"), "{twice}");
+    // Two of one second have different names.
+    for _ in 0..3 {
+        node.weft(&["snapshot", "create", "v"]);
+    }
+    assert_eq!(names(&node).len(), 4);
+    let all = refused(&node, &["vdisk", "rm", "v"], 2);
+    assert!(all.contains("4 snapshots") && all.contains("--with-snapshots"), "{all}");
+    node.weft(&["vdisk", "rm", "v", "--with-snapshots"]);
+    assert!(names(&node).is_empty());
+    node.weft(&["vdisk", "create", "v", "--size", "16M"]);
+    assert!(names(&node).is_empty(), "a new vDisk of the name has none of them");
+    node.stop();
+}
+
+#[test]
+fn removed_in_any_order_their_space_comes_back() {
+    let scratch = Scratch::new("snapshot-space");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "1G"]);
+    let vdisk = scratch.socket("v");
+    node.export_new("v", "32M", &vdisk);
+    let uri = nbd_uri(&vdisk, "v");
+    for round in 1..=5u8 {
+        write(&uri, round, "0 32M");
+        node.weft(&["snapshot", "create", "v", &format!("s{round}")]);
+    }
+    write(&uri, 6, "0 32M");
+    // Six times the vDisk, when all of it has left the log.
+    wait_until("everything is kept", || used(&node) >= 6 * 32 * MIB);
+    node.weft(&["snapshot", "rm", "v@s2", "v@s4", "v@s1"]);
+    wait_until("the space of three comes back", || used(&node) < 4 * 32 * MIB);
+    for round in [3u8, 5] {
+        let name = format!("v@s{round}");
+        let uri = export(&node, &name, &scratch.socket(&name));
+        expect(&uri, round, "0 32M");
+        node.weft(&["vdisk", "unexport", &name]);
+    }
+    node.weft(&["snapshot", "rm", "v@s5", "v@s3"]);
+    wait_until("the space of all comes back", || used(&node) < 2 * 32 * MIB);
+    expect(&uri, 6, "0 32M");
+    let dir = node.dir.clone();
+    node.stop();
+    support::run_weft(&["check", dir.to_str().expect("a plain name")]);
+}
+
+fn used(node: &Node) -> u64 {
+    let stats = node.json(&["stats"]);
+    let drives = stats["drives"].as_array().expect("statistics list the drives").iter();
+    drives.map(|drive| drive["used_bytes"].as_u64().unwrap_or(0)).sum()
+}
+
+#[test]
+fn a_node_that_is_killed_while_it_takes_one_has_it_whole_or_not_at_all() {
+    let kills = std::env::var("WEFT_SNAPSHOT_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(4u32);
+    let scratch = Scratch::new("snapshot-kill");
+    let mut random = SmallRng::seed_from_u64(4);
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "1G"]);
+    let socket = scratch.socket("v");
+    node.export_new("v", "16M", &socket);
+    let uri = nbd_uri(&socket, "v");
+    let mut whole = 0;
+    for round in 0..kills {
+        let pattern = round as u8 + 1;
+        write(&uri, pattern, "0 16M");
+        let name = format!("s{round}");
+        let mut asked = Command::new(WEFT)
+            .args(["snapshot", "create", "v", &name, "--dir", node.dir_text()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weft can be run");
+        std::thread::sleep(Duration::from_millis(random.random_range(0..60)));
+        node.kill();
+        let was_told = asked.wait().expect("it ends").success();
+        node = Node::start(&dir, &[]);
+        write(&uri, 200, "0 16M");
+        // Begun is finished, by the node that comes back.
+        wait_until("nothing is left half done", || {
+            let all = node.json(&["snapshot", "ls", "v"]);
+            all.as_array().expect("a list").iter().all(|snapshot| snapshot["state"] == "ready")
+        });
+        let name = format!("v@{name}");
+        let is_there = names(&node).contains(&name);
+        assert!(is_there || !was_told, "what was told as taken is there");
+        step(&format!("round {round}: told {was_told}, there {is_there}"));
+        if is_there && was_told {
+            let uri = export(&node, &name, &scratch.socket(&name));
+            expect(&uri, pattern, "0 16M");
+            node.weft(&["vdisk", "unexport", &name]);
+        }
+        if is_there {
+            whole += 1;
+            node.weft(&["snapshot", "rm", &name]);
+        }
+    }
+    step(&format!("{whole} of {kills} were taken"));
+    assert!(names(&node).is_empty());
+    node.stop();
+    support::run_weft(&["check", dir.to_str().expect("a plain name")]);
+}
+
+#[test]
+fn a_schedule_takes_snapshots_keeps_the_newest_and_goes_on_after_a_restart() {
+    let scratch = Scratch::new("snapshot-schedule");
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "512M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "16M"]);
+    node.weft(&["snapshot", "create", "v", "by-hand"]);
+    node.weft(&["snapshot", "schedule", "set", "v", "--every", "5s", "--keep", "2"]);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut look = |node: &Node, enough: usize| {
+        wait_until("the schedule takes snapshots", || {
+            seen.extend(names(node).into_iter().filter(|name| name.contains("@auto-")));
+            seen.len() >= enough
+        });
+        seen.len()
+    };
+    let count = look(&node, 3);
+    node.kill();
+    node = Node::start(&dir, &[]);
+    look(&node, count + 2);
+    node.weft(&["snapshot", "schedule", "rm", "v"]);
+    wait_until("one too many goes", || {
+        let all = node.json(&["snapshot", "ls", "v"]);
+        let all = all.as_array().expect("a list");
+        all.iter().all(|snapshot| snapshot["state"] == "ready") && all.len() <= 4
+    });
+    let left = names(&node);
+    assert!(left.contains(&"v@by-hand".to_string()), "only its own go: {left:?}");
+    assert!(node.json(&["snapshot", "schedule", "ls"]).as_array().is_some_and(Vec::is_empty));
+    node.stop();
+}
+
+#[test]
+fn images_come_and_go_with_their_holes() {
+    let scratch = Scratch::new("snapshot-images");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    let text = |path: &Path| path.to_str().expect("a plain name").to_string();
+    let (raw, qcow2) = (text(&scratch.file("a.img")), text(&scratch.file("a.qcow2")));
+    tool(&["truncate", "--size", "200M", &raw]);
+    tool(&["qemu-io", "-f", "raw", "-c", "write -P 7 5M 3M", "-c", "write -P 8 199M 1M", &raw]);
+    tool(&["qemu-img", "convert", "-f", "raw", "-O", "qcow2", &raw, &qcow2]);
+    for (image, name) in [(&raw, "r"), (&qcow2, "q")] {
+        node.weft(&["import", image, name]);
+        let back = text(&scratch.file(&format!("{name}.qcow2")));
+        node.weft(&["export", name, &back]);
+        tool(&["qemu-img", "compare", &raw, &back]);
+    }
+    wait_until("holes take no space", || used(&node) < 40 * MIB);
+    let taken = refused(&node, &["import", &raw, "r"], 2);
+    assert!(taken.contains("--overwrite"), "{taken}");
+    let there = refused(&node, &["export", "r", &raw], 2);
+    assert!(there.contains("--force"), "{there}");
+    let nothing = refused(&node, &["import", &text(&scratch.file("nothing")), "n"], 2);
+    assert!(nothing.contains("no image"), "{nothing}");
+    node.weft(&["snapshot", "create", "r", "old"]);
+    let other = text(&scratch.file("other.img"));
+    tool(&["truncate", "--size", "100M", &other]);
+    node.weft(&["import", "--overwrite", "--format", "raw", &other, "r"]);
+    let old = text(&scratch.file("old.img"));
+    node.weft(&["export", "r@old", &old]);
+    tool(&["cmp", &raw, &old]);
+    assert_eq!(names(&node), ["r@old"], "the snapshots that exports were made of are gone");
+    assert!(node.json(&["vdisk", "show", "r"])["exports"].as_array().is_some_and(Vec::is_empty));
+    node.stop();
+}
