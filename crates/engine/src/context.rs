@@ -3,6 +3,7 @@
 //! [`Refusal::DriveGone`] once. Questions to drives of the own shard never leave it.
 //! Leaves to others: what an answer means (`volume`).
 
+use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::identity::Ticket;
 use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
@@ -256,6 +257,7 @@ pub struct Context<'a> {
     pub dirty_bytes: u64,
     pub draw: &'a mut Draw,
     pub counters: &'a mut Counters,
+    pub cache: &'a mut Cache,
     pub out: &'a mut Outputs,
     /// Messages of this shard to itself.
     pub local: &'a mut VecDeque<Message>,
@@ -314,6 +316,11 @@ impl Context<'_> {
         self.view.drives.get(&drive).is_some_and(|view| view.shard == self.shard)
     }
 
+    /// Whether the drive is in the node of this shard.
+    pub fn is_near(&self, drive: DriveId) -> bool {
+        self.view.drives.get(&drive).is_some_and(|view| view.shard.node() == self.shard.node())
+    }
+
     pub fn members(&self, group: GroupId) -> &[DriveId] {
         self.view.groups.get(&group).map_or(&[], |group| &group.members)
     }
@@ -352,6 +359,7 @@ mod tests {
                 dirty_bytes: 0,
                 draw: &mut Draw::new(1),
                 counters: &mut Counters::default(),
+                cache: &mut Cache::new(0),
                 out,
                 local: &mut local,
             };

@@ -1,5 +1,66 @@
 //! What a shard has done, counted. Read by the node for statistics and by the simulator for coverage.
 
+/// Where a part of a read came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Acknowledged and not in egroups yet.
+    Overlay,
+    /// Never written, or written as zeros.
+    Zeroes,
+    /// Kept in memory since an earlier read.
+    Cache,
+    /// Read ahead of a sequential stream.
+    Ahead,
+    /// A drive of this node.
+    Local,
+    /// A drive of another node.
+    Remote,
+    /// The vDisk that this one was cloned from.
+    Origin,
+}
+
+impl Source {
+    pub const ALL: [Source; 7] = [
+        Source::Overlay,
+        Source::Zeroes,
+        Source::Cache,
+        Source::Ahead,
+        Source::Local,
+        Source::Remote,
+        Source::Origin,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Overlay => "overlay",
+            Source::Zeroes => "zeroes",
+            Source::Cache => "cache",
+            Source::Ahead => "ahead",
+            Source::Local => "local",
+            Source::Remote => "remote",
+            Source::Origin => "origin",
+        }
+    }
+}
+
+/// Where the reads of clients were answered from. A read counts for each source it got something from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadSources {
+    /// In the order of [`Source::ALL`].
+    pub reads: [u64; 7],
+    pub blocks: [u64; 7],
+}
+
+impl ReadSources {
+    /// A read got so many blocks from each.
+    pub fn count(&mut self, blocks: &[u64; 7]) {
+        for (index, &count) in blocks.iter().enumerate() {
+            self.reads[index] += u64::from(count > 0);
+            self.blocks[index] += count;
+        }
+    }
+}
+
 /// Numbers since the shard began; bytes where the name says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -13,6 +74,8 @@ pub struct Counters {
     pub blocks_from_overlay: u64,
     pub blocks_found_zeroes: u64,
     pub blocks_from_egroups: u64,
+    /// Where reads of clients came from, of all vDisks together.
+    pub sources: ReadSources,
     /// Blocks that clones have read from their origins.
     pub blocks_from_origin: u64,
     /// Leaf pages looked for in memory and not found there.

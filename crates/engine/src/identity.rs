@@ -62,6 +62,16 @@ number!(
     Ticket(u64)
 );
 
+/// A node has this many numbers for its shards at most: node n those from n times as many on.
+pub const SHARDS_PER_NODE: u32 = 64;
+
+impl ShardId {
+    /// The node it belongs to.
+    pub fn node(self) -> u32 {
+        self.0 / SHARDS_PER_NODE
+    }
+}
+
 /// The name of an egroup inside its family: the epoch of the owner that made it, and a counter.
 /// Two owners can therefore never give out the same name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -53,6 +53,13 @@ pub enum Request {
         len: u64,
         limit: u32,
     },
+    /// Has the pages of the map that tell of the range read into memory, and with `data` what they name too, as far as
+    /// there is room for it. One reply covers a part from the beginning of the range: see [`Warmed::to`].
+    Warm {
+        offset: u64,
+        len: u64,
+        data: bool,
+    },
     /// Like `Read`, of a snapshot. Its size is for the caller to know: beyond what was written it reads as zeros.
     ReadSnapshot {
         snapshot: Generation,
@@ -85,7 +92,21 @@ pub enum Reply {
     Data(Vec<Buffer>),
     /// From the offset asked for on, in order, without gaps.
     Extents(Vec<Extent>),
+    Warmed(Warmed),
     Error(RequestError),
+}
+
+/// What is in memory after [`Request::Warm`], from the offset asked for up to `to`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Warmed {
+    /// Behind the offset asked for: the rest is asked for again.
+    pub to: u64,
+    /// Pages of the map.
+    pub pages: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// There is no room for more data.
+    pub full: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,6 +216,8 @@ pub enum Order {
     /// Drain everything and write a checkpoint, to make the next start quick.
     /// Ends in [`Notice::FamilySettled`].
     Settle { family: FamilyId },
+    /// Keep at most so many bytes of egroups in memory for reads from now on; 0: none, and read nothing ahead.
+    SetCache { bytes: u64 },
     /// Take a snapshot: it is the vDisk between two writes, with everything acknowledged before this order. Asked again
     /// (of whoever is owner then) it makes no second one. Ends in [`Notice::SnapshotTaken`] or `SnapshotRefused`.
     TakeSnapshot { family: FamilyId, snapshot: SnapshotId },

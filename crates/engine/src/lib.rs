@@ -5,6 +5,7 @@
 //! randomness in here, so the same code runs in a node and, millions of events a second, in the simulator.
 
 pub mod buffer;
+pub mod cache;
 pub mod checksum;
 pub mod cluster;
 pub mod context;

@@ -53,6 +53,12 @@ pub struct Limits {
     pub compact_egroups_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
     pub audit_interval_us: u64,
+    /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
+    pub cache_bytes: u64,
+    /// A sequential stream is read so far ahead at first ...
+    pub ahead_bytes_begin: u64,
+    /// ... and so far at most.
+    pub ahead_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -74,6 +80,9 @@ impl Default for Limits {
             compact_live_percent: 75,
             compact_egroups_max: 2,
             audit_interval_us: 60_000_000,
+            cache_bytes: 64 << 20,
+            ahead_bytes_begin: 128 << 10,
+            ahead_bytes_max: 1 << 20,
         }
     }
 }
@@ -98,6 +107,9 @@ impl Limits {
             compact_live_percent: 75,
             compact_egroups_max: 2,
             audit_interval_us: 2_000_000,
+            cache_bytes: 256 << 10,
+            ahead_bytes_begin: 16 << 10,
+            ahead_bytes_max: 64 << 10,
         }
     }
 
@@ -106,6 +118,11 @@ impl Limits {
         assert!(self.drain_bytes_begin < self.dirty_bytes_max, "drain begins before memory is full");
         assert!(self.bypass_write_bytes <= self.bypass_outstanding_bytes, "a bypassing write counts itself");
         assert!(self.frames_in_flight > 0 && self.drain_egroups_max > 0, "work needs a place to happen");
+        assert!(self.ahead_bytes_begin <= self.ahead_bytes_max, "read-ahead begins small");
+        assert!(
+            self.ahead_bytes_max <= 1 << 20,
+            "what is read ahead at once is no larger than a large request"
+        );
         assert!(self.requests_max > 0 && self.edits_max >= 64, "something must be allowed");
     }
 }

@@ -62,6 +62,12 @@ pub struct UnitRun {
     pub count: u32,
 }
 
+impl UnitRun {
+    pub fn overlaps(self, other: UnitRun) -> bool {
+        self.first < other.first + other.count && other.first < self.first + self.count
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Fenced(Held),

@@ -32,6 +32,8 @@ pub enum Bug {
     OldOrphansKept,
     /// A new owner recovers from the segments as they were before the last change.
     SegmentsOfBefore,
+    /// Units are kept in memory, and read ahead, under a name that leaves out which egroup they are of.
+    CacheWithoutEgroup,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
     /// What is written behind a snapshot's mark lands in the generation before it.

@@ -2,6 +2,7 @@
 //! Promises: a step leaves nothing half-done inside; questions to an own drive are answered without leaving.
 //! Leaves to others: everything else.
 
+use crate::cache::Cache;
 use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
@@ -37,6 +38,7 @@ struct World {
     dirty_bytes: u64,
     draw: Draw,
     counters: Counters,
+    cache: Cache,
     local: VecDeque<Message>,
 }
 
@@ -53,6 +55,7 @@ impl World {
             dirty_bytes: self.dirty_bytes,
             draw: &mut self.draw,
             counters: &mut self.counters,
+            cache: &mut self.cache,
             out,
             local: &mut self.local,
         }
@@ -86,6 +89,7 @@ impl Shard {
     pub fn new(settings: Settings) -> Self {
         let Settings { shard, seed, limits } = settings;
         limits.check();
+        let cache = Cache::new(limits.cache_bytes);
         Self {
             world: World {
                 shard,
@@ -98,6 +102,7 @@ impl Shard {
                 dirty_bytes: 0,
                 draw: Draw::new(seed),
                 counters: Counters::default(),
+                cache,
                 local: VecDeque::new(),
             },
             keepers: BTreeMap::new(),
@@ -178,6 +183,10 @@ impl Shard {
 
     pub fn counters(&self) -> &Counters {
         &self.world.counters
+    }
+
+    pub fn cache(&self) -> &Cache {
+        &self.world.cache
     }
 
     /// No question is open and no volume has anything under way.
@@ -326,12 +335,14 @@ impl Shard {
             Order::CloseFamily { family } => self.close_family(now, family, out),
             Order::DropFamily { family, epoch } => {
                 self.close_family(now, family, out);
+                self.world.cache.forget(family);
                 let all = self.world.view.drives.iter();
                 let drives =
                     all.filter(|(_, view)| view.state != DriveState::Lost).map(|(&drive, _)| drive).collect();
                 self.dropping.insert(family, Dropping { epoch, drives, asked: BTreeSet::new() });
                 self.advance_dropping(now, out);
             }
+            Order::SetCache { bytes } => self.world.cache.set_limit(bytes),
             Order::Resize { family, size } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.resize(size);

@@ -13,6 +13,9 @@
 //! | `DELETE /v1/vdisks/NAME/exports?address=A` | | [`DoneView`]; without an address all exports |
 //! | `POST /v1/vdisks/NAME/attach` | [`AttachVdisk`] | 201 [`AttachmentView`] |
 //! | `DELETE /v1/vdisks/NAME/attach` | | [`DoneView`] |
+//! | `POST /v1/vdisks/NAME/warm` | [`WarmVdisk`] | [`WarmView`], after a second at most: go on from where it came to |
+//! | `GET /v1/cache` | | [`CacheView`] of the node that is asked |
+//! | `POST /v1/cache` | [`ResizeCache`] | [`CacheView`] |
 //! | `GET /v1/snapshots?vdisk=NAME` | | list of [`SnapshotView`], the oldest first; without a name of all vDisks |
 //! | `POST /v1/snapshots` | [`CreateSnapshot`] | 201 [`SnapshotView`], when it can be read |
 //! | `GET /v1/snapshots/VDISK@SNAPSHOT` | | [`SnapshotView`] |
@@ -179,6 +182,55 @@ pub struct ExportVdisk {
 pub struct AttachVdisk {
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// Has the vDisk's map brought into memory, from this offset on.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmVdisk {
+    #[serde(default)]
+    pub from: u64,
+    /// Its data too, as far as there is room.
+    #[serde(default)]
+    pub data: bool,
+}
+
+/// What is in memory from the offset asked for up to `to`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WarmView {
+    pub to: u64,
+    /// Of the vDisk: there it is done.
+    pub size: u64,
+    /// Pages of the map.
+    pub pages: u64,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// There is no room for more data.
+    pub full: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeCache {
+    /// For all shards of the node together; 0 for none. Until the node is started again.
+    pub bytes: u64,
+}
+
+/// The read caches of a node's shards together. Hits and misses are blocks since the node was started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheView {
+    /// What they may take, and what they do take.
+    pub bytes: u64,
+    pub used_bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    /// Pages of the maps.
+    pub page_hits: u64,
+    pub page_misses: u64,
+    /// Blocks read ahead of sequential streams, those of them that were read, and those dropped before they were.
+    pub ahead_issued: u64,
+    pub ahead_used: u64,
+    pub ahead_wasted: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

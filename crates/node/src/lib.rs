@@ -11,5 +11,5 @@ pub mod join;
 pub mod offline;
 mod shard_loop;
 
-pub use control::{Settings, StartError, run};
+pub use control::{READ_CACHE_DEFAULT, Settings, StartError, run};
 pub use drives::DRIVE_BYTES_MIN;

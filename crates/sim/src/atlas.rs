@@ -7,7 +7,7 @@ use crate::coverage::Fault;
 use crate::event::Event;
 use crate::network::Weather;
 use crate::phase::Phase;
-use crate::plan::FamilyPlan;
+use crate::plan::{CACHE_BYTES, FamilyPlan};
 use crate::platter::{Mood, flipped};
 use crate::world::World;
 use rand::Rng;
@@ -67,6 +67,12 @@ impl World {
             Fault::FamilyCreate => self.create_one(),
             Fault::FamilyDrop => self.drop_one(),
             Fault::FamilyGrow => self.grow_one(),
+            Fault::ResizeCache => {
+                let shard = self.rng.random_range(0..self.shards.len());
+                let bytes = *CACHE_BYTES.choose(&mut self.rng).expect("not empty");
+                self.order(shard, Order::SetCache { bytes });
+                true
+            }
         }
     }
 

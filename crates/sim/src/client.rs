@@ -120,13 +120,15 @@ pub struct Client {
     open: usize,
     /// The next sector of its stream, within the run of blocks it is in.
     stream: (usize, u64),
+    /// Likewise, of its sequential reads.
+    read_stream: (usize, u64),
     planned: bool,
 }
 
 impl World {
     pub fn add_client(&mut self, family: usize) {
         let client = self.clients.len();
-        self.clients.push(Client { family, open: 0, stream: (0, 0), planned: true });
+        self.clients.push(Client { family, open: 0, stream: (0, 0), read_stream: (0, 0), planned: true });
         let delay = self.rng.random_range(0..50_000);
         self.queue.push(self.now + delay, Event::Client(client));
     }
@@ -176,7 +178,7 @@ impl World {
             return;
         }
         let load = self.parameters.load.clone();
-        let total = load.read + load.write + load.zero + load.flush + load.extents;
+        let total = load.read + load.write + load.zero + load.flush + load.extents + load.warm;
         let mut dice = self.rng.random_range(0..total);
         let mut is = |weight: u32| {
             let hit = dice < weight;
@@ -184,7 +186,12 @@ impl World {
             hit
         };
         if is(load.read) {
-            let (first, sectors) = self.place(client, family, false);
+            let in_sequence = self.rng.random_range(0..100) < load.read_stream;
+            let (first, sectors) = if in_sequence {
+                self.place_in_sequence(client, family)
+            } else {
+                self.place(client, family, false)
+            };
             self.ask_read(client, family, shard, first, sectors);
         } else if is(load.write) {
             let (first, sectors) = self.place(client, family, true);
@@ -199,9 +206,14 @@ impl World {
             self.ask_zero(client, family, shard, first, sectors);
         } else if is(load.flush) {
             self.open(client, family, shard, Asked::Flush, Request::Flush);
-        } else {
+        } else if is(load.extents) {
             let (first, sectors) = self.place(client, family, false);
             self.ask_extents(client, family, shard, first, sectors);
+        } else {
+            let (first, sectors) = self.place(client, family, false);
+            let (offset, len) = (first * SECTOR as u64, sectors * SECTOR as u64);
+            let request = Request::Warm { offset, len, data: self.rng.random_bool(0.7) };
+            self.open(client, family, shard, Asked::Warm { first, sectors }, request);
         }
     }
 
@@ -234,6 +246,26 @@ impl World {
             sectors = rng.random_range(1..=sectors);
         }
         (first, sectors)
+    }
+
+    /// Behind the last read of the client's stream; at the end of a run of used blocks another stream begins.
+    fn place_in_sequence(&mut self, client: usize, family: usize) -> (u64, u64) {
+        let layout = &self.families[family].layout;
+        let (index, at) = self.clients[client].read_stream;
+        let run = layout.runs[index % layout.runs.len()];
+        let end = run.blocks as u64 * BLOCK_SECTORS;
+        if at >= end {
+            let index = self.rng.random_range(0..layout.runs.len());
+            let at = self.rng.random_range(0..layout.runs[index].blocks as u64) * BLOCK_SECTORS;
+            self.clients[client].read_stream = (index, at);
+            return self.place_in_sequence(client, family);
+        }
+        let parts = self.rng.random_range(0..100) < self.parameters.load.unaligned;
+        let most = if parts { BLOCK_SECTORS } else { BLOCK_SECTORS * 4 };
+        let len = most.min(end - at);
+        let len = if parts { self.rng.random_range(1..=len) } else { len };
+        self.clients[client].read_stream = (index, at + len);
+        (run.real * BLOCK_SECTORS + at, len)
     }
 
     fn open(&mut self, client: usize, family: usize, shard: usize, asked: Asked, request: Request) -> Moment {
@@ -374,6 +406,7 @@ impl World {
         let end = match open.asked {
             Asked::Read { first, sectors }
             | Asked::Extents { first, sectors, .. }
+            | Asked::Warm { first, sectors }
             | Asked::ReadSnapshot { first, sectors, .. }
             | Asked::SnapshotExtents { first, sectors, .. } => first + sectors,
             Asked::Write { number } => family.write(number).first + family.write(number).sectors,
@@ -470,6 +503,14 @@ impl World {
                 judge_extents(first, sectors, limit, &extents, |first, sectors| {
                     snapshots.may_be_zero(snapshot, layout, first, sectors)
                 })
+            }
+            (Asked::Warm { first, sectors }, Reply::Warmed(warmed)) => {
+                self.coverage.count("steps of warming");
+                let (from, end) = (first * SECTOR as u64, (first + sectors) * SECTOR as u64);
+                if warmed.to <= from || warmed.to > end {
+                    return Err(format!("warming of {from} to {end} came to {}", warmed.to));
+                }
+                Ok(())
             }
             (_, reply) => Err(format!("the reply is of another kind: {reply:?}")),
         }

@@ -34,10 +34,11 @@ pub enum Fault {
     FamilyCreate,
     FamilyDrop,
     FamilyGrow,
+    ResizeCache,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 28] = [
+    pub const ALL: [Fault; 29] = [
         Fault::PowerCutNode,
         Fault::PowerCutAll,
         Fault::KillNode,
@@ -66,6 +67,7 @@ impl Fault {
         Fault::FamilyCreate,
         Fault::FamilyDrop,
         Fault::FamilyGrow,
+        Fault::ResizeCache,
     ];
 
     /// Whether it can take away a drive's only copy of something for good. Such faults hit one drive

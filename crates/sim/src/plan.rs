@@ -178,6 +178,9 @@ pub struct LoadPlan {
     pub depth: usize,
     /// Percent of trims that take a huge range.
     pub huge_zero: u32,
+    /// Percent of reads that go on where the client's last such read ended.
+    pub read_stream: u32,
+    pub warm: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -280,6 +283,8 @@ impl Parameters {
             blocks_max: *[1, 4, 16, 48].choose(rng).expect("not empty"),
             depth: rng.random_range(1..=8),
             huge_zero: *[0, 0, 10].choose(rng).expect("not empty"),
+            read_stream: *[0, 10, 60].choose(rng).expect("not empty"),
+            warm: *[0, 0, 1].choose(rng).expect("not empty"),
         };
         let hours = plan == Plan::Cluster && rng.random_ratio(1, 16);
         let slowness = if hours { 25 } else { 1 };
@@ -357,7 +362,7 @@ fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
     }
     if plan != Plan::Calm {
         // What administrators do at any time.
-        for fault in [Fault::FamilyGrow, Fault::FamilyCreate, Fault::FamilyDrop] {
+        for fault in [Fault::FamilyGrow, Fault::FamilyCreate, Fault::FamilyDrop, Fault::ResizeCache] {
             if rng.random_bool(0.15) && !faults.contains(&fault) {
                 faults.push(fault);
             }
@@ -370,6 +375,8 @@ fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
     faults
 }
 
+/// Memory for reads: none, a few units, some, and more than most vDisks of a seed have.
+pub const CACHE_BYTES: [u64; 4] = [0, 32 << 10, 256 << 10, 4 << 20];
 /// With a randomness of their own: seeds without snapshots are what they would be if there were none.
 fn chosen_snapshots(plan: Plan, seed: u64, round_us: u64) -> Option<SnapshotPlan> {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ !(plan as u64));
@@ -399,6 +406,7 @@ fn varied_limits(rng: &mut SmallRng) -> Limits {
         limits.log_bytes_checkpoint = *[128u64 << 10, 512 << 10, 1 << 20].choose(rng).expect("not empty");
         limits.frame_bytes_max = *[16usize << 10, 64 << 10, 256 << 10].choose(rng).expect("not empty");
         limits.frames_in_flight = rng.random_range(1..=4);
+        limits.cache_bytes = *CACHE_BYTES.choose(rng).expect("not empty");
     }
     limits
 }

@@ -21,6 +21,10 @@ pub enum Asked {
         sectors: u64,
         limit: u32,
     },
+    Warm {
+        first: u64,
+        sectors: u64,
+    },
     ReadSnapshot {
         snapshot: Generation,
         first: u64,

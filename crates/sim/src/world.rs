@@ -16,6 +16,7 @@ use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeSet;
+use weft_engine::counters::Source;
 use weft_engine::interface::{Area, DriveOperation, DriveWork, View};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
@@ -220,6 +221,29 @@ impl World {
         }
         self.coverage.seeds = 1;
         self.coverage.virtual_us = self.now;
+        self.count_reads();
+    }
+
+    /// Where the shards that live at the end had their reads from.
+    fn count_reads(&mut self) {
+        let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
+        for engine in engines {
+            let blocks = &engine.counters().sources.blocks;
+            let (units, ahead) = (&engine.cache().units.counters, &engine.cache().ahead.counters);
+            for (what, number) in [
+                ("blocks read from the overlay", blocks[Source::Overlay as usize]),
+                ("blocks read from the cache", blocks[Source::Cache as usize]),
+                ("blocks read that were read ahead", blocks[Source::Ahead as usize]),
+                ("blocks read from drives", blocks[Source::Local as usize] + blocks[Source::Remote as usize]),
+                ("units that came back to the cache", units.returned),
+                ("units evicted from the cache", units.evicted),
+                ("units read ahead in vain", ahead.wasted),
+                ("reads that waited for read-ahead", ahead.waited),
+                ("read-ahead refused for lack of room", ahead.refused),
+            ] {
+                self.coverage.add(what, number);
+            }
+        }
     }
 
     fn happen(&mut self, event: Event) {

@@ -86,6 +86,11 @@ fn a_checksum_that_nobody_looks_at_is_caught() {
 }
 
 #[test]
+fn a_cache_that_mistakes_egroups_is_caught() {
+    is_caught(Bug::CacheWithoutEgroup, &[Plan::Calm, Plan::Takeover]);
+}
+
+#[test]
 fn a_map_record_before_its_egroup_is_caught() {
     is_caught(Bug::MapBeforeData, &[Plan::Network, Plan::Drives]);
 }

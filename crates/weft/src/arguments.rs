@@ -74,6 +74,9 @@ pub enum Command {
     /// Look at the placement groups of a cluster
     #[command(subcommand)]
     Pg(PgCommand),
+    /// See and change how much memory a node keeps data in for reads
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Counters of drives, shards and vDisks
     Stats(StatsArguments),
     /// Look at what lies on the drives of a stopped node
@@ -144,6 +147,9 @@ pub struct UpOptions {
     /// Engine threads [default: 1]
     #[arg(long, env = "WEFT_SHARDS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: Option<u32>,
+    /// Memory to keep data in for reads, of all shards together; 0 keeps none and reads nothing ahead [default: 256M]
+    #[arg(long, env = "WEFT_READ_CACHE", value_name = "SIZE", value_parser = size::parse_or_none)]
+    pub read_cache: Option<u64>,
     /// Address of the HTTP API; port 0 takes any free one [default: 127.0.0.1:7070]
     #[arg(long, env = "WEFT_API", value_name = "ADDR")]
     pub api: Option<SocketAddr>,
@@ -254,10 +260,42 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
         #[command(flatten)]
         place: Place,
     },
+    /// Bring the map of a vDisk into memory before anybody reads, with --data what it holds too
+    #[command(after_help = "Examples:
+  weft vdisk warm vol1
+  weft vdisk warm vol1 --data     as much as the read cache has room for")]
+    Warm {
+        name: String,
+        /// Its data too, as far as the read cache has room
+        #[arg(long)]
+        data: bool,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Take the block device away; unmount it before
     Detach {
         /// The vDisk, or VDISK@SNAPSHOT
         name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CacheCommand {
+    /// How large it is, how full, and how often it was of use
+    Show {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Make it larger or smaller, at once and until the node is started again
+    #[command(after_help = "Examples:
+  weft cache resize 2G
+  weft cache resize 0     keep nothing, and read nothing ahead")]
+    Resize {
+        /// For all shards of the node together
+        #[arg(value_name = "SIZE", value_parser = size::parse_or_none)]
+        size: u64,
         #[command(flatten)]
         place: Place,
     },

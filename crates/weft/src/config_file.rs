@@ -12,7 +12,8 @@ use toml::{Table, Value};
 const DEFAULT_FILE: &str = "/etc/weft/weft.toml";
 
 /// Every key, in the order of `packaging/weft.toml`.
-pub const KEYS: [&str; 8] = ["dir", "drives", "drive-size", "drive", "rf", "shards", "api", "log"];
+pub const KEYS: [&str; 9] =
+    ["dir", "drives", "drive-size", "drive", "rf", "shards", "read-cache", "api", "log"];
 
 /// Options that destroy something: to stand in a file that is read at every start is not what anybody wants.
 const COMMAND_LINE_ONLY: [&str; 2] = ["force", "replace-lost"];
@@ -43,6 +44,7 @@ fn merge(given: UpOptions, file: UpOptions) -> UpOptions {
         drive: if given.drive.is_empty() { file.drive } else { given.drive },
         rf: given.rf.or(file.rf),
         shards: given.shards.or(file.shards),
+        read_cache: given.read_cache.or(file.read_cache),
         api: given.api.or(file.api),
         log: given.log.or(file.log),
     }
@@ -69,6 +71,7 @@ fn put(options: &mut UpOptions, key: &str, value: &Value) -> Result<(), String> 
         "drive" => options.drive = paths(key, value)?,
         "rf" => options.rf = Some(number(key, value, 3)?),
         "shards" => options.shards = Some(number(key, value, 64)?),
+        "read-cache" => options.read_cache = Some(bytes_or_none(key, value)?),
         "api" => {
             let address = text(key, value)?;
             let no_address = |_| format!("`{key}`: `{address}` is no address: write it like 127.0.0.1:7070");
@@ -103,6 +106,10 @@ fn bytes(key: &str, value: &Value) -> Result<u64, String> {
     size::parse(&text).map_err(|reason| format!("`{key}`: {reason}"))
 }
 
+fn bytes_or_none(key: &str, value: &Value) -> Result<u64, String> {
+    if value.as_integer() == Some(0) || value.as_str() == Some("0") { Ok(0) } else { bytes(key, value) }
+}
+
 fn paths(key: &str, value: &Value) -> Result<Vec<PathBuf>, String> {
     let paths: Option<Vec<PathBuf>> = match value {
         Value::String(path) => Some(vec![PathBuf::from(path)]),
@@ -125,6 +132,7 @@ mod tests {
         drive = ["/dev/sdb", "/dev/sdc"]
         rf = 2
         shards = 4
+        read-cache = "2G"
         api = "10.0.0.1:7070"
         log = "debug"
     "#;
@@ -147,6 +155,7 @@ mod tests {
             drive: vec!["/dev/sdb".into(), "/dev/sdc".into()],
             rf: Some(2),
             shards: Some(4),
+            read_cache: Some(2 << 30),
             api: Some(([10, 0, 0, 1], 7070).into()),
             log: Some("debug".to_string()),
         };
@@ -163,6 +172,7 @@ mod tests {
             ["--drive", "/dev/sdd"],
             ["--rf", "1"],
             ["--shards", "2"],
+            ["--read-cache", "0"],
             ["--api", "127.0.0.1:0"],
             ["--log", "warn"],
         ];
@@ -182,6 +192,7 @@ mod tests {
             ("shards = \"2\"", "`shards`"),
             ("rf = 4", "`rf`"),
             ("drive-size = \"much\"", "`drive-size`"),
+            ("read-cache = \"some\"", "`read-cache`"),
             ("drive = 7", "`drive`"),
             ("dir = \"\"", "`dir`"),
             ("api = \"nowhere\"", "`api`"),

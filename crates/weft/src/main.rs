@@ -3,6 +3,7 @@
 //! line on stderr: what, why, what to do. Leaves the work to the crates `node` and `lab`.
 
 mod arguments;
+mod cache;
 mod check;
 mod client;
 mod cluster;
@@ -58,6 +59,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Node(command) => node::run(command, json)?,
         Command::Drive(command) => drive::run(command, json)?,
         Command::Pg(command) => pg::run(command, json)?,
+        Command::Cache(command) => cache::run(command, json)?,
         Command::Stats(stats) => stats::run(&stats, json)?,
         Command::Lab(command) => return lab::run(command, json),
         Command::Check(mut arguments) => {

@@ -34,6 +34,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// Likewise, where 0 means none.
+pub fn parse_or_none(text: &str) -> Result<u64, String> {
+    if text.trim() == "0" { Ok(0) } else { parse(text) }
+}
+
 fn not_a_size(text: &str) -> String {
     format!("`{text}` is no size: write it like 8G, 512M or 1T (1K = 1024 bytes)")
 }

@@ -27,6 +27,7 @@ pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
         drive_paths: options.drive,
         factor: options.rf,
         shards: options.shards.unwrap_or(1),
+        read_cache: options.read_cache.unwrap_or(weft_node::READ_CACHE_DEFAULT),
         api: options.api,
         force: arguments.force,
         replace_lost: arguments.replace_lost,

@@ -1,6 +1,7 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
 use crate::arguments::VdiskCommand;
+use crate::cache;
 use crate::client::{Client, path_part};
 use crate::node;
 use crate::output::{self, Table};
@@ -98,6 +99,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 }
             });
         }
+        VdiskCommand::Warm { name, data, place } => cache::warm(&place, &name, data, json)?,
         VdiskCommand::Detach { name, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));
             let answer = Client::find(&place)?.delete(&path)?;

@@ -1,6 +1,7 @@
 //! Which drives a log lies on, when drives are to be emptied.
 
 use super::append::{Appender, Changed};
+use crate::cache::Cache;
 use crate::context::{Calls, Context, Draw};
 use crate::counters::Counters;
 use crate::formats::record::Body;
@@ -46,6 +47,7 @@ impl Story {
             dirty_bytes: 0,
             draw: &mut Draw::new(1),
             counters: &mut Counters::default(),
+            cache: &mut Cache::new(0),
             out: &mut out,
             local: &mut VecDeque::new(),
         };

@@ -71,6 +71,10 @@ pub(crate) enum PageWaiter {
     View {
         job: u64,
     },
+    /// This step of bringing a vDisk into memory.
+    Warm(u64),
+    /// It will be wanted by a stream of reads.
+    Nobody,
 }
 
 /// A page in memory.
@@ -126,6 +130,9 @@ pub(crate) struct Pages {
     used: BTreeMap<u64, PagePlace>,
     clock: u64,
     bytes: usize,
+    /// Times that a page was looked for and found here, or not.
+    pub hits: u64,
+    pub misses: u64,
 }
 
 impl Fetch {
@@ -155,6 +162,15 @@ impl Pages {
         cached.used = self.clock;
         self.used.insert(self.clock, place);
         Some(cached.page.clone())
+    }
+
+    /// Whether it is in memory, looked for by nobody.
+    pub fn holds(&self, place: PagePlace) -> bool {
+        self.cached.contains_key(&place)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub fn put(&mut self, place: PagePlace, page: MapPage, bytes_max: usize) {
@@ -250,14 +266,23 @@ impl Volume {
             };
             let Some(leaf) = self.map.pages.leaf(place) else {
                 ctx.counters.page_misses += 1;
+                self.map.pages.misses += 1;
                 located.push(Located { block, count, place: Where::Page { leaf: number, place } });
                 continue;
             };
             ctx.counters.page_hits += 1;
+            self.map.pages.hits += 1;
             for run in leaf.over((block.0 - base) as u32, count as u32) {
                 self.locate_run(base, &run, located);
             }
         }
+    }
+
+    /// Leaf pages of the range that are in memory.
+    pub(crate) fn pages_in_memory(&self, block: Block, count: u64) -> u64 {
+        let leaves = block.0 / LEAF_BLOCKS..(block.0 + count).div_ceil(LEAF_BLOCKS);
+        let place = |number| self.map.index.get(PageKind::Leaf, number);
+        leaves.filter_map(place).filter(|&place| self.map.pages.holds(place)).count() as u64
     }
 
     /// Where the blocks of a run of a leaf page or a view are; `base` is the first block of the leaf.
@@ -420,6 +445,8 @@ impl Volume {
                     self.on_page_to_merge(leaf, place, page, ctx);
                 }
                 PageWaiter::Compact { job } => self.on_compact_page(job, ctx),
+                PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
+                PageWaiter::Nobody => {}
                 PageWaiter::View { job } => self.on_page_to_view(job, place, page.clone(), ctx),
             }
         }
@@ -439,6 +466,8 @@ impl Volume {
                 PageWaiter::Merge { .. } => self.fail(FamilyTrouble::PageLost(leaf), ctx),
                 PageWaiter::View { job } => self.fail_view(job, leaf, ctx),
                 PageWaiter::Compact { job } => self.abandon_compaction(job, ctx),
+                PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
+                PageWaiter::Nobody => {}
             }
             if self.is_failed() {
                 return;

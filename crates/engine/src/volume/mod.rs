@@ -3,16 +3,21 @@
 //! nothing is served before the log of the former owner has been fenced and read (I2).
 //! Leaves to others: keeping bytes (`keeper`), deciding who is owner and who is up (the control plane).
 
+mod ahead;
 pub(crate) mod bypass;
+mod cached;
 pub(crate) mod extents;
 mod origin;
 mod partial;
+mod pattern;
 mod read;
 mod request;
 pub(crate) mod snapshots;
+pub(crate) mod warm;
 pub(crate) mod write;
 
 use crate::context::{Answered, Context, Purpose, earlier};
+use crate::counters::ReadSources;
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::drain::Drain;
@@ -29,6 +34,7 @@ use crate::map::checkpoint::Checkpointing;
 use crate::map::edits::Place;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
+use pattern::Streams;
 use read::Reads;
 use request::Requests;
 use snapshots::Snapshots;
@@ -77,6 +83,8 @@ pub struct Volume {
     pub(crate) map: Map,
     pub(crate) requests: Requests,
     pub(crate) reads: Reads,
+    /// Sequential reads of clients.
+    streams: Streams,
     pub(crate) drain: Drain,
     pub(crate) placing: Placing,
     pub(crate) checkpointing: Checkpointing,
@@ -110,6 +118,7 @@ impl Volume {
             map: Map::default(),
             requests: Requests::default(),
             reads: Reads::default(),
+            streams: Streams::default(),
             drain: Drain::default(),
             placing: Placing::new(epoch),
             checkpointing: Checkpointing::default(),
@@ -180,6 +189,25 @@ impl Volume {
 
     pub fn map(&self) -> &Map {
         &self.map
+    }
+
+    /// Bytes of leaf pages in memory.
+    pub fn pages_bytes(&self) -> u64 {
+        self.map.pages.bytes() as u64
+    }
+
+    /// Times that a leaf page was looked for in memory and found there, or not.
+    pub fn page_hits(&self) -> u64 {
+        self.map.pages.hits
+    }
+
+    pub fn page_misses(&self) -> u64 {
+        self.map.pages.misses
+    }
+
+    /// Where the reads of clients came from.
+    pub fn read_sources(&self) -> &ReadSources {
+        &self.reads.sources
     }
 
     pub fn is_pool_full(&self) -> bool {
@@ -386,6 +414,7 @@ impl Volume {
     pub fn close(&mut self, error: RequestError, ctx: &mut Context) {
         self.phase = Phase::Failed;
         self.requests.answer_all(error, ctx);
+        self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
     }
 

@@ -1,13 +1,18 @@
 //! Reads: newest first, from the overlay, the edits, the leaf pages; then from the good copy that answers first.
 //! Promises: nothing is given that was not durable when it was looked up, or not verified (I7); the parts of a
 //! read may be looked up at different instants, all of them between the request and its reply.
-//! Leaves to others: fetching pages (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
+//! Leaves to others: what is in memory already (`cached.rs`), reading ahead (`ahead.rs`), fetching pages
+//! (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
 use super::origin::OriginAsk;
+use super::pattern::Seen;
 use super::request::Work;
+use super::warm::Warming;
 use crate::buffer::{BLOCK, Buffer, zeros};
+use crate::cache::Place;
 use crate::context::{Context, Purpose};
+use crate::counters::{ReadSources, Source};
 use crate::identity::{Block, DriveId, EgroupId, Generation};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where};
@@ -22,6 +27,10 @@ const ZERO_BLOCKS: u64 = 256;
 /// answers within this time, and then another node would only cost both of them CPU; a disk with a queue does not.
 const REMOTE_US: u64 = 1_000;
 
+/// Reads of at least so many bytes are not kept in memory the first time: they would push out what many small ones need,
+/// and drives give them quickly.
+const LARGE_BYTES: u64 = 256 << 10;
+
 #[derive(Debug)]
 enum Target {
     Request(u64),
@@ -32,24 +41,70 @@ enum Target {
     },
 }
 
+/// What becomes of units when a drive has given them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// They may be read again soon.
+    Units,
+    /// As a rule they are not: only their names are remembered.
+    Names,
+    /// The block is about to be written.
+    Nothing,
+}
+
 #[derive(Debug)]
-struct Job {
+pub(super) struct Job {
     target: Target,
     /// The present, or the snapshot that is read.
     at: Generation,
+    keep: Keep,
     /// Bytes to leave out at the beginning, and how many to give.
     skip: usize,
     len: usize,
+    /// Blocks before this one are read to their end.
+    pub(super) whole_to: u64,
     /// Pieces by their first block.
     ready: BTreeMap<u64, Buffer>,
     /// Blocks not ready yet.
     missing: u64,
+    /// Blocks by where they came from, in the order of [`Source::ALL`].
+    blocks: [u64; 7],
+}
+
+impl Job {
+    /// A part of it is here.
+    pub(super) fn give(&mut self, block: Block, data: Buffer, source: Source) {
+        self.count(data.blocks() as u64, source);
+        self.ready.insert(block.0, data);
+    }
+
+    fn count(&mut self, blocks: u64, source: Source) {
+        self.missing -= blocks;
+        self.blocks[source as usize] += blocks;
+    }
+}
+
+/// Whom units are asked for.
+#[derive(Debug)]
+pub(super) enum Reader {
+    Job(u64),
+    /// A stream that will want them, and reads that do already.
+    Ahead(Vec<Waiting>),
+    Warming(u64),
+}
+
+/// A part of a read that waits for what is read ahead.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub job: u64,
+    pub block: Block,
+    pub count: u64,
 }
 
 /// Units asked of one drive, and the blocks they are for.
 #[derive(Debug)]
-struct Ask {
-    job: u64,
+pub(super) struct Ask {
+    pub reader: Reader,
     egroup: EgroupId,
     parts: Vec<(Block, UnitRun)>,
     tried: Vec<DriveId>,
@@ -58,15 +113,25 @@ struct Ask {
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     last: u64,
-    jobs: BTreeMap<u64, Job>,
-    asks: BTreeMap<u64, Ask>,
+    pub(super) jobs: BTreeMap<u64, Job>,
+    pub(super) asks: BTreeMap<u64, Ask>,
+    /// Runs on their way that were asked for ahead: by egroup and first unit, how many there are, and the ask.
+    pub(super) aheads: BTreeMap<(EgroupId, u32), (u32, u64)>,
+    pub(super) warmings: BTreeMap<u64, Warming>,
     /// Parts that the origin is asked for.
     pub(super) origin_asks: BTreeMap<u64, OriginAsk>,
+    /// Of this vDisk.
+    pub sources: ReadSources,
 }
 
 impl Reads {
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.jobs.is_empty() && self.warmings.is_empty()
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 }
 
@@ -83,28 +148,54 @@ impl Volume {
         let first = offset / block_bytes;
         let count = (offset + len).div_ceil(block_bytes) - first;
         let skip = (offset % block_bytes) as usize;
-        self.begin_job(Target::Request(request), at, Block(first), count, skip, len as usize, ctx);
+        let number = self.reads.number();
+        let room = ctx.cache.ahead.limit();
+        // Of snapshots nothing is read ahead.
+        let seen = if room > 0 && at == PRESENT {
+            let jobs = &self.reads.jobs;
+            self.streams.on_read(offset, len, number, room, ctx.limits, |job| jobs.contains_key(&job))
+        } else {
+            Seen::default()
+        };
+        // Who reads parts of blocks comes back for the rest.
+        let is_whole = skip == 0 && (offset + len).is_multiple_of(block_bytes);
+        let keep = if len >= LARGE_BYTES || seen.sequential && is_whole { Keep::Names } else { Keep::Units };
+        let job = Job {
+            target: Target::Request(request),
+            at,
+            keep,
+            skip,
+            len: len as usize,
+            whole_to: (offset + len) / block_bytes,
+            ready: BTreeMap::new(),
+            missing: count,
+            blocks: [0; 7],
+        };
+        self.begin_job(number, job, Block(first), count, ctx);
+        if let Some(wanted) = seen.wanted {
+            self.read_ahead(wanted, ctx);
+        }
     }
 
     pub(crate) fn begin_partial_read(&mut self, work: Work, lock: u64, ctx: &mut Context) {
         let block = work.block;
-        self.begin_job(Target::Partial { work, lock }, PRESENT, block, 1, 0, BLOCK, ctx);
+        let number = self.reads.number();
+        let job = Job {
+            target: Target::Partial { work, lock },
+            at: PRESENT,
+            keep: Keep::Nothing,
+            skip: 0,
+            len: BLOCK,
+            whole_to: 0,
+            ready: BTreeMap::new(),
+            missing: 1,
+            blocks: [0; 7],
+        };
+        self.begin_job(number, job, block, 1, ctx);
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn begin_job(
-        &mut self,
-        target: Target,
-        at: Generation,
-        block: Block,
-        count: u64,
-        skip: usize,
-        len: usize,
-        ctx: &mut Context,
-    ) {
-        self.reads.last += 1;
-        let number = self.reads.last;
-        self.reads.jobs.insert(number, Job { target, at, skip, len, ready: BTreeMap::new(), missing: count });
+    fn begin_job(&mut self, number: u64, job: Job, block: Block, count: u64, ctx: &mut Context) {
+        self.reads.jobs.insert(number, job);
         self.look_up(number, block, count, ctx);
         self.finish_job(number, ctx);
     }
@@ -123,12 +214,11 @@ impl Volume {
             match found.place {
                 Where::Dirty(data) => {
                     ctx.counters.blocks_from_overlay += found.count;
-                    job.missing -= found.count;
-                    job.ready.insert(found.block.0, data);
+                    job.give(found.block, data, Source::Overlay);
                 }
                 Where::Zeroes => {
                     ctx.counters.blocks_found_zeroes += found.count;
-                    job.missing -= found.count;
+                    job.count(found.count, Source::Zeroes);
                     let mut at = 0;
                     while at < found.count {
                         let blocks = (found.count - at).min(ZERO_BLOCKS);
@@ -138,7 +228,10 @@ impl Volume {
                 }
                 Where::At { egroup, unit } => {
                     let run = UnitRun { first: unit, count: found.count as u32 };
-                    asks.entry(egroup).or_default().push((found.block, run));
+                    let missing = self.give_cached(number, found.block, egroup, run, ctx);
+                    if !missing.is_empty() {
+                        asks.entry(egroup).or_default().extend(missing);
+                    }
                 }
                 Where::Page { leaf, place } => {
                     let waiter = PageWaiter::Read { job: number, block: found.block, count: found.count };
@@ -152,12 +245,12 @@ impl Volume {
             }
         }
         for (egroup, parts) in asks {
-            self.ask_units(number, egroup, parts, Vec::new(), ctx);
+            self.read_units(number, egroup, parts, Vec::new(), ctx);
         }
     }
 
-    /// Asks the nearest member that was not tried yet.
-    fn ask_units(
+    /// Asks for units of a read, of the nearest member that was not tried yet.
+    fn read_units(
         &mut self,
         job: u64,
         egroup: EgroupId,
@@ -182,11 +275,28 @@ impl Volume {
             }
             return self.finish_job(job, ctx);
         };
-        self.reads.last += 1;
-        let number = self.reads.last;
-        let runs = parts.iter().map(|(_, run)| *run).collect();
-        self.reads.asks.insert(number, Ask { job, egroup, parts, tried });
+        self.ask_units(drive, Ask { reader: Reader::Job(job), egroup, parts, tried }, ctx);
+    }
+
+    /// Asks for units that no read waits for yet. None if nobody can be asked.
+    pub(super) fn fetch_units(
+        &mut self,
+        reader: Reader,
+        egroup: EgroupId,
+        parts: Vec<(Block, UnitRun)>,
+        ctx: &mut Context,
+    ) -> Option<u64> {
+        let drive = self.nearest_copy(egroup, &[], ctx)?;
+        Some(self.ask_units(drive, Ask { reader, egroup, parts, tried: Vec::new() }, ctx))
+    }
+
+    fn ask_units(&mut self, drive: DriveId, ask: Ask, ctx: &mut Context) -> u64 {
+        let number = self.reads.number();
+        let egroup = ask.egroup;
+        let runs = ask.parts.iter().map(|(_, run)| *run).collect();
+        self.reads.asks.insert(number, ask);
         ctx.ask(self.family, self.epoch, drive, Question::ReadUnits { egroup, runs }, Purpose::Units(number));
+        number
     }
 
     /// The copy to read: on a drive that is up and was not tried; the one that is expected to answer first, where a
@@ -227,44 +337,77 @@ impl Volume {
         answer: Result<Answer, Refusal>,
         ctx: &mut Context,
     ) {
-        let Some(mut ask) = self.reads.asks.remove(&number) else { return };
-        ask.tried.push(drive);
+        let Some(Ask { reader, egroup, parts, mut tried }) = self.reads.asks.remove(&number) else { return };
+        let at = match &reader {
+            Reader::Job(job) => self.reads.jobs.get(job).map_or(PRESENT, |job| job.at),
+            Reader::Ahead(_) | Reader::Warming(_) => PRESENT,
+        };
+        let units = self.units_of(at, egroup, parts, drive, answer, ctx);
+        let job = match reader {
+            Reader::Job(job) => job,
+            Reader::Ahead(waiting) => return self.on_ahead(egroup, units, waiting, ctx),
+            Reader::Warming(warming) => return self.on_warm_units(warming, egroup, units, ctx),
+        };
+        let source = if ctx.is_near(drive) { Source::Local } else { Source::Remote };
         let mut again: Vec<(Block, UnitRun)> = Vec::new();
-        match answer {
-            Ok(Answer::Units(results)) => {
-                assert_eq!(results.len(), ask.parts.len(), "each run has a result");
-                for ((block, run), result) in ask.parts.into_iter().zip(results) {
-                    match result {
-                        Ok(data) => {
-                            assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
-                            if let Some(job) = self.reads.jobs.get_mut(&ask.job) {
-                                ctx.counters.blocks_from_egroups += u64::from(run.count);
-                                job.missing -= u64::from(run.count);
-                                job.ready.insert(block.0, data);
-                            }
-                        }
-                        Err(_) => {
-                            self.on_bad_copy(ask.egroup, drive, ctx);
-                            again.push((block, run));
-                        }
-                    }
+        for (block, run, data) in units {
+            let Some(data) = data else {
+                again.push((block, run));
+                continue;
+            };
+            let Some(job) = self.reads.jobs.get_mut(&job) else { continue };
+            ctx.counters.blocks_from_egroups += u64::from(run.count);
+            let first = Place::new(self.family, egroup, run.first);
+            for (index, bytes) in (0..).zip(data.bytes().chunks_exact(BLOCK)) {
+                match job.keep {
+                    Keep::Units => ctx.cache.units.insert(first.plus(index), bytes),
+                    Keep::Names => ctx.cache.units.note(first.plus(index), bytes),
+                    Keep::Nothing => {}
                 }
             }
+            job.give(block, data, source);
+        }
+        if !again.is_empty() {
+            tried.push(drive);
+            self.read_units(job, egroup, again, tried, ctx);
+        }
+        self.finish_job(job, ctx);
+    }
+
+    /// What a drive gave of each run, verified; None where it has no good copy, which is seen to.
+    fn units_of(
+        &mut self,
+        at: Generation,
+        egroup: EgroupId,
+        parts: Vec<(Block, UnitRun)>,
+        drive: DriveId,
+        answer: Result<Answer, Refusal>,
+        ctx: &mut Context,
+    ) -> Vec<(Block, UnitRun, Option<Buffer>)> {
+        let results = match answer {
+            Ok(Answer::Units(results)) => results,
             Ok(other) => unreachable!("a read of units is answered by {other:?}"),
             Err(refusal) => {
                 // It may have been deleted because nothing is there any more, so look before complaining.
-                let (block, run) = ask.parts[0];
-                let at = self.reads.jobs.get(&ask.job).map_or(PRESENT, |job| job.at);
-                if refusal == Refusal::NotFound && self.is_place_of(at, block, ask.egroup, run.first) {
-                    self.on_bad_copy(ask.egroup, drive, ctx);
+                let (block, run) = parts[0];
+                if refusal == Refusal::NotFound && self.is_place_of(at, block, egroup, run.first) {
+                    self.on_bad_copy(egroup, drive, ctx);
                 }
-                again = ask.parts;
+                return parts.into_iter().map(|(block, run)| (block, run, None)).collect();
             }
+        };
+        assert_eq!(results.len(), parts.len(), "each run has a result");
+        let mut units = Vec::with_capacity(parts.len());
+        for ((block, run), result) in parts.into_iter().zip(results) {
+            match &result {
+                Ok(data) => {
+                    assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
+                }
+                Err(_) => self.on_bad_copy(egroup, drive, ctx),
+            }
+            units.push((block, run, result.ok()));
         }
-        if !again.is_empty() {
-            self.ask_units(ask.job, ask.egroup, again, ask.tried, ctx);
-        }
-        self.finish_job(ask.job, ctx);
+        units
     }
 
     /// With the last block the read is answered.
@@ -292,7 +435,11 @@ impl Volume {
         }
         assert_eq!(left, 0, "a read gives all its bytes");
         match job.target {
-            Target::Request(request) => self.reply(request, Reply::Data(pieces), ctx),
+            Target::Request(request) => {
+                self.reads.sources.count(&job.blocks);
+                ctx.counters.sources.count(&job.blocks);
+                self.reply(request, Reply::Data(pieces), ctx);
+            }
             Target::Partial { work, lock } => self.on_partial_read(work, lock, Ok(pieces), ctx),
         }
     }
@@ -300,13 +447,12 @@ impl Volume {
     /// Blocks that the origin has given.
     pub(super) fn take_from_origin(&mut self, number: u64, block: Block, pieces: Vec<Buffer>) {
         let Some(job) = self.reads.jobs.get_mut(&number) else { return };
-        let mut at = block.0;
+        let mut at = block;
         for piece in pieces {
             assert_eq!(piece.len() % BLOCK, 0, "a read of whole blocks is answered in whole blocks");
-            job.missing -= piece.blocks() as u64;
             let blocks = piece.blocks() as u64;
-            job.ready.insert(at, piece);
-            at += blocks;
+            job.give(at, piece, Source::Origin);
+            at = at.plus(blocks);
         }
     }
 

@@ -1,12 +1,12 @@
 //! Requests of clients from their arrival to their one reply.
 //! Promises: every request is answered exactly once (I9); no more than the limit are open (I10).
-//! Leaves to others: what a write, a read or a question for extents takes (`write`, `read`, `extents`).
+//! Leaves to others: what a write, a read, a question for extents or warming takes (`write`, `read`, `extents`, `warm`).
 
 use super::Volume;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
 use crate::identity::{Block, Generation, Ticket, Time};
-use crate::interface::{Reply, Request, RequestError};
+use crate::interface::{Reply, Request, RequestError, Warmed};
 use crate::limits::VDISK_BYTES_MAX;
 use crate::log::overlay::Content;
 use crate::map::lookup::PRESENT;
@@ -125,7 +125,9 @@ impl Volume {
         let (offset, len) = match &request {
             Request::Read { offset, len } => (*offset, u64::from(*len)),
             Request::Write { offset, data } => (*offset, data.len() as u64),
-            Request::Zero { offset, len } | Request::Extents { offset, len, .. } => (*offset, *len),
+            Request::Zero { offset, len }
+            | Request::Extents { offset, len, .. }
+            | Request::Warm { offset, len, .. } => (*offset, *len),
             Request::ReadSnapshot { snapshot, .. }
             | Request::SnapshotExtents { snapshot, .. }
             | Request::Differences { from: snapshot, .. } => {
@@ -144,6 +146,7 @@ impl Volume {
             let reply = match request {
                 Request::Read { .. } => Reply::Data(Vec::new()),
                 Request::Extents { .. } => Reply::Extents(Vec::new()),
+                Request::Warm { offset, .. } => Reply::Warmed(Warmed { to: offset, ..Warmed::default() }),
                 _ => Reply::Done,
             };
             return ctx.reply(ticket, reply);
@@ -169,6 +172,10 @@ impl Volume {
             Request::Extents { offset, len, limit } => {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_extents(request, PRESENT, offset, len, limit.max(1), ctx);
+            }
+            Request::Warm { offset, len, data } => {
+                let request = self.requests.begin(ticket, 0);
+                self.begin_warm(request, offset, len, data, ctx);
             }
             Request::Flush
             | Request::ReadSnapshot { .. }

@@ -22,6 +22,8 @@ pub struct World {
     pub factor: u32,
     pub record: FamilyRecord,
     pub lives: u64,
+    /// Reads that drives were asked for.
+    pub drive_reads: u64,
     /// Other families, and what they have asked their origins.
     pub clones: Vec<FamilyRecord>,
     pub asks: BTreeMap<Ticket, (FamilyId, u64)>,
@@ -57,6 +59,7 @@ impl World {
             factor,
             record,
             lives: 1,
+            drive_reads: 0,
             clones: Vec::new(),
             asks: BTreeMap::new(),
         };
@@ -144,6 +147,7 @@ impl World {
         let bytes = self.areas.get_mut(&(drive, area)).expect("the drive exists");
         match work {
             DriveWork::Read { offset, len } => {
+                self.drive_reads += 1;
                 DriveResult::Read(Buffer::copied(&bytes[offset as usize..offset as usize + len as usize]))
             }
             DriveWork::Write { offset, pieces, .. } => {
@@ -242,5 +246,10 @@ impl World {
 }
 
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (seed.wrapping_mul(31) + (at / 512) as u64 * 7 + at as u64 % 251) as u8 | 1).collect()
+    pattern_of(seed, 0..len)
+}
+
+/// A part of it.
+pub fn pattern_of(seed: u64, range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(|at| (seed.wrapping_mul(31) + (at / 512) as u64 * 7 + at as u64 % 251) as u8 | 1).collect()
 }

@@ -152,6 +152,7 @@ impl Server {
                 Reply::Done
             }
             Request::Flush => Reply::Done,
+            Request::Warm { .. } => unreachable!("no NBD client can ask for it"),
             Request::Extents { offset, len, limit } => {
                 let pieces = self.disk[range(*offset, *len)].chunks(GRAIN).take(*limit as usize);
                 let extent = |piece: &[u8]| Extent { len: piece.len() as u64, data: !buffer::is_zero(piece) };

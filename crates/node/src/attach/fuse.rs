@@ -176,7 +176,7 @@ impl Filesystem for VdiskFile {
                 reply.data(&whole);
             }
             Reply::Error(error) => reply.error(errno(error)),
-            Reply::Done | Reply::Extents(_) => reply.error(Errno::EIO),
+            Reply::Done | Reply::Extents(_) | Reply::Warmed(_) => reply.error(Errno::EIO),
         });
     }
 

@@ -1,6 +1,7 @@
 //! The statistics as Prometheus wants them.
 
 use crate::api::{ShardStatsView, StatsView, StatusView};
+use crate::shard_loop::GAUGES;
 use std::fmt::Write;
 
 /// The text format, version 0.0.4.
@@ -58,7 +59,8 @@ pub fn text(status: &StatusView, stats: &StatsView) -> String {
         stats.shards.iter().flat_map(|shard| shard.engine.keys()).collect();
     for counter in names {
         let name = format!("weft_engine_{counter}");
-        page.family(&name, "counter", "Counted by the engine, see docs/operating.md");
+        let kind = if GAUGES.contains(&counter.as_str()) { "gauge" } else { "counter" };
+        page.family(&name, kind, "Counted by the engine, see docs/operating.md");
         for shard in &stats.shards {
             if let Some(&value) = shard.engine.get(counter) {
                 page.sample(&name, &format!("shard=\"{}\"", shard.shard), value);

@@ -4,6 +4,7 @@
 //! Leaves to others: data (the shards), records (`config`), devices on this host (`attach`).
 
 mod attachments;
+mod cache;
 mod clones;
 mod drives;
 mod exports;
@@ -20,6 +21,7 @@ mod start;
 mod statistics;
 mod vdisks;
 
+pub use cache::READ_CACHE_DEFAULT;
 pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
@@ -46,6 +48,8 @@ pub struct Control {
     began: Instant,
     /// Copies for vDisks that do not ask for a number.
     factor: u32,
+    /// Bytes that all shards together may keep in memory for reads.
+    read_cache: u64,
     stage: Stage,
     part: Part,
     shards: Vec<Arc<Mailbox>>,
@@ -196,6 +200,7 @@ impl Control {
             dir: dir.to_path_buf(),
             began: Instant::now(),
             factor,
+            read_cache: 0,
             stage: Stage::Starting,
             part,
             shards: shards.mailboxes.clone(),

@@ -5,10 +5,10 @@ mod snapshots;
 
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, member, metrics, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, cache, member, metrics, statistics, vdisks};
 use crate::api::{
-    AttachVdisk, AttachmentView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk, ResizeVdisk,
-    StatsView, StatusView, VdiskView,
+    AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
+    ResizeCache, ResizeVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
 };
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -32,6 +32,8 @@ pub fn router(control: SharedControl) -> Router {
         .route("/v1/vdisks/{name}/attach", post(attach).delete(detach))
         .route("/v1/vdisks/{name}/move", post(move_vdisk))
         .merge(cluster::router())
+        .route("/v1/vdisks/{name}/warm", post(warm))
+        .route("/v1/cache", get(show_cache).post(resize_cache))
         .merge(snapshots::router())
         .route("/v1/stats", get(stats))
         .route("/v1/shutdown", post(shutdown))
@@ -215,6 +217,24 @@ async fn detach(
     let detached = tokio::spawn(async move { attachments::detach(&control, &name).await });
     joined(detached).await?;
     Ok(Json(DoneView { done: true, note: String::new() }))
+}
+
+async fn warm(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<WarmView>, Refusal> {
+    let wanted: WarmVdisk = parse(&body)?;
+    cache::warm(&control, &name, wanted.from, wanted.data).await.map(Json)
+}
+
+async fn show_cache(State(control): State<SharedControl>) -> Json<CacheView> {
+    Json(cache::show(&control).await)
+}
+
+async fn resize_cache(State(control): State<SharedControl>, body: Bytes) -> Result<Json<CacheView>, Refusal> {
+    let wanted: ResizeCache = parse(&body)?;
+    cache::resize(&control, wanted.bytes).await.map(Json)
 }
 
 async fn stats(State(control): State<SharedControl>) -> Json<StatsView> {

@@ -1,5 +1,6 @@
 //! Starting a node: its directory, drives and vDisks, in that order; then serving until it is told to stop.
 
+use super::cache::{self, READ_CACHE_DEFAULT};
 use super::drives::{DrivePlan, Found, OwnBook};
 use super::refusal::Refusal;
 use super::{
@@ -46,6 +47,8 @@ pub struct Settings {
     /// Copies for vDisks that do not ask for a number.
     pub factor: Option<u32>,
     pub shards: u32,
+    /// Bytes that all shards together keep in memory for reads, until another size is asked for.
+    pub read_cache: u64,
     /// None: 127.0.0.1:7070. Port 0: any that is free.
     pub api: Option<SocketAddr>,
     /// Take devices that hold something else.
@@ -64,6 +67,7 @@ impl Settings {
             drive_paths: Vec::new(),
             factor: None,
             shards: 1,
+            read_cache: READ_CACHE_DEFAULT,
             api: None,
             force: false,
             replace_lost: false,
@@ -172,6 +176,7 @@ fn check(settings: &Settings) -> Result<(), StartError> {
     {
         return bad(format!("{factor} copies are not possible: choose 1, 2 or 3 (--rf)"));
     }
+    cache::check_size(settings.read_cache)?;
     Ok(())
 }
 
@@ -258,6 +263,7 @@ fn assemble(
     let factor = settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 });
     let mut control = Control::new(dir, factor, Part::Alone(alone), shards, drives);
     control.families = families;
+    control.set_read_cache(settings.read_cache);
     SharedControl::new(control)
 }
 

@@ -3,12 +3,34 @@
 use super::statistics::DriveStatistics;
 use std::collections::BTreeMap;
 use weft_engine::DriveId;
-use weft_engine::counters::Counters;
+use weft_engine::counters::{ReadSources, Source};
 use weft_engine::shard::Shard;
+use weft_engine::volume::Volume;
+
+/// Names of what goes down as well as up.
+pub const GAUGES: [&str; 3] = ["cache_bytes", "cache_bytes_max", "pages_bytes"];
 
 /// All counters of a shard.
-pub fn named(counters: &Counters) -> BTreeMap<String, u64> {
+pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
+    let counters = shard.counters();
     let mut named = BTreeMap::new();
+    put_sources(&counters.sources, &mut named);
+    let (cache, mut put) = (shard.cache(), |name: &str, value| named.insert(name.to_string(), value));
+    put("cache_bytes", cache.used_bytes());
+    put("cache_bytes_max", cache.limit());
+    put("pages_bytes", shard.volumes().map(|(_, volume)| volume.pages_bytes()).sum());
+    let units = &cache.units.counters;
+    put("cache_hits", units.hits);
+    put("cache_misses", units.misses);
+    put("cache_inserted", units.inserted);
+    put("cache_returned", units.returned);
+    put("cache_evicted", units.evicted);
+    let ahead = &cache.ahead.counters;
+    put("ahead_issued", ahead.issued);
+    put("ahead_used", ahead.used);
+    put("ahead_wasted", ahead.wasted);
+    put("ahead_waited", ahead.waited);
+    put("ahead_refused", ahead.refused);
     macro_rules! take {
         ($($name:ident),* $(,)?) => {
             $(named.insert(stringify!($name).to_string(), counters.$name);)*
@@ -46,6 +68,24 @@ pub fn named(counters: &Counters) -> BTreeMap<String, u64> {
         records_appended_again,
     );
     named
+}
+
+/// What a volume counts by itself.
+pub fn named_of(volume: &Volume) -> BTreeMap<String, u64> {
+    let mut named = BTreeMap::new();
+    put_sources(volume.read_sources(), &mut named);
+    named.insert("page_hits".to_string(), volume.page_hits());
+    named.insert("page_misses".to_string(), volume.page_misses());
+    named.insert("pages_bytes".to_string(), volume.pages_bytes());
+    named
+}
+
+/// Reads of clients, and blocks of them, by where they came from.
+fn put_sources(sources: &ReadSources, named: &mut BTreeMap<String, u64>) {
+    for source in Source::ALL {
+        named.insert(format!("reads_from_{}", source.name()), sources.reads[source as usize]);
+        named.insert(format!("blocks_read_from_{}", source.name()), sources.blocks[source as usize]);
+    }
 }
 
 /// What the keeper of a drive knows about its space.

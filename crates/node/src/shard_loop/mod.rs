@@ -19,6 +19,7 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub use engine_counters::GAUGES;
 pub use mailbox::{Answer, Disk, Mail, Mailbox};
 pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;

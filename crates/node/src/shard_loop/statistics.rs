@@ -50,10 +50,18 @@ impl DriveStatistics {
 /// What a request was, for counting when it is answered.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    Read { bytes: u64 },
-    Write { bytes: u64 },
+    Read {
+        bytes: u64,
+    },
+    Write {
+        bytes: u64,
+    },
     Zero,
     Flush,
+    /// From this offset on.
+    Warm {
+        offset: u64,
+    },
     Other,
 }
 
@@ -66,6 +74,7 @@ impl Kind {
             Request::Write { data, .. } => Kind::Write { bytes: data.len() as u64 },
             Request::Zero { .. } => Kind::Zero,
             Request::Flush => Kind::Flush,
+            Request::Warm { offset, .. } => Kind::Warm { offset: *offset },
             Request::Extents { .. } | Request::SnapshotExtents { .. } | Request::Differences { .. } => {
                 Kind::Other
             }
@@ -104,7 +113,7 @@ impl FamilyStatistics {
             }
             Kind::Zero => view.zeroes += 1,
             Kind::Flush => view.flushes += 1,
-            Kind::Other => {}
+            Kind::Warm { .. } | Kind::Other => {}
         }
     }
 }

@@ -557,12 +557,16 @@ impl Worker {
         let mut shard = self.statistics.clone();
         shard.enters = self.ring.enters;
         shard.peers = self.peers.statistics();
-        shard.engine = super::engine_counters::named(self.shard.counters());
+        shard.engine = super::engine_counters::named(&self.shard);
         let mut drives = self.drives.statistics();
         for (&drive, statistics) in &mut drives {
             super::engine_counters::fill_drive(&self.shard, drive, statistics);
         }
-        ShardStatistics { shard, drives, families: self.families.clone() }
+        let mut families = self.families.clone();
+        for (family, volume) in self.shard.volumes() {
+            families.entry(family).or_default().view.engine = super::engine_counters::named_of(volume);
+        }
+        ShardStatistics { shard, drives, families }
     }
 }
 

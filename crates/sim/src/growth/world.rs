@@ -125,7 +125,8 @@ impl World {
         let settings = Settings {
             shard: ShardId(shard as u32),
             seed: self.seed.wrapping_mul(1_000_003).wrapping_add(shard as u64),
-            limits: Limits::default(),
+            // Nothing is kept for reads: the databases are small models of large ones, which would not fit in memory.
+            limits: Limits { cache_bytes: 0, ..Limits::default() },
         };
         let engine = Shard::new(settings);
         self.shards.push(ShardState { engine, inbox: VecDeque::new(), doing: None, wake: None });

@@ -4,7 +4,7 @@ use super::fields::{Reader, Writer};
 use super::header::PAYLOAD_BYTES_MAX;
 use crate::buffer::{Buffer, zeros};
 use crate::identity::Generation;
-use crate::interface::{Extent, Reply, Request, RequestError};
+use crate::interface::{Extent, Reply, Request, RequestError, Warmed};
 
 const READ: u32 = 1;
 const WRITE: u32 = 2;
@@ -14,6 +14,7 @@ const EXTENTS: u32 = 5;
 const READ_SNAPSHOT: u32 = 6;
 const SNAPSHOT_EXTENTS: u32 = 7;
 const DIFFERENCES: u32 = 8;
+const WARM: u32 = 9;
 
 /// Stands for the present where a generation is told.
 const PRESENT: u32 = u32::MAX;
@@ -21,6 +22,7 @@ const PRESENT: u32 = u32::MAX;
 const DONE: u32 = 1;
 const DATA: u32 = 2;
 const TOLD_EXTENTS: u32 = 3;
+const WARMED: u32 = 4;
 const OUT_OF_RANGE: u32 = 101;
 const NOT_SERVED: u32 = 102;
 const NO_SPACE: u32 = 103;
@@ -58,6 +60,12 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*offset);
             writer.u64(*len);
             writer.u32(*limit);
+        }
+        Request::Warm { offset, len, data } => {
+            writer.u32(WARM);
+            writer.u64(*offset);
+            writer.u64(*len);
+            writer.u32(u32::from(*data));
         }
         Request::ReadSnapshot { snapshot, offset, len } => {
             writer.u32(READ_SNAPSHOT);
@@ -97,6 +105,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
             let (offset, len) = (reader.u64()?, reader.u64()?);
             Request::Extents { offset, len, limit: reader.u32()?.min(EXTENTS_MAX) }
         }
+        WARM => Request::Warm { offset: reader.u64()?, len: reader.u64()?, data: reader.flag()? },
         READ_SNAPSHOT => {
             let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u32()?);
             (len as usize <= PAYLOAD_BYTES_MAX).then_some(Request::ReadSnapshot { snapshot, offset, len })?
@@ -129,6 +138,13 @@ pub(super) fn put_reply(reply: &Reply, writer: &mut Writer) {
                 writer.u64(extent.len);
                 writer.u32(u32::from(extent.data));
             }
+        }
+        Reply::Warmed(Warmed { to, pages, bytes, full }) => {
+            writer.u32(WARMED);
+            writer.u64(*to);
+            writer.u64(*pages);
+            writer.u64(*bytes);
+            writer.u32(u32::from(*full));
         }
         Reply::Error(error) => match error {
             RequestError::OutOfRange => writer.u32(OUT_OF_RANGE),
@@ -193,6 +209,10 @@ pub(super) fn take_reply(reader: &mut Reader) -> Option<Reply> {
         TOLD_EXTENTS => Reply::Extents(
             reader.list(12, |reader| Some(Extent { len: reader.u64()?, data: reader.flag()? }))?,
         ),
+        WARMED => {
+            let (to, pages, bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            Reply::Warmed(Warmed { to, pages, bytes, full: reader.flag()? })
+        }
         OUT_OF_RANGE => Reply::Error(RequestError::OutOfRange),
         NOT_SERVED => Reply::Error(RequestError::NotServed),
         NO_SPACE => Reply::Error(RequestError::NoSpace),

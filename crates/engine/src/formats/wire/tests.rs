@@ -8,14 +8,14 @@ use crate::formats::record::{
 use crate::identity::{
     Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
 };
-use crate::interface::{Extent, RequestError};
+use crate::interface::{Extent, RequestError, Warmed};
 use crate::message::{Answer, BadUnit, Class, Held, Question, Refusal, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 8 + 3 + 6 + 4;
+const KINDS: u32 = 10 + 10 + 6 + 9 + 4 + 7 + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -192,6 +192,7 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
         }
         2 => Request::Zero { offset, len: random.random() },
         3 => Request::Flush,
+        7 => Request::Warm { offset, len: random.random(), data: random.random() },
         4 => Request::ReadSnapshot {
             snapshot: Generation(random.random()),
             offset,
@@ -233,6 +234,13 @@ fn some_reply(which: u32, random: &mut SmallRng) -> Reply {
         5 => Reply::Error(RequestError::NoSpace),
         6 => Reply::Error(RequestError::Damaged { block: random.random() }),
         7 => Reply::Error(RequestError::Fenced),
+        8 => Reply::Warmed(Warmed {
+            to: random.random(),
+            pages: random.random(),
+            bytes: random.random(),
+            full: random.random(),
+        }),
+        9 => Reply::Error(RequestError::NoSnapshot),
         _ => Reply::Error(RequestError::Busy),
     }
 }
@@ -262,11 +270,11 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
             let answer = some_answer(which - 10, random);
             Packet::Message(Message::Answer { call: number, drive, family, free: random.random(), answer })
         }
-        26..34 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
-        34..43 => Packet::Reply { number, reply: some_reply(which - 34, random) },
-        43 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
-        44 => Packet::Ping,
-        45 => Packet::Pong,
+        26..35 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
+        35..46 => Packet::Reply { number, reply: some_reply(which - 35, random) },
+        46 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        47 => Packet::Ping,
+        48 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }

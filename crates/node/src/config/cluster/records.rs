@@ -9,7 +9,7 @@ use weft_engine::cluster::detection::AWAY_US;
 pub const CLUSTER_FORMAT: u32 = 1;
 
 /// Shards of one node at most: a shard's number tells its node.
-pub const SHARDS_PER_NODE: u32 = 64;
+pub use weft_engine::identity::SHARDS_PER_NODE;
 
 /// The number of a node's shard in the cluster.
 pub fn shard_id(node: u32, index: u32) -> ShardId {

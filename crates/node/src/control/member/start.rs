@@ -120,7 +120,8 @@ pub fn run(
         let keeper = |record: &DriveRecord| (record.shard % shards.mailboxes.len() as u32) as usize;
         let drives = plan.drives(&records, keeper);
         let factor = settings.factor.unwrap_or(FACTOR);
-        let control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
+        let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
+        control.set_read_cache(settings.read_cache);
         let control = SharedControl::new(control);
         tokio::spawn(notices::listen(control.clone(), news));
         tokio::spawn(jobs::run(control.clone(), store, to_do));

@@ -654,6 +654,7 @@ fn weight(request: &Request) -> usize {
         | Request::Flush
         | Request::Extents { .. }
         | Request::SnapshotExtents { .. }
-        | Request::Differences { .. } => 0,
+        | Request::Differences { .. }
+        | Request::Warm { .. } => 0,
     }
 }

@@ -275,6 +275,8 @@ fn answers(kind: Kind, reply: &Reply) -> bool {
         (Kind::Read { bytes }, Reply::Data(pieces)) => {
             pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == bytes
         }
+        // Who asks for the next step gets further each time.
+        (Kind::Warm { offset }, Reply::Warmed(warmed)) => warmed.to > offset,
         (Kind::Other, Reply::Extents(extents)) => extents.iter().any(|extent| extent.len > 0),
         _ => false,
     }
@@ -284,7 +286,7 @@ fn answers(kind: Kind, reply: &Reply) -> bool {
 mod tests {
     use super::*;
     use weft_engine::buffer::zeros;
-    use weft_engine::interface::Extent;
+    use weft_engine::interface::{Extent, Warmed};
 
     #[test]
     fn a_reply_has_to_fit_its_request() {
@@ -296,6 +298,10 @@ mod tests {
         assert!(!answers(Kind::Flush, &Reply::Data(Vec::new())));
         assert!(answers(Kind::Other, &Reply::Extents(vec![Extent { len: 1, data: true }])));
         assert!(!answers(Kind::Other, &Reply::Extents(Vec::new())));
+        let warmed = |to| Reply::Warmed(Warmed { to, ..Warmed::default() });
+        assert!(
+            answers(Kind::Warm { offset: 4 }, &warmed(5)) && !answers(Kind::Warm { offset: 4 }, &warmed(4))
+        );
         assert!(answers(Kind::Zero, &Reply::Error(RequestError::Busy)));
     }
 }

@@ -226,6 +226,8 @@ fn a_request_waits_for_an_owner_and_fails_when_the_node_has_none_to_wait_for() {
     assert_eq!(outside.recv_timeout(LONG), Ok(Reply::Error(RequestError::OutOfRange)));
     let extents = cluster.ask(1, Request::Extents { offset: 0, len: SIZE, limit: 10 });
     assert!(matches!(extents.recv_timeout(LONG), Ok(Reply::Extents(extents)) if !extents.is_empty()));
+    let warmed = cluster.ask(1, Request::Warm { offset: 0, len: SIZE, data: true });
+    assert!(matches!(warmed.recv_timeout(LONG), Ok(Reply::Warmed(warmed)) if warmed.to > 0));
     // A request in an epoch that is over is not carried out.
     let mut routes = cluster.routes();
     routes.get_mut(&FAMILY).expect("it is served").epoch.0 -= 1;
