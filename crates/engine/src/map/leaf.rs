@@ -279,11 +279,32 @@ impl Leaf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::{Epoch, Generation};
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
     use std::collections::BTreeMap;
 
     const FAMILY: FamilyId = FamilyId(3);
+
+    fn named(counter: u32) -> EgroupId {
+        EgroupId::new(Epoch(1), counter)
+    }
+
+    #[test]
+    fn a_hole_is_one_run_however_long_and_whatever_is_cut_from_it() {
+        let hole = EgroupId::hole(Generation(7));
+        let mut leaf = Leaf::default();
+        leaf.set(0, 500, Some((hole, 0)), &mut |_| {});
+        leaf.set(500, 524, Some((hole, 0)), &mut |_| {});
+        assert_eq!(leaf.iter().count(), 1);
+        assert_eq!(leaf.find(1000), Some((hole, 0, 24)));
+        let mut lost = Vec::new();
+        leaf.set(100, 3, Some((named(1), 5)), &mut |run| lost.push((run.egroup, run.start(), run.unit())));
+        assert_eq!(lost, [(hole, 100, 0)]);
+        assert_eq!(leaf.iter().count(), 3);
+        let page = leaf.encode(9, FAMILY);
+        assert_eq!(Leaf::decode(page.bytes(), 9, FAMILY), Ok(leaf));
+    }
 
     type Model = BTreeMap<u32, (EgroupId, u32)>;
 
@@ -302,7 +323,7 @@ mod tests {
                 } else {
                     random.random_range(0..=UNITS - count)
                 };
-                (EgroupId(random.random_range(0..4)), unit)
+                (named(random.random_range(0..4)), unit)
             });
             edits.push(LeafEdit { start, count, place });
             at = start + count;
@@ -373,8 +394,7 @@ mod tests {
     #[test]
     fn the_largest_leaf_fits_into_a_page() {
         let mut lost = |_| panic!("nothing was mapped before");
-        let edits =
-            (0..BLOCKS).map(|i| LeafEdit { start: i, count: 1, place: Some((EgroupId(i.into()), 0)) });
+        let edits = (0..BLOCKS).map(|i| LeafEdit { start: i, count: 1, place: Some((named(i), 0)) });
         let leaf = Leaf::default().merge(edits, &mut lost);
         let page = leaf.encode(0, FAMILY);
         assert_eq!(page.blocks(), 4);
@@ -385,18 +405,18 @@ mod tests {
     #[test]
     fn a_single_edit_tells_what_it_replaced() {
         let mut leaf = Leaf::default();
-        leaf.set(0, 100, Some((EgroupId(1), 10)), &mut |_| panic!("nothing was mapped before"));
+        leaf.set(0, 100, Some((named(1), 10)), &mut |_| panic!("nothing was mapped before"));
         let mut lost = Vec::new();
         leaf.set(40, 10, None, &mut |run| lost.push((run.egroup.0, run.start(), run.count())));
-        assert_eq!(lost, [(1, 40, 10)]);
-        assert_eq!((leaf.find(39), leaf.find(40)), (Some((EgroupId(1), 49, 1)), None));
+        assert_eq!(lost, [(named(1).0, 40, 10)]);
+        assert_eq!((leaf.find(39), leaf.find(40)), (Some((named(1), 49, 1)), None));
     }
 
     fn payload(runs: &[(u32, u32, u32, u16)], egroups: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend((runs.len() as u16).to_le_bytes());
         bytes.extend((egroups.len() as u16).to_le_bytes());
-        egroups.iter().for_each(|egroup| bytes.extend(egroup.to_le_bytes()));
+        egroups.iter().for_each(|egroup| bytes.extend((1 << 32 | egroup).to_le_bytes()));
         for (start, count, unit, index) in runs {
             bytes.extend((start | (count - 1) << 10 | unit << 20).to_le_bytes());
             bytes.extend(index.to_le_bytes());

@@ -198,7 +198,7 @@ mod tests {
 
     fn run(start: u32, count: u32, egroup: u64, unit: u32) -> Run {
         let mut leaf = Leaf::default();
-        leaf.set(start, count, Some((EgroupId(egroup), unit)), &mut |_| {});
+        leaf.set(start, count, Some((EgroupId(1 << 32 | egroup), unit)), &mut |_| {});
         *leaf.iter().next().expect("one run was put in")
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let shown = |at| {
             let mut view = Vec::new();
             past.show(Generation(at), |egroup| Some(Generation(egroup.0 as u32)), &mut view);
-            view.iter().map(|run| (run.start(), run.egroup.0)).collect::<Vec<_>>()
+            view.iter().map(|run| (run.start(), run.egroup.0 as u32)).collect::<Vec<_>>()
         };
         assert_eq!(shown(0), []);
         assert_eq!(shown(1), [(0, 1)]);
