@@ -112,6 +112,15 @@ impl Shard {
         }
     }
 
+    /// What its drives and vDisks are at, a line each, for people who wonder why something stands still.
+    pub fn describe(&self) -> String {
+        let drives =
+            self.keepers.iter().map(|(drive, keeper)| format!("drive {drive}: {}", keeper.describe()));
+        let families =
+            self.volumes.iter().map(|(family, volume)| format!("family {family}: {}", volume.describe()));
+        drives.chain(families).collect::<Vec<_>>().join("\n")
+    }
+
     /// Something happened. All that follows from it now is done, and the rest is in `out`.
     pub fn step(&mut self, now: Time, input: Input, out: &mut Outputs) {
         self.take(now, input, out);

@@ -16,6 +16,9 @@ use crate::volume::{Volume, bypass::add_block};
 /// Smaller egroups than this would use up the tables of drives.
 const UNITS_LEAST: usize = 8;
 
+/// Blocks that go into the reserve at once: what is left of it is for others.
+const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
+
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     /// Egroups being placed.
@@ -26,6 +29,8 @@ pub(crate) struct Drain {
     units_max: UnitsMax,
     /// After a refusal, client data is left alone until then.
     blocked_until: Time,
+    /// ... and what pins a ring until then, after the reserve refused it as well.
+    pressed_after: Time,
     sweep: Option<Sweep>,
     /// More can be begun at once: others get a turn first.
     more: bool,
@@ -64,8 +69,11 @@ impl Volume {
             // A checkpoint is on its way; until it is there, the log holds what comes.
             return false;
         }
-        let pressed = oldest <= self.pressed;
-        let urgent = self.settling || pressed || self.log.is_thin(ctx.view);
+        if self.drain.placing > 0 && self.room() == 0 {
+            // Each egroup takes a record of a log that is short of room: fewer, with more in them.
+            return false;
+        }
+        let urgent = self.settling || oldest <= self.pressed || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty();
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
@@ -86,16 +94,21 @@ impl Volume {
         if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
+        let mut class = Class::Data;
         let dirty = if self.placing.may_try_data(ctx.now) {
             let dirty = self.sweep(self.drain.units_max.get() as u64);
             self.drain.more = !dirty.is_empty();
             dirty
+        } else if self.is_pinning() && ctx.now >= self.drain.pressed_after {
+            // Nothing in the ring behind it can be let go of before it goes, neither what would free the pool.
+            class = Class::Pressed;
+            let pinning =
+                self.overlay.take_oldest(self.drain.units_max.get().min(PRESSED_UNITS) as u64, |_, _| false);
+            self.drain.more = !pinning.is_empty();
+            sorted(pinning)
         } else {
             // A full pool still takes what frees space.
-            let mut zeroes =
-                self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block));
-            zeroes.sort_by_key(|piece| piece.block);
-            zeroes
+            sorted(self.overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !self.overlay.is_zero(block)))
         };
         let (mut units, mut edits) = (Units::default(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();
@@ -119,11 +132,16 @@ impl Volume {
             }
         }
         if !edits.is_empty() {
-            self.drain_egroup(units, edits, ctx);
+            self.drain_egroup(units, edits, class, ctx);
         }
         for zeroes in zeroes.chunks(EGROUP_UNITS) {
-            self.drain_egroup(Units::default(), zeroes.to_vec(), ctx);
+            self.drain_egroup(Units::default(), zeroes.to_vec(), class, ctx);
         }
+    }
+
+    /// Whether a ring that runs full waits for data of this family.
+    fn is_pinning(&self) -> bool {
+        self.overlay.oldest_waiting().is_some_and(|oldest| oldest <= self.pressed)
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.
@@ -141,9 +159,9 @@ impl Volume {
         Vec::new()
     }
 
-    fn drain_egroup(&mut self, units: Units, edits: Vec<Edit>, ctx: &mut Context) {
+    fn drain_egroup(&mut self, units: Units, edits: Vec<Edit>, class: Class, ctx: &mut Context) {
         self.drain.placing += 1;
-        self.place(units, Class::Data, Intent::Drain { edits }, ctx);
+        self.place(units, class, Intent::Drain { edits }, ctx);
     }
 
     /// What of these edits still is the newest version of its blocks. Egroups are placed side by side, so a
@@ -177,12 +195,25 @@ impl Volume {
     }
 
     /// No group has room for an egroup of this size: the data stays in the log, and smaller ones are tried.
-    pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, ctx: &Context) {
+    pub(crate) fn on_drain_refused(&mut self, edits: Vec<Edit>, class: Class, ctx: &Context) {
         self.drain.placing -= 1;
-        self.drain.blocked_until = ctx.now.after(200_000);
+        let again_at = ctx.now.after(200_000);
+        if class == Class::Pressed {
+            self.drain.pressed_after = again_at;
+        }
+        // What pins a ring goes into the reserve at once.
+        if class == Class::Pressed || !self.is_pinning() {
+            self.drain.blocked_until = again_at;
+        }
         self.drain.units_max.refused(self.drain.units_max.get(), UNITS_LEAST);
         for edit in edits {
             self.overlay.unmark(edit.block, edit.count, edit.covers);
         }
     }
+}
+
+/// In order of address: neighbours end up as neighbours.
+fn sorted(mut pieces: Vec<Dirty>) -> Vec<Dirty> {
+    pieces.sort_by_key(|piece| piece.block);
+    pieces
 }
