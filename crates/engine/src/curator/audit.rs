@@ -12,6 +12,7 @@ use crate::message::{Answer, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
@@ -20,7 +21,7 @@ const DELETES_MAX: usize = 1024;
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     drives: BTreeMap<DriveId, DriveState>,
-    groups: BTreeMap<GroupId, GroupView>,
+    groups: Arc<BTreeMap<GroupId, GroupView>>,
 }
 
 /// The drive that is being asked.

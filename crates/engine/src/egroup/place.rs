@@ -295,7 +295,7 @@ impl Volume {
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
-        for (&group, members) in &view.groups {
+        for (&group, members) in view.groups.iter() {
             if members.members.len() != self.factor as usize || job.tried.contains(&group) {
                 continue;
             }
