@@ -115,6 +115,11 @@ impl Audit {
         self.copies.owe(egroup, drive);
     }
 
+    /// Whether this drive lacks the egroup, or has a bad copy, as far as is known.
+    pub(crate) fn is_owed(&self, egroup: EgroupId, drive: DriveId) -> bool {
+        !self.copies.is_empty() && self.copies.knows(egroup, drive)
+    }
+
     /// Whether every member of the group is known to have everything.
     fn is_whole(&self, group: &GroupView) -> bool {
         !group.members.is_empty() && group.members.iter().all(|drive| self.whole.contains(drive))
