@@ -118,7 +118,7 @@ impl Calls {
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
         let Self { open, paces, budget, .. } = self;
-        budget.keep(family, |_| false);
+        budget.forget(family);
         open.retain(|_, call| {
             if call.family == family && call.read.is_some() {
                 paces.ended(call.drive);

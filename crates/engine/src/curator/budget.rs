@@ -1,13 +1,13 @@
 //! How many copies may be under way on each drive, so that clients keep their share of it.
-//! Promises: as clients wait longer than they do without copies, fewer are made at once, down to one; where no client
-//! reads, more and more, up to a limit; sums and shifts only, so the same answers make the same choices everywhere.
+//! Promises: as clients wait longer than they do without copies, fewer are made at once, down to one at a
+//! time with pauses; where no client reads, more and more, up to a limit; sums and shifts only, so the same answers make the same choices everywhere.
 //! Leaves to others: which copies are made, and which cannot wait (`copy`).
 
 use crate::identity::{DriveId, FamilyId, Time};
 use std::collections::BTreeMap;
 
 /// Copies that read or write one drive: at first, and at most.
-const AT_FIRST: usize = 4;
+const AT_FIRST: usize = 1;
 const AT_MOST: usize = 16;
 /// A limit is looked at so often.
 const INTERVAL_US: u64 = 250_000;
@@ -15,6 +15,9 @@ const INTERVAL_US: u64 = 250_000;
 const READS_MIN: u64 = 4;
 /// What clients wait longer than without copies, beside half as long again, before they are said to suffer.
 const SLACK_US: u64 = 200;
+/// Where even one copy is too much, the drive rests between them: so long at first, and at most.
+const REST_US: u64 = 50_000;
+const REST_MOST_US: u64 = 1_000_000;
 
 #[derive(Debug)]
 struct Share {
@@ -29,13 +32,24 @@ struct Share {
     sum_us: u64,
     open: u64,
     looked_at: Time,
+    rest_us: u64,
+    rests_until: Time,
 }
 
 impl Share {
     fn new(now: Time) -> Self {
-        let (reads, sum_us, open) = (0, 0, 0);
-        let looked_at = now;
-        Self { limit: AT_FIRST, under_way: 0, used_up: false, calm_us: 0, reads, sum_us, open, looked_at }
+        Self {
+            limit: AT_FIRST,
+            under_way: 0,
+            used_up: false,
+            calm_us: 0,
+            reads: 0,
+            sum_us: 0,
+            open: 0,
+            looked_at: now,
+            rest_us: 0,
+            rests_until: now,
+        }
     }
 
     fn look(&mut self, now: Time) {
@@ -48,7 +62,12 @@ impl Share {
                 self.calm_us = mean;
             }
             if mean > self.calm_us + self.calm_us / 2 + SLACK_US {
+                if self.limit == 1 {
+                    self.rest_us = (self.rest_us * 2).clamp(REST_US, REST_MOST_US);
+                }
                 self.limit = (self.limit / 2).max(1);
+            } else if self.rest_us > 0 {
+                self.rest_us = Some(self.rest_us / 2).filter(|&us| us >= REST_US).unwrap_or(0);
             } else if self.used_up {
                 self.limit = (self.limit + 1).min(AT_MOST);
             }
@@ -56,6 +75,7 @@ impl Share {
             self.calm_us += self.calm_us / 256;
         } else if self.reads == 0 && self.open == 0 && self.used_up {
             self.limit = (self.limit * 2).min(AT_MOST);
+            self.rest_us = 0;
         }
         (self.reads, self.sum_us, self.used_up, self.looked_at) = (0, 0, false, now);
     }
@@ -104,10 +124,24 @@ impl Budget {
     pub fn admits(&mut self, drives: [DriveId; 2], now: Time) -> bool {
         drives.into_iter().all(|drive| {
             let share = self.share(drive, now);
-            let fits = share.under_way < share.limit;
+            let fits = share.under_way < share.limit && now >= share.rests_until;
             share.used_up |= !fits;
             fits
         })
+    }
+
+    /// None of the family's copies is waited for any more.
+    pub fn forget(&mut self, family: FamilyId) {
+        let all = (family, 0)..=(family, u64::MAX);
+        let ended: Vec<u64> = self.under_way.range(all).map(|((_, task), _)| *task).collect();
+        ended.into_iter().for_each(|task| self.end(family, task));
+    }
+
+    fn end(&mut self, family: FamilyId, task: u64) {
+        let drives = self.under_way.remove(&(family, task)).expect("what ends has begun");
+        for drive in drives {
+            self.drives.get_mut(&drive).expect("a copy counts on its drives").under_way -= 1;
+        }
     }
 
     pub fn begin(&mut self, family: FamilyId, task: u64, drives: [DriveId; 2], now: Time) {
@@ -117,15 +151,16 @@ impl Budget {
     }
 
     /// Copies of the family that are not among those still under way have ended.
-    pub fn keep(&mut self, family: FamilyId, still: impl Fn(u64) -> bool) {
+    pub fn keep(&mut self, family: FamilyId, now: Time, still: impl Fn(u64) -> bool) {
         let all = (family, 0)..=(family, u64::MAX);
         let ended: Vec<u64> =
             self.under_way.range(all).map(|((_, task), _)| *task).filter(|task| !still(*task)).collect();
         for task in ended {
-            let drives = self.under_way.remove(&(family, task)).expect("it was just found");
-            for drive in drives {
-                self.drives.get_mut(&drive).expect("a copy counts on its drives").under_way -= 1;
+            for drive in self.under_way[&(family, task)] {
+                let share = self.share(drive, now);
+                share.rests_until = now.after(share.rest_us);
             }
+            self.end(family, task);
         }
     }
 }
@@ -160,7 +195,7 @@ mod tests {
                 }
                 if step % 10 == 0 {
                     self.tasks.clear();
-                    self.budget.keep(FamilyId(1), |_| false);
+                    self.budget.keep(FamilyId(1), self.now, |_| false);
                 }
                 while self.budget.admits(DRIVES, self.now) {
                     self.next += 1;
@@ -184,10 +219,14 @@ mod tests {
         for _ in 0..100 {
             story.budget.client_answered(DRIVES[0], 5_000, story.now);
         }
-        story.pass(5, true, |copies| 5_000 + copies as u64 * 4_000);
-        assert_eq!(story.tasks.len(), 1, "one more than none is always allowed");
+        story.pass(5, true, |copies| 5_000 + copies as u64 * 2_000);
+        assert!(story.tasks.len() <= 2, "two make clients wait half as long again: {}", story.tasks.len());
+        let before = story.next;
+        story.pass(10, true, |copies| 5_000 + copies as u64 * 50_000);
+        let made = story.next - before;
+        assert!((8..50).contains(&made), "with pauses, and never none at all: {made}");
         // Where clients do not notice, they are many again.
-        story.pass(10, true, |_| 5_000);
+        story.pass(20, true, |_| 5_000);
         assert!(story.tasks.len() > 8, "{}", story.tasks.len());
     }
 
@@ -195,9 +234,9 @@ mod tests {
     fn a_family_that_is_gone_leaves_nothing_behind() {
         let mut story = Story::new();
         story.pass(1, false, |_| 0);
-        story.budget.keep(FamilyId(2), |_| false);
+        story.budget.keep(FamilyId(2), story.now, |_| false);
         assert!(!story.budget.under_way.is_empty(), "another family's copies stay");
-        story.budget.keep(FamilyId(1), |_| false);
+        story.budget.keep(FamilyId(1), story.now, |_| false);
         assert!(story.budget.drives.values().all(|share| share.under_way == 0));
     }
 }

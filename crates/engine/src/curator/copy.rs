@@ -187,7 +187,7 @@ impl Volume {
             }
         }
         let running = &self.audit.copies.running;
-        ctx.calls.budget.keep(self.family, |task| running.contains_key(&task));
+        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
         self.audit.copies.no_time_until = None;
         self.find_urgent(ctx);
         while let Some(((egroup, drive), source)) = self.next_copy(ctx) {
@@ -207,7 +207,7 @@ impl Volume {
             self.continue_copy(task, copy, ctx);
         }
         let running = &self.audit.copies.running;
-        ctx.calls.budget.keep(self.family, |task| running.contains_key(&task));
+        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
     }
 
     /// The copy to be made next, and who will probably be read for it: first what only one drive has; else one that both
