@@ -5,6 +5,7 @@
 
 use crate::cache::Cache;
 use crate::counters::Counters;
+use crate::curator::budget::Budget;
 use crate::identity::Ticket;
 use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
 use crate::interface::{DriveState, Notice, Outputs, Reply, View};
@@ -48,6 +49,13 @@ struct Call {
     read: Option<(Time, u64)>,
 }
 
+impl Call {
+    /// Whether a client waits for it.
+    fn is_of_client(&self) -> bool {
+        matches!(self.purpose, Purpose::Units(_))
+    }
+}
+
 /// All questions of a shard.
 #[derive(Debug, Default)]
 pub struct Calls {
@@ -56,6 +64,7 @@ pub struct Calls {
     /// No question has to be asked again before this. May be too early, never too late.
     next_repeat: Option<Time>,
     pub paces: Paces,
+    pub budget: Budget,
 }
 
 /// An answer with what it was for.
@@ -70,7 +79,13 @@ impl Calls {
     /// Call numbers of a shard that started at another time must differ, so that a late answer to an earlier
     /// life finds nothing; `seed` gives them another beginning.
     pub fn new(seed: u64) -> Self {
-        Self { last: seed << 40, open: BTreeMap::new(), next_repeat: None, paces: Paces::default() }
+        Self {
+            last: seed << 40,
+            open: BTreeMap::new(),
+            next_repeat: None,
+            paces: Paces::default(),
+            budget: Budget::default(),
+        }
     }
 
     /// A number that no other question of this shard's life has, and none of an earlier one.
@@ -109,10 +124,14 @@ impl Calls {
 
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
-        let Self { open, paces, .. } = self;
+        let Self { open, paces, budget, .. } = self;
+        budget.forget(family);
         open.retain(|_, call| {
             if call.family == family && call.read.is_some() {
                 paces.ended(call.drive);
+                if call.is_of_client() {
+                    budget.client_ended(call.drive);
+                }
             }
             call.family != family
         });
@@ -138,8 +157,14 @@ impl Calls {
         let call = self.open.remove(&call).expect("it was just found");
         if let Some((asked, questions)) = call.read {
             self.paces.ended(call.drive);
+            if call.is_of_client() {
+                self.budget.client_ended(call.drive);
+            }
             if answer.is_ok() && is_small(&call.question) {
                 self.paces.learn(call.drive, now.since(asked), questions);
+                if call.is_of_client() {
+                    self.budget.client_answered(call.drive, now.since(asked), now);
+                }
             }
         }
         Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer })
@@ -295,6 +320,9 @@ impl Context<'_> {
         let message = Message::Ask { call, drive, family, epoch, question: question.clone() };
         let is_read = matches!(question, Question::ReadUnits { .. });
         let read = is_read.then(|| (self.now, self.calls.paces.asked(drive)));
+        if is_read && matches!(purpose, Purpose::Units(_)) {
+            self.calls.budget.client_asked(drive, self.now);
+        }
         self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again, read });
         if own {
             self.local.push_back(message);

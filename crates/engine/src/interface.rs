@@ -7,6 +7,7 @@ use crate::identity::{
 };
 use crate::message::Message;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Something that happened. Each is handled at once and completely; nothing waits inside.
 #[derive(Debug)]
@@ -389,7 +390,8 @@ pub struct View {
     /// Grows with every change; an older view is ignored.
     pub version: u64,
     pub drives: BTreeMap<DriveId, DriveView>,
-    pub groups: BTreeMap<GroupId, GroupView>,
+    /// Shared by all who know this view: hundreds of groups, of which each change touches a few.
+    pub groups: Arc<BTreeMap<GroupId, GroupView>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

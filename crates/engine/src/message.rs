@@ -51,8 +51,12 @@ pub enum Question {
 pub enum Class {
     /// Client data: leaves a reserve untouched.
     Data,
-    /// What frees space in the end: map pages, compaction, repair.
+    /// Client data that is in the way of a full log ring: leaves half of the reserve untouched.
+    Pressed,
+    /// Compaction and repair: leave a quarter of the reserve untouched.
     Reserve,
+    /// Pages of the map: without them nothing is ever deleted.
+    Pages,
 }
 
 /// `count` units from `first` on.

@@ -19,6 +19,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Tokens of drive operations carry the number of the drive's opening above these bits.
 const TOKEN_BITS: u32 = 40;
 
+/// A drive's free space counts as changed when it has crossed a multiple of so many bytes, or there is none any more. Far less
+/// than what is kept between a pool and what is on its way there.
+const FREE_STEP: u64 = 128 << 10;
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub shard: ShardId,
@@ -115,6 +119,15 @@ impl Shard {
             wake_of: BTreeMap::new(),
             effects: Effects::default(),
         }
+    }
+
+    /// What its drives and vDisks are at, a line each, for people who wonder why something stands still.
+    pub fn describe(&self) -> String {
+        let drives =
+            self.keepers.iter().map(|(drive, keeper)| format!("drive {drive}: {}", keeper.describe()));
+        let families =
+            self.volumes.iter().map(|(family, volume)| format!("family {family}: {}", volume.describe()));
+        drives.chain(families).collect::<Vec<_>>().join("\n")
     }
 
     /// Something happened. All that follows from it now is done, and the rest is in `out`.
@@ -275,8 +288,11 @@ impl Shard {
                 self.take_effects(now, out);
             }
             Message::Answer { call, drive, family: _, free, answer } => {
-                if answer.is_ok() && self.world.free.insert(drive, free) != Some(free) {
-                    self.world.free_changes += 1;
+                if answer.is_ok() {
+                    let before = self.world.free.insert(drive, free);
+                    // Whoever looks at all groups need not do so for every few blocks.
+                    let coarse = |free: u64| free.div_ceil(FREE_STEP);
+                    self.world.free_changes += u64::from(before.map(coarse) != Some(coarse(free)));
                 }
                 self.on_answer(now, call, answer, out);
             }

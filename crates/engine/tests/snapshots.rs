@@ -363,7 +363,7 @@ fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
     world.step(Input::Order(Order::View(View {
         version: 2,
         drives: BTreeMap::from([(drive, away)]),
-        groups: BTreeMap::from([(GroupId(0), group)]),
+        groups: BTreeMap::from([(GroupId(0), group)]).into(),
     })));
     let request = Request::ReadSnapshot { snapshot, offset: 0, len: BLOCK as u32 };
     assert_eq!(world.ask(request), Reply::Error(RequestError::Damaged { block: 0 }));

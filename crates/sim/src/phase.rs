@@ -105,13 +105,21 @@ impl World {
                     let missing = self.progress.missing.clone();
                     let open: Vec<_> = self.requests.iter().take(3).collect();
                     self.fail(format!(
-                        "not well {} s after the faults ended ({:?}): {missing}; open requests: {open:?}",
+                        "not well {} s after the faults ended ({:?}): {missing}; open requests: {open:?}{}",
                         self.parameters.convergence_us / 1_000_000,
-                        self.phase
+                        self.phase,
+                        self.what_all_are_at()
                     ));
                 }
             }
         }
+    }
+
+    /// The first lines of what each shard tells of itself.
+    fn what_all_are_at(&self) -> String {
+        let engines =
+            self.shards.iter().enumerate().filter_map(|(at, shard)| Some((at, shard.engine.as_ref()?)));
+        engines.map(|(shard, engine)| format!("\nshard {shard}:\n{}", engine.describe())).collect()
     }
 
     fn enter(&mut self, phase: Phase) {

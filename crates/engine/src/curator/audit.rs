@@ -12,6 +12,7 @@ use crate::message::{Answer, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
@@ -20,7 +21,7 @@ const DELETES_MAX: usize = 1024;
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     drives: BTreeMap<DriveId, DriveState>,
-    groups: BTreeMap<GroupId, GroupView>,
+    groups: Arc<BTreeMap<GroupId, GroupView>>,
 }
 
 /// The drive that is being asked.
@@ -112,6 +113,11 @@ impl Audit {
     pub(super) fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
         self.whole.remove(&drive);
         self.copies.owe(egroup, drive);
+    }
+
+    /// Whether this drive lacks the egroup, or has a bad copy, as far as is known.
+    pub(crate) fn is_owed(&self, egroup: EgroupId, drive: DriveId) -> bool {
+        !self.copies.is_empty() && self.copies.knows(egroup, drive)
     }
 
     /// Whether every member of the group is known to have everything.

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Between the beginnings of two jobs.
 const PAUSE_US: u64 = 20_000;
+/// A log without room is asked again after so long.
+pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
 const AVOID_US: u64 = 5_000_000;
 /// Egroups emptied by one job at most.
@@ -103,6 +105,13 @@ impl Volume {
             self.compaction.not_before = self.compaction.not_before.max(idle_at);
         }
         if ctx.now < self.compaction.not_before {
+            self.compaction.more = true;
+            return;
+        }
+        if self.room() == 0 {
+            // What is left of the log is for what frees some of it.
+            self.log.ask_for_room(ROOM_AGAIN_US, ctx);
+            self.compaction.not_before = ctx.now.after(ROOM_AGAIN_US);
             self.compaction.more = true;
             return;
         }

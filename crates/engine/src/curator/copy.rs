@@ -1,5 +1,5 @@
 //! Copies of egroups made anew: read from whoever has good units, written to the member that lacks them.
-//! Promises: a few at a time; units are taken from several sources if no single one is good; a copy that cannot
+//! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; units are taken from several sources if no single one is good; a copy that cannot
 //! be made is given up until the next round of the audit, so nothing waits for it for ever.
 //! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads).
 
@@ -13,12 +13,19 @@ use crate::message::{Answer, Class, Question, Refusal, UnitRun};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Copies being made at once.
+/// Copies of a family being made at once; and those of which nobody else has a copy to spare.
 const COPIES_MAX: usize = 4;
+const URGENT_MAX: usize = 8;
+/// Owed copies looked at for one that drives have time for.
+const CHOICE: usize = 64;
+/// When drives have no time they are asked again after so long.
+const NO_TIME_US: u64 = 20_000;
 /// Copies remembered as owed at most: the next audit of the drive finds the rest.
 const OWED_MAX: usize = 4096;
 /// Units read in one run as long as they are good: of a run with a bad unit, each is asked for alone.
 const RUN_UNITS: usize = 64;
+/// Runs asked for at once: a drive does nothing else while it reads them.
+const RUNS_MAX: usize = 4;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
@@ -66,9 +73,14 @@ impl Copy {
         runs
     }
 
-    /// Whether nothing at all was read yet.
-    fn is_empty(&self) -> bool {
-        self.units.iter().all(Option::is_none)
+    /// What is asked for next. Where some source has failed in the middle, each unit counts.
+    fn next_runs(&self) -> Vec<UnitRun> {
+        if !self.tried.is_empty() && self.units.iter().any(Option::is_some) {
+            return self.lacking(1);
+        }
+        let mut runs = self.lacking(RUN_UNITS);
+        runs.truncate(RUNS_MAX);
+        runs
     }
 }
 
@@ -76,6 +88,11 @@ impl Copy {
 pub(super) struct Copies {
     /// To be made, with how often it was tried.
     owed: BTreeMap<Key, u32>,
+    /// Those of them that may be the second copy there is; and those not looked at since drives came or went.
+    urgent: BTreeSet<Key>,
+    unsorted: BTreeSet<Key>,
+    /// No drive had time for a copy: somebody looks again then.
+    no_time_until: Option<Time>,
     /// To be tried again at that time.
     later: BTreeMap<Key, (Time, u32)>,
     running: BTreeMap<u64, Copy>,
@@ -117,6 +134,7 @@ impl Copies {
     pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
         if self.owed.len() < OWED_MAX && !self.knows(egroup, drive) {
             self.owed.insert((egroup, drive), 0);
+            self.unsorted.insert((egroup, drive));
         }
     }
 
@@ -126,6 +144,8 @@ impl Copies {
         self.cramped.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
+        self.urgent.clear();
+        self.unsorted = self.owed.keys().copied().collect();
     }
 
     /// What was given up may be tried once more.
@@ -134,7 +154,13 @@ impl Copies {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.later.values().map(|(at, _)| *at).fold(None, earlier)
+        self.later.values().map(|(at, _)| *at).chain(self.no_time_until).fold(None, earlier)
+    }
+
+    fn take(&mut self, key: Key) -> u32 {
+        self.urgent.remove(&key);
+        self.unsorted.remove(&key);
+        self.owed.remove(&key).expect("only what is owed is taken")
     }
 
     /// It cannot be made now; perhaps later.
@@ -157,12 +183,17 @@ impl Volume {
             for key in due {
                 let (_, attempts) = copies.later.remove(&key).expect("it was just found");
                 copies.owed.insert(key, attempts);
+                copies.unsorted.insert(key);
             }
         }
-        while self.audit.copies.running.len() < COPIES_MAX
-            && let Some(((egroup, drive), attempts)) = self.audit.copies.owed.pop_first()
-        {
+        let running = &self.audit.copies.running;
+        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
+        self.audit.copies.no_time_until = None;
+        self.find_urgent(ctx);
+        while let Some(((egroup, drive), source)) = self.next_copy(ctx) {
+            let attempts = self.audit.copies.take((egroup, drive));
             let task = self.audit.next_task();
+            ctx.calls.budget.begin(self.family, task, [source, drive], ctx.now);
             let copy = Copy {
                 egroup,
                 drive,
@@ -174,6 +205,56 @@ impl Volume {
                 asked: Vec::new(),
             };
             self.continue_copy(task, copy, ctx);
+        }
+        let running = &self.audit.copies.running;
+        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
+    }
+
+    /// The copy to be made next, and who will probably be read for it: first what only one drive has; else one that both
+    /// drives have time for.
+    fn next_copy(&mut self, ctx: &mut Context) -> Option<(Key, DriveId)> {
+        let copies = &self.audit.copies;
+        if let Some(&key) = copies.urgent.first() {
+            return (copies.running.len() < URGENT_MAX).then(|| (key, self.likely_source(key, ctx)));
+        }
+        if copies.running.len() >= COPIES_MAX || copies.owed.is_empty() {
+            return None;
+        }
+        let choice: Vec<(Key, DriveId)> =
+            copies.owed.keys().take(CHOICE).map(|&key| (key, self.likely_source(key, ctx))).collect();
+        let fits =
+            choice.into_iter().find(|&((_, drive), from)| ctx.calls.budget.admits([from, drive], ctx.now));
+        if fits.is_none() {
+            self.audit.copies.no_time_until = Some(ctx.now.after(NO_TIME_US));
+        }
+        fits
+    }
+
+    /// Who will probably be read. Without anybody its turn finds out what is to be done.
+    fn likely_source(&self, (egroup, drive): Key, ctx: &Context) -> DriveId {
+        let group = self.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group));
+        let others = group.into_iter().flat_map(|group| group.members.iter().chain(&group.former).copied());
+        let others = others.filter(|&other| other != drive && ctx.is_up(other));
+        let copies = &self.audit.copies;
+        others
+            .min_by_key(|&other| (copies.knows(egroup, other), ctx.calls.paces.expected_us(other)))
+            .unwrap_or(drive)
+    }
+
+    /// Finds out which of the copies that became owed may be the second one there is.
+    fn find_urgent(&mut self, ctx: &Context) {
+        for (egroup, drive) in std::mem::take(&mut self.audit.copies.unsorted) {
+            let copies = &self.audit.copies;
+            let group = self.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group));
+            let Some(group) = group.filter(|_| copies.owed.contains_key(&(egroup, drive))) else { continue };
+            let others = group
+                .members
+                .iter()
+                .chain(&group.former)
+                .filter(|&&other| other != drive && ctx.is_up(other) && !copies.knows(egroup, other));
+            if group.members.len() > 1 && others.count() <= 1 {
+                self.audit.copies.urgent.insert((egroup, drive));
+            }
         }
     }
 
@@ -206,8 +287,7 @@ impl Volume {
             Question::DescribeEgroup { egroup: copy.egroup }
         } else {
             copy.step = Step::Reading;
-            // Where some source has failed already, each unit counts.
-            copy.asked = copy.lacking(if copy.is_empty() { RUN_UNITS } else { 1 });
+            copy.asked = copy.next_runs();
             Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() }
         };
         ctx.ask(self.family, self.epoch, source, question, Purpose::Audit(task));
@@ -245,7 +325,7 @@ impl Volume {
                     copy.units = vec![None; blocks.len()];
                     copy.blocks = blocks;
                     copy.step = Step::Reading;
-                    copy.asked = copy.lacking(RUN_UNITS);
+                    copy.asked = copy.next_runs();
                     let question = Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() };
                     ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
                     self.audit.copies.running.insert(task, copy);

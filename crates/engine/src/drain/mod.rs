@@ -17,6 +17,9 @@ use crate::volume::{Volume, bypass::add_block};
 /// Smaller egroups than this would use up the tables of drives.
 const UNITS_LEAST: usize = 8;
 
+/// Blocks that go into the reserve at once: what is left of it is for others.
+const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
+
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     /// Egroups being placed.
@@ -27,6 +30,8 @@ pub(crate) struct Drain {
     units_max: UnitsMax,
     /// After a refusal, client data is left alone until then.
     blocked_until: Time,
+    /// ... and what pins a ring until then, after the reserve refused it as well.
+    pressed_after: Time,
     sweep: Option<Sweep>,
     /// More can be begun at once: others get a turn first.
     more: bool,
@@ -65,10 +70,13 @@ impl Volume {
             // A checkpoint is on its way; until it is there, the log holds what comes.
             return false;
         }
-        let pressed = oldest <= self.pressed;
+        if self.drain.placing > 0 && self.room() == 0 {
+            // Each egroup takes a record of a log that is short of room: fewer, with more in them.
+            return false;
+        }
         // What a snapshot froze goes soon, so that reads have one place to look.
         let frozen = self.overlay.frozen() > 0;
-        let urgent = self.settling || pressed || frozen || self.log.is_thin(ctx.view);
+        let urgent = self.settling || oldest <= self.pressed || frozen || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty();
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
@@ -90,12 +98,23 @@ impl Volume {
         if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
             return;
         }
-        if !self.placing.may_try_data(ctx.now) {
+        let mut class = Class::Data;
+        let dirty = if self.placing.may_try_data(ctx.now) {
+            let dirty = self.sweep(self.drain.units_max.get() as u64);
+            self.drain.more = !dirty.is_empty();
+            dirty
+        } else if self.is_pinning() && ctx.now >= self.drain.pressed_after {
+            // Nothing in the ring behind it can be let go of before it goes, neither what would free the pool.
+            class = Class::Pressed;
+            let (_, overlay) = self.overlay.oldest_layer();
+            let pinning =
+                overlay.take_oldest(self.drain.units_max.get().min(PRESSED_UNITS) as u64, |_, _| false);
+            self.drain.more = !pinning.is_empty();
+            sorted(pinning)
+        } else {
             // A full pool still takes what frees space.
             return self.drain_zeroes(ctx);
-        }
-        let dirty = self.sweep(self.drain.units_max.get() as u64);
-        self.drain.more = !dirty.is_empty();
+        };
         let (mut units, mut edits) = (Units::default(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();
         let Some(overlay) = self.overlay.layer_mut(generation) else { return };
@@ -119,10 +138,10 @@ impl Volume {
             }
         }
         if !edits.is_empty() {
-            self.drain_egroup(generation, units, edits, ctx);
+            self.drain_egroup(generation, units, edits, class, ctx);
         }
         for zeroes in zeroes.chunks(EGROUP_UNITS) {
-            self.drain_egroup(generation, Units::default(), zeroes.to_vec(), ctx);
+            self.drain_egroup(generation, Units::default(), zeroes.to_vec(), class, ctx);
         }
     }
 
@@ -130,9 +149,9 @@ impl Volume {
     fn drain_zeroes(&mut self, ctx: &mut Context) {
         let mut found: Vec<(Generation, Vec<Dirty>)> = Vec::new();
         for (generation, overlay) in self.overlay.iter() {
-            let mut zeroes = overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block));
+            let mut zeroes =
+                sorted(overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block)));
             zeroes.retain(|piece| !self.overlay.overlaps_before(generation, piece.block, piece.count));
-            zeroes.sort_by_key(|piece| piece.block);
             found.push((generation, zeroes));
         }
         for (generation, zeroes) in found {
@@ -143,9 +162,14 @@ impl Volume {
                 edits.push(Edit { block: piece.block, count: piece.count, unit: None, covers: piece.seq });
             }
             if !edits.is_empty() {
-                self.drain_egroup(generation, Units::default(), edits, ctx);
+                self.drain_egroup(generation, Units::default(), edits, Class::Data, ctx);
             }
         }
+    }
+
+    /// Whether a ring that runs full waits for data of this family.
+    fn is_pinning(&self) -> bool {
+        self.overlay.oldest_layer().1.oldest_waiting().is_some_and(|oldest| oldest <= self.pressed)
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.
@@ -164,9 +188,16 @@ impl Volume {
         Vec::new()
     }
 
-    fn drain_egroup(&mut self, generation: Generation, units: Units, edits: Vec<Edit>, ctx: &mut Context) {
+    fn drain_egroup(
+        &mut self,
+        generation: Generation,
+        units: Units,
+        edits: Vec<Edit>,
+        class: Class,
+        ctx: &mut Context,
+    ) {
         self.drain.placing += 1;
-        self.place(units, Class::Data, Intent::Drain { generation, edits }, ctx);
+        self.place(units, class, Intent::Drain { generation, edits }, ctx);
     }
 
     /// What of these edits still is the newest version of its blocks in its generation. Egroups are placed side by side, so a
@@ -201,13 +232,32 @@ impl Volume {
     }
 
     /// No group has room for an egroup of this size: the data stays in the log, and smaller ones are tried.
-    pub(crate) fn on_drain_refused(&mut self, generation: Generation, edits: Vec<Edit>, ctx: &Context) {
+    pub(crate) fn on_drain_refused(
+        &mut self,
+        generation: Generation,
+        edits: Vec<Edit>,
+        class: Class,
+        ctx: &Context,
+    ) {
         self.drain.placing -= 1;
-        self.drain.blocked_until = ctx.now.after(200_000);
+        let again_at = ctx.now.after(200_000);
+        if class == Class::Pressed {
+            self.drain.pressed_after = again_at;
+        }
+        // What pins a ring goes into the reserve at once.
+        if class == Class::Pressed || !self.is_pinning() {
+            self.drain.blocked_until = again_at;
+        }
         self.drain.units_max.refused(self.drain.units_max.get(), UNITS_LEAST);
         let Some(overlay) = self.overlay.layer_mut(generation) else { return };
         for edit in edits {
             overlay.unmark(edit.block, edit.count, edit.covers);
         }
     }
+}
+
+/// In order of address: neighbours end up as neighbours.
+fn sorted(mut pieces: Vec<Dirty>) -> Vec<Dirty> {
+    pieces.sort_by_key(|piece| piece.block);
+    pieces
 }

@@ -130,6 +130,18 @@ impl Placing {
         self.jobs.is_empty()
     }
 
+    pub fn describe(&self) -> String {
+        let jobs = self.jobs.values().map(|job| {
+            let wait = if job.again_at.is_some() {
+                "no room anywhere".into()
+            } else {
+                format!("on {:?}", job.waiting)
+            };
+            format!("{} units as {:?} {wait}", job.units.len(), job.class)
+        });
+        jobs.collect::<Vec<_>>().join(", ")
+    }
+
     /// Client data is refused, and everything that frees space hurries.
     pub fn is_full(&self) -> bool {
         self.full_since.is_some() || self.short
@@ -283,7 +295,7 @@ impl Volume {
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
-        for (&group, members) in &view.groups {
+        for (&group, members) in view.groups.iter() {
             if members.members.len() != self.factor as usize || job.tried.contains(&group) {
                 continue;
             }
@@ -308,10 +320,12 @@ impl Volume {
 
     fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
         let no_room = !job.tried.is_empty();
-        if job.class == Class::Data && no_room {
+        if matches!(job.class, Class::Data | Class::Pressed) && no_room {
             self.placing.full_since.get_or_insert(ctx.now);
-            self.placing.probe_at = ctx.now.after(200_000);
-            self.on_place_refused(job.intent, ctx);
+            if job.class == Class::Data {
+                self.placing.probe_at = ctx.now.after(200_000);
+            }
+            self.on_place_refused(job.intent, job.class, ctx);
             return;
         }
         if let Intent::Compact { job: number, .. } = job.intent {
@@ -426,9 +440,9 @@ impl Volume {
         self.waiters.insert(seq, waiter);
     }
 
-    fn on_place_refused(&mut self, intent: Intent, ctx: &mut Context) {
+    fn on_place_refused(&mut self, intent: Intent, class: Class, ctx: &mut Context) {
         match intent {
-            Intent::Drain { generation, edits } => self.on_drain_refused(generation, edits, ctx),
+            Intent::Drain { generation, edits } => self.on_drain_refused(generation, edits, class, ctx),
             Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
             Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
         }

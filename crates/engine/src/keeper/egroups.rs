@@ -128,7 +128,9 @@ impl Store {
         let blocks = run_blocks(units);
         let (blocks_left, slots_left) = match class {
             Class::Data => (self.reserve_blocks(), self.reserve_slots()),
-            Class::Reserve => (0, 0),
+            Class::Pressed => (self.reserve_blocks() / 2, self.reserve_slots() / 2),
+            Class::Reserve => (self.reserve_blocks() / 4, self.reserve_slots() / 4),
+            Class::Pages => (0, 0),
         };
         if self.space.free_blocks() < blocks + blocks_left || self.free_slots.len() <= slots_left {
             return None;

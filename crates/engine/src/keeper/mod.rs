@@ -341,6 +341,17 @@ impl Keeper {
         self.ring.ranges()
     }
 
+    /// What fills the drive, for people who wonder why it stands still.
+    pub fn describe(&self) -> String {
+        let (free, stored, moving) = self.unit_blocks();
+        format!(
+            "{}; units: {free} blocks free of which data may take {}, {stored} stored, {moving} on their way, {} entries free",
+            self.ring.describe(),
+            self.free_bytes() / crate::buffer::BLOCK as u64,
+            self.store.free_slots.len()
+        )
+    }
+
     /// Free blocks, blocks of egroups and blocks on their way in or out; together the whole unit area (I8).
     pub fn unit_blocks(&self) -> (u64, u64, u64) {
         let free = self.store.space.free_blocks();

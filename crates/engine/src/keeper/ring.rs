@@ -140,6 +140,44 @@ impl Ring {
         }
     }
 
+    /// What is where, for people who wonder why the ring stands still.
+    pub fn describe(&self) -> String {
+        let mut text = format!(
+            "ring: {} of {} blocks used, {} dead, {} records queued with {} blocks, {} frames in flight",
+            self.used(),
+            self.blocks,
+            self.dead_blocks(),
+            self.queue.len(),
+            self.queued_blocks,
+            self.flying.len()
+        );
+        let tail = self.frames.get(self.dead);
+        if let Some(frame) = tail {
+            text += &format!("; its oldest frame has {} records and {} fences", frame.live, frame.fences);
+        }
+        for (family, holding) in &self.holdings {
+            let (Some((low, _)), Some((high, _))) =
+                (holding.places.first_key_value(), holding.places.last_key_value())
+            else {
+                continue;
+            };
+            let blocks: u64 = holding
+                .places
+                .values()
+                .map(|place| u64::from(place.payload_len).div_ceil(BLOCK as u64))
+                .sum();
+            let at_tail = tail.map_or(0, |frame| {
+                let there = |place: &&Place| place.home == Home::Frame(frame.number);
+                holding.places.values().filter(there).count()
+            });
+            text += &format!(
+                "; family {family}: {} records {low} to {high}, {blocks} blocks, {at_tail} in the oldest frame",
+                holding.places.len()
+            );
+        }
+        text
+    }
+
     /// Blocks from the oldest frame that is not free to the head.
     pub fn used(&self) -> u64 {
         match self.frames.front() {
@@ -152,6 +190,12 @@ impl Ring {
     /// Blocks that only frames without data may take: fences, and what frees space.
     pub fn slack(&self) -> u64 {
         (self.blocks / 16).max(4)
+    }
+
+    /// Blocks that client data leaves for map and checkpoint records: a quarter, and what no record can use, because
+    /// of a gap at the end of the ring and the slack.
+    pub fn reserve(&self) -> u64 {
+        self.blocks / 4 + self.frame_blocks_max + 2 + self.slack()
     }
 
     /// Blocks that nothing lies in and nothing is queued for.

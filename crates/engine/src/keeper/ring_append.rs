@@ -240,7 +240,9 @@ impl Ring {
             let count = self.holdings.values().filter(|holding| shares(holding)).count() as u64;
             self.sharing = (count.max(1), Some(now));
         }
-        // The last quarter is for map and checkpoint records. Single blocks take two, with their header.
-        self.free().saturating_sub(self.blocks / 4) * BLOCK as u64 / 2 / self.sharing.0
+        let bytes = self.free().saturating_sub(self.reserve()) * BLOCK as u64;
+        // Single blocks take two, with their header. One of them is always allowed, or many families would wait for
+        // ever for their shares of a ring that is not full enough to be emptied.
+        if bytes == 0 { 0 } else { (bytes / 2 / self.sharing.0).max(2 * BLOCK as u64) }
     }
 }

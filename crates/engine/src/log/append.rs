@@ -154,6 +154,21 @@ impl Appender {
         room.saturating_sub(self.pending_bytes)
     }
 
+    pub fn describe(&self) -> String {
+        let members = self.members.iter().map(|member| {
+            format!("{} has {} of {} sent, room {}", member.drive, member.acked, member.sent, member.room)
+        });
+        format!(
+            "log: durable up to {}, trimmed up to {}, {} pending with {} bytes, changing {}, members: {}",
+            self.durable,
+            self.trim,
+            self.pending.len(),
+            self.pending_bytes,
+            self.changing.is_some(),
+            members.collect::<Vec<_>>().join(", ")
+        )
+    }
+
     /// Gives `body` the next number. It is sent by [`Self::pump`].
     pub fn push(&mut self, body: Body) -> Seq {
         let record = Record { seq: self.next, body };
@@ -277,9 +292,9 @@ impl Appender {
         }
     }
 
-    /// Asks members without room whether they have some again, when nothing else would tell.
-    pub fn ask_for_room(&mut self, ctx: &mut Context) {
-        if self.changing.is_none() && ctx.now.since(self.room_asked) >= 10_000 {
+    /// Asks members without room whether they have some again, when nothing else would tell; not again within `every_us`.
+    pub fn ask_for_room(&mut self, every_us: u64, ctx: &mut Context) {
+        if self.changing.is_none() && ctx.now.since(self.room_asked) >= every_us {
             self.room_asked = ctx.now;
             for member in &self.members {
                 ctx.ask(

@@ -119,6 +119,10 @@ impl Recovery {
     pub fn wake_at(&self) -> Option<Time> {
         self.again_at
     }
+
+    pub fn describe(&self) -> String {
+        format!("{:?}, needs record {}, fenced {:?}", self.stage, self.need, self.fenced.keys())
+    }
 }
 
 impl Volume {

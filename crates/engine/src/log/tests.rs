@@ -25,7 +25,7 @@ impl Story {
         };
         let drives = domains.iter().enumerate().map(drive).collect();
         let log = Appender::new(FamilyId(0), Epoch(1), 2, 0, Vec::new(), Seq(1));
-        let mut story = Self { log, view: View { version: 1, drives, groups: BTreeMap::new() } };
+        let mut story = Self { log, view: View { version: 1, drives, ..View::default() } };
         story.change();
         story
     }

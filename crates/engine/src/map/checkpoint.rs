@@ -5,6 +5,7 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
+use crate::curator::compact::ROOM_AGAIN_US;
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
 use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, Time};
@@ -97,6 +98,8 @@ pub(crate) struct Checkpointing {
     rewrite: BTreeSet<EgroupId>,
     age_us: u64,
     purge: Option<Purge>,
+    /// One that waits for room in the log looks again then.
+    room_at: Option<Time>,
 }
 
 /// The past is being cleared of snapshots that were dropped, some leaves in each checkpoint.
@@ -111,10 +114,20 @@ impl Checkpointing {
         self.job.is_some()
     }
 
+    pub fn describe(&self) -> String {
+        self.job.as_ref().map_or("none".into(), |job| {
+            let Job { stage, fetching, placing, replay_from, .. } = job;
+            format!("{stage:?}, fetching {fetching}, placing {}, replay from {replay_from}", placing.len())
+        })
+    }
+
     pub fn wake_at(&self) -> Option<Time> {
         match &self.job {
             Some(job) => job.more.then_some(Time(0)),
-            None => self.edits_since.map(|since| since.after(self.age_us)),
+            None => {
+                let aged = self.edits_since.map(|since| since.after(self.age_us));
+                aged.into_iter().chain(self.room_at).min()
+            }
         }
     }
 }
@@ -132,8 +145,9 @@ impl Volume {
         if overlay.is_empty() { self.snapshots.present } else { generation }
     }
 
-    fn wants_checkpoint(&mut self, ctx: &Context) -> bool {
+    fn wants_checkpoint(&mut self, ctx: &mut Context) -> bool {
         self.checkpointing.age_us = ctx.limits.drain_age_us * 6;
+        self.checkpointing.room_at = None;
         if !self.map.is_changed() {
             self.checkpointing.edits_since = None;
         } else {
@@ -163,12 +177,23 @@ impl Volume {
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
         let full =
             self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some());
-        helps && (pressed || long || self.log.is_thin(ctx.view))
-            || garbage
+        if helps && (pressed || long || self.log.is_thin(ctx.view)) {
+            return true;
+        }
+        let wanted = garbage
             || full
             || !self.checkpointing.rewrite.is_empty()
             || !self.snapshots.dropped.is_empty()
-            || self.owes_compacted_space()
+            || self.owes_compacted_space();
+        if wanted && self.room() == 0 {
+            // It takes of what is left of the log, and frees little of it: seldom, and if it frees something.
+            self.log.ask_for_room(ROOM_AGAIN_US, ctx);
+            self.checkpointing.room_at = Some(ctx.now.after(ROOM_AGAIN_US));
+            let lately =
+                self.checkpointing.last_begun.is_some_and(|begun| ctx.now.since(begun) < ROOM_AGAIN_US);
+            return helps && !lately;
+        }
+        wanted
     }
 
     pub(crate) fn start_checkpoint(&mut self, ctx: &mut Context) {
@@ -464,7 +489,7 @@ impl Volume {
         }
         let (units, gathered) = (std::mem::take(&mut job.units), std::mem::take(&mut job.gathered));
         ctx.counters.pages_written += gathered.len() as u64;
-        let number = self.place(units, Class::Reserve, Intent::Pages, ctx);
+        let number = self.place(units, Class::Pages, Intent::Pages, ctx);
         let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
         job.placing.insert(number, gathered);
     }

@@ -41,6 +41,8 @@ impl Volume {
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
+            // Its map record takes room as well.
+            && self.room() > 0
             && self.map.edits.len() < ctx.limits.edits_max
             && !self.overlay.overlaps(work.block, work.count)
             && !self.is_being_written(work.block, work.count)

@@ -214,6 +214,29 @@ impl Volume {
         self.placing.is_full()
     }
 
+    /// What it is at and waits for, for people who wonder why it stands still.
+    pub fn describe(&self) -> String {
+        let phase = match &self.phase {
+            Phase::Opening(recovery) => format!("opening ({})", recovery.describe()),
+            Phase::Serving => "serving".to_string(),
+            Phase::Failed => "failed".to_string(),
+        };
+        format!(
+            "{phase}; {}; {} dirty bytes, oldest record {:?}, pressed up to {}, {} requests waiting; {} edits; checkpoint: {}; \
+             placing: {}; pool full {}, {} bytes known free",
+            self.log.describe(),
+            self.overlay.dirty_bytes(),
+            self.overlay.oldest(),
+            self.pressed,
+            self.requests.waiting.len(),
+            self.map.edits.len(),
+            self.checkpointing.describe(),
+            self.placing.describe(),
+            self.placing.is_full(),
+            self.placing.pool(),
+        )
+    }
+
     /// The answer to one of this volume's questions.
     pub fn on_answer(&mut self, answered: Answered, ctx: &mut Context) {
         let Answered { drive, purpose, answer, .. } = answered;

@@ -309,7 +309,7 @@ impl Volume {
     ) -> Option<DriveId> {
         let group = self.map.group_of(egroup)?;
         let view = ctx.view.groups.get(&group)?;
-        let mut best: Option<((bool, u64, u64), DriveId)> = None;
+        let mut best: Option<((bool, bool, u64, u64), DriveId)> = None;
         // Former members may be the only ones that have it, while the audit copies it to the new ones.
         for (position, &drive) in view.members.iter().chain(&view.former).enumerate() {
             if tried.contains(&drive) || !ctx.is_up(drive) {
@@ -317,7 +317,9 @@ impl Volume {
             }
             let former = position >= view.members.len();
             let way_us = if ctx.is_own(drive) { 0 } else { REMOTE_US };
-            let rank = (former, ctx.calls.paces.expected_us(drive) + way_us, ctx.draw.below(1 << 16));
+            // It would only say that it lacks it.
+            let lacks = self.audit.is_owed(egroup, drive);
+            let rank = (lacks, former, ctx.calls.paces.expected_us(drive) + way_us, ctx.draw.below(1 << 16));
             if best.is_none_or(|(other, _)| rank < other) {
                 if let Some((_, other)) = best {
                     ctx.calls.paces.passed_over(other);

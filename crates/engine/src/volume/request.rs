@@ -63,6 +63,8 @@ pub(crate) struct Requests {
     /// Something may have changed for those that wait.
     pub stirred: bool,
     pub waited_since: Option<Time>,
+    /// Zero records that went into the log since it last had room.
+    pub zeroes_without_room: u32,
 }
 
 impl Requests {
@@ -101,6 +103,11 @@ impl Requests {
 
     pub fn is_locked(&self, block: Block, count: u64) -> bool {
         self.locks.iter().any(|lock| lock.block.0 < block.0 + count && block.0 < lock.block.0 + lock.count)
+    }
+
+    /// How many writes hold a lock: each of them still needs a number, and room in the log.
+    pub fn locked(&self) -> usize {
+        self.locks.len()
     }
 
     /// Answers and forgets everything.

@@ -13,9 +13,12 @@ use crate::interface::RequestError;
 use crate::limits::RECORD_BLOCKS;
 use crate::log::overlay::Content;
 
-/// Zero records of one vDisk that may be on their way while the log has no room: each takes one block of the
-/// reserve, and frees space in the end.
-const ZEROES_WITHOUT_ROOM: u64 = 2 * BLOCK as u64;
+/// Zero records of one vDisk that may go into the log while it has no room: each takes a block or two of the reserve,
+/// and frees space in the end. More of them would use up what map and checkpoint records need to make room.
+const ZEROES_WITHOUT_ROOM: u32 = 4;
+
+/// When somebody waits for room it is asked for so often.
+const ROOM_AGAIN_US: u64 = 10_000;
 
 enum Verdict {
     Go,
@@ -85,9 +88,15 @@ impl Volume {
             self.requests.waited_since = Some(ctx.now);
             // Too little for the next record is as good as none: trims make more, but say so only when asked.
             if self.log.room() < (RECORD_BLOCKS + 1) * BLOCK as u64 {
-                self.log.ask_for_room(ctx);
+                self.log.ask_for_room(ROOM_AGAIN_US, ctx);
             }
         }
+    }
+
+    /// Bytes of new data that may be given numbers now: what the log has room for, without what writes need that hold a
+    /// lock and have no number yet.
+    pub(crate) fn room(&self) -> u64 {
+        self.log.room().saturating_sub(self.requests.locked() as u64 * record_bytes(1))
     }
 
     fn verdict(&self, work: &Work, ctx: &Context) -> Verdict {
@@ -107,25 +116,27 @@ impl Volume {
             return Verdict::Locked;
         }
         let pending = self.log.pending_bytes();
+        let room = self.room();
         if frees {
-            let fits = self.log.room() > 0 || pending <= ZEROES_WITHOUT_ROOM;
+            let fits = room > 0 || self.requests.zeroes_without_room < ZEROES_WITHOUT_ROOM;
             return if fits { Verdict::Go } else { Verdict::NoRoom };
         }
-        let bytes = (work.count * BLOCK as u64).min(RECORD_BLOCKS * BLOCK as u64) + BLOCK as u64;
+        let bytes = record_bytes(work.count.min(RECORD_BLOCKS));
+        // A small ring that many share never has room for a large record: alone, a smaller one will do.
+        let least = if pending == 0 { record_bytes(1) } else { bytes };
         // Fewer and fewer bytes may be on their way as memory fills, down to one record at a time: writers feel
         // a drain that falls behind early and smoothly, not at a cliff.
         let (dirty, most) = (self.overlay.dirty_bytes(), ctx.limits.dirty_bytes_max);
         let window = most.saturating_sub(dirty) / 4;
         let memory = dirty + bytes <= most && (pending == 0 || pending + bytes <= window);
-        if self.log.room() >= bytes && memory {
+        if room >= least && memory {
             return Verdict::Go;
         }
         if self.may_bypass(work, ctx) {
             return Verdict::Go;
         }
         // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
-        let stuck =
-            self.log.room() < bytes && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
+        let stuck = room < least && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
         if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
     }
 
@@ -135,6 +146,8 @@ impl Volume {
         match change {
             Change::Part { .. } => self.start_partial(work, ctx),
             Change::Whole(Content::Zero) => {
+                let without_room = &mut self.requests.zeroes_without_room;
+                *without_room = if self.log.room() > 0 { 0 } else { *without_room + 1 };
                 let seq = self.log.push(Body::Zero { block: *block, count: *count });
                 self.waiters.insert(seq, Waiter::Request(*request));
             }
@@ -155,7 +168,8 @@ impl Volume {
 
     /// Cuts data into records; what finds no room any more waits at the front.
     fn push_data(&mut self, request: u64, block: Block, data: Buffer, ctx: &mut Context) {
-        let first = (data.blocks() as u64).min(RECORD_BLOCKS);
+        let fits = (self.room() / BLOCK as u64).saturating_sub(1);
+        let first = (data.blocks() as u64).min(RECORD_BLOCKS).min(fits.max(1));
         let rest = data.blocks() as u64 - first;
         let seq = self.log.push(Body::Data { block, data: aligned(data.slice(0..first as usize * BLOCK)) });
         self.waiters.insert(seq, Waiter::Request(request));
@@ -174,6 +188,11 @@ impl Volume {
             }
         }
     }
+}
+
+/// What a record of so many blocks takes in the log, with its header.
+fn record_bytes(blocks: u64) -> u64 {
+    (blocks + 1) * BLOCK as u64
 }
 
 /// The same bytes, beginning at a page of memory: drives transfer whole pages.

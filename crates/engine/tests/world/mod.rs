@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use weft_engine::buffer::Buffer;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -80,7 +81,8 @@ impl World {
         let all: Vec<DriveId> = drives.iter().copied().collect();
         for group in 0..all.len() {
             let members = (0..self.factor as usize).map(|at| all[(group + at) % all.len()]).collect();
-            view.groups.insert(GroupId(group as u32), GroupView { members, former: Vec::new() });
+            let group = (GroupId(group as u32), GroupView { members, former: Vec::new() });
+            Arc::make_mut(&mut view.groups).insert(group.0, group.1);
         }
         self.step(Input::Order(Order::View(view)));
         self.step(Input::Order(Order::OpenFamily(self.record.clone())));

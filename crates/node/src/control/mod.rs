@@ -253,7 +253,7 @@ impl Control {
             })
             .collect();
         let groups = alone.groups.iter().map(|(&id, group)| (id, group.view())).collect();
-        let view = View { version: alone.view_version, drives, groups };
+        let view = View { version: alone.view_version, drives, groups: Arc::new(groups) };
         for shard in &self.shards {
             shard.send(Mail::Order(Order::View(view.clone())));
         }

@@ -10,6 +10,7 @@ use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use weft_engine::cluster::ownership::{self, Clients, Cluster, How, Owner};
 use weft_engine::cluster::placement::{self, Group, Standing, Wishes, is_emptied, plan};
 use weft_engine::interface::DriveState;
@@ -286,7 +287,7 @@ impl super::Control {
         if !group.former.is_empty() {
             self.whole.changed(group.id, self.version + 1);
         }
-        self.groups.insert(group.id, group.view());
+        Arc::make_mut(&mut self.groups).insert(group.id, group.view());
         self.table.groups.insert(group.id, group);
     }
 

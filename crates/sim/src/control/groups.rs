@@ -5,13 +5,14 @@
 use super::{Control, FamilyEntry, FamilyPhase};
 use crate::world::World;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use weft_engine::interface::GroupView;
 use weft_engine::{DriveId, GroupId};
 
 impl Control {
     /// `new` takes the place of a member, whose copies may lie there for a while.
     pub fn change_member(&mut self, group: GroupId, at: usize, new: DriveId) {
-        let view = self.groups.get_mut(&group).expect("the group exists");
+        let view = Arc::make_mut(&mut self.groups).get_mut(&group).expect("the group exists");
         let old = std::mem::replace(&mut view.members[at], new);
         view.former.retain(|&drive| drive != new);
         view.former.push(old);
@@ -32,7 +33,7 @@ impl Control {
     pub(super) fn forget_former(&mut self) -> usize {
         let settled = self.take_settled();
         for group in &settled {
-            self.groups.get_mut(group).expect("groups stay").former.clear();
+            Arc::make_mut(&mut self.groups).get_mut(group).expect("groups stay").former.clear();
             self.changed = true;
         }
         settled.len()
@@ -83,7 +84,8 @@ impl World {
                     }
                     let members = members.into_iter().map(|(drive, _)| drive).collect();
                     let group = GroupId(self.control.groups.len() as u32 + 1);
-                    self.control.groups.insert(group, GroupView { members, former: Vec::new() });
+                    Arc::make_mut(&mut self.control.groups)
+                        .insert(group, GroupView { members, former: Vec::new() });
                 }
             }
         }

@@ -22,6 +22,7 @@ use crate::world::World;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::identity::SnapshotId;
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
@@ -96,7 +97,7 @@ pub struct Serving {
 pub struct Control {
     pub drives: Vec<DriveEntry>,
     pub families: Vec<FamilyEntry>,
-    pub groups: BTreeMap<GroupId, GroupView>,
+    pub groups: Arc<BTreeMap<GroupId, GroupView>>,
     /// The same with versions, in a cluster.
     table: Table,
     /// Of groups with former members.

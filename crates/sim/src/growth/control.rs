@@ -4,6 +4,7 @@
 //! Leaves to others: failures; there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use weft_engine::cluster::placement::{Drive, Group, MOVES_MAX, Standing, Wishes, plan};
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{Damage, DriveState, DriveView, FamilyRecord, View};
@@ -124,7 +125,7 @@ impl Control {
         View {
             version: self.version,
             drives: self.drives.iter().map(|drive| (drive.id, view(drive))).collect(),
-            groups: self.groups.iter().map(|(&id, group)| (id, group.view())).collect(),
+            groups: Arc::new(self.groups.iter().map(|(&id, group)| (id, group.view())).collect()),
         }
     }
 }

@@ -54,6 +54,8 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u32(match class {
                 Class::Data => 1,
                 Class::Reserve => 2,
+                Class::Pressed => 3,
+                Class::Pages => 4,
             });
             writer.u32(u32::from(*replace));
             writer.count(blocks.len());
@@ -101,6 +103,8 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             let class = match reader.u32()? {
                 1 => Class::Data,
                 2 => Class::Reserve,
+                3 => Class::Pressed,
+                4 => Class::Pages,
                 _ => return None,
             };
             let replace = reader.flag()?;

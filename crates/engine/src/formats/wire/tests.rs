@@ -125,7 +125,8 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
             let cut = random.random_range(0..=count) * BLOCK;
             let units = vec![whole.slice(0..cut), Buffer::copied(&whole.bytes()[cut..])];
             let blocks = (0..count).map(|_| random.random()).collect();
-            let class = if random.random() { Class::Data } else { Class::Reserve };
+            let class =
+                [Class::Data, Class::Pressed, Class::Reserve, Class::Pages][random.random_range(0..4)];
             Question::WriteEgroup { egroup, class, units, blocks, replace: random.random() }
         }
         5 => {

@@ -198,10 +198,58 @@ fn one_quiet_family_is_pressed_and_then_the_ring_is_free_again() {
 }
 
 #[test]
-fn room_is_shared_and_leaves_a_quarter() {
+fn a_family_with_only_its_checkpoint_is_left_alone_until_it_is_at_the_tail() {
+    let mut rig = Rig::small(14);
+    let checkpoint = |seq| Record { seq: Seq(seq), body: Body::Checkpoint(Arc::new(Checkpoint::default())) };
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    rig.append_ok(2, 1, 1, (1..=40).map(|seq| data(seq, 1, 1)).collect());
+    rig.append_ok(3, 1, 1, vec![checkpoint(1)]);
+    for seq in 41..200 {
+        rig.now = rig.now.after(100_000);
+        let question = Question::Append { first: Seq(1), trim: Seq(seq - 1), records: vec![data(seq, 1, 3)] };
+        if rig.ask(2, 1, question) == Err(Refusal::LogFull) {
+            break;
+        }
+    }
+    let was_asked = |rig: &Rig, family| rig.pressed.iter().any(|(asked, _)| *asked == FamilyId(family));
+    assert!(was_asked(&rig, 1) && was_asked(&rig, 2), "{:?}", rig.pressed);
+    assert!(!was_asked(&rig, 3), "its checkpoint would only take more of the ring: {:?}", rig.pressed);
+    // With what is before it gone, it is what keeps the ring from going round.
+    for family in [1, 2] {
+        rig.ask(family, 1, Question::Trim { up_to: Seq(150) }).expect("trims");
+    }
+    for seq in 1..200 {
+        rig.now = rig.now.after(100_000);
+        let question = Question::Append { first: Seq(1), trim: Seq(seq - 1), records: vec![data(seq, 1, 3)] };
+        if rig.ask(4, 1, question) == Err(Refusal::LogFull) {
+            break;
+        }
+    }
+    assert!(was_asked(&rig, 3), "{:?}", rig.pressed);
+}
+
+#[test]
+fn among_however_many_each_gets_room_for_a_block_while_there_is_any() {
+    let mut rig = Rig::small(15);
+    let rooms: Vec<u64> = (1..=60)
+        .map(|family| {
+            rig.now = rig.now.after(1_000_000);
+            rig.fence(family, 1).room
+        })
+        .collect();
+    assert!(rooms.iter().all(|room| *room >= 2 * BLOCK as u64), "{rooms:?}");
+    for seq in 1..=80 {
+        rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    assert_eq!(rig.fence(2, 1).room, 0, "what is left is for map and checkpoint records");
+}
+
+#[test]
+fn room_is_shared_and_leaves_a_quarter_that_can_be_used() {
     let mut rig = Rig::small(12);
     let all = rig.fence(1, 1).room;
-    assert_eq!(all, (256 - 64 - 1) * BLOCK as u64 / 2, "one block has the fence");
+    let (quarter, gap, slack) = (64, 16 + 2, 16);
+    assert_eq!(all, (256 - quarter - gap - slack - 1) * BLOCK as u64 / 2, "one block has the fence");
     rig.now = rig.now.after(1_000_000);
     let half = rig.fence(2, 1).room;
     assert!(half < all * 51 / 100 && half > all * 48 / 100, "{half} of {all}");

@@ -9,6 +9,7 @@ use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, Route};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
 use weft_engine::{DriveId, Epoch, ShardId};
 
@@ -103,11 +104,11 @@ impl Control {
             drives.insert(id, DriveView { shard, domain: record.node, state });
         }
         let groups = mirror.groups.iter().map(|(&id, group)| (id, group.record.view())).collect();
-        if drives == member.view.drives && groups == member.view.groups {
+        if drives == member.view.drives && groups == *member.view.groups {
             return;
         }
         let version = (mirror.revision << LOCAL_BITS).max(member.view.version + 1);
-        member.view = View { version, drives, groups };
+        member.view = View { version, drives, groups: Arc::new(groups) };
         for shard in &self.shards {
             shard.send(Mail::Order(Order::View(member.view.clone())));
         }

@@ -242,7 +242,7 @@ impl Cluster {
             let members = vec![DriveId(number), DriveId((number + 1) % count)];
             (GroupId(number), GroupView { members, former: Vec::new() })
         });
-        View { version: 1, drives: drives.collect(), groups: groups.collect() }
+        View { version: 1, drives: drives.collect(), groups: Arc::new(groups.collect()) }
     }
 
     /// Where a node finds the others.
