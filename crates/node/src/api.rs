@@ -21,6 +21,11 @@
 //! | `GET /v1/schedules` | | list of [`ScheduleView`] |
 //! | `POST /v1/schedules` | [`SetSchedule`] | [`ScheduleView`] |
 //! | `DELETE /v1/schedules/VDISK` | | [`DoneView`] |
+//! | `GET /v1/consistency` | | list of [`ConsistencyView`] |
+//! | `POST /v1/consistency` | [`CreateConsistency`] | 201 [`ConsistencyView`] |
+//! | `POST /v1/consistency/GROUP` | [`ChangeConsistency`] | [`ConsistencyView`] |
+//! | `DELETE /v1/consistency/GROUP` | | [`DoneView`] |
+//! | `POST /v1/consistency/GROUP/snapshots` | [`GroupSnapshot`] | 201 list of [`SnapshotView`] |
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
@@ -44,7 +49,10 @@ pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
     ReportView, SetCluster, WholeView,
 };
-pub use snapshots::{CreateSnapshot, DiffView, RangeView, ScheduleView, SetSchedule, SnapshotView};
+pub use snapshots::{
+    ChangeConsistency, ConsistencyView, CreateConsistency, CreateSnapshot, DiffView, GroupSnapshot,
+    HoldVdisks, RangeView, ScheduleView, SetSchedule, SnapshotView, TakeSnapshots,
+};
 
 use serde::{Deserialize, Serialize};
 

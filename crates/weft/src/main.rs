@@ -10,6 +10,7 @@ mod config_file;
 mod drive;
 mod duration;
 mod emptying;
+mod group;
 mod inspect;
 mod lab;
 mod node;
@@ -51,6 +52,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Status(place) => status::status(&place, json)?,
         Command::Vdisk(command) => vdisk::run(command, json)?,
         Command::Snapshot(command) => snapshot::run(command, json)?,
+        Command::Group(command) => group::run(command, json)?,
         Command::Import(arguments) => transfer::import(&arguments, json)?,
         Command::Export(arguments) => transfer::export(&arguments, json)?,
         Command::Cluster(command) => cluster::run(command, json)?,

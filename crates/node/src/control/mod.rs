@@ -23,8 +23,8 @@ pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
 use crate::config::{
-    ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord, SnapshotKey,
-    SnapshotRecord,
+    ConfigStore, ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord,
+    SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{Disk, Mail, Mailbox, Shards, owner_of};
 use attachments::AttachmentState;
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{DriveId, FamilyId, GroupId};
+use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
 
 /// Everything the control plane knows.
 pub struct Control {
@@ -57,6 +57,8 @@ pub struct Control {
     attachments: BTreeMap<Disk, AttachmentState>,
     /// What was ordered about snapshots that are not finished.
     snapshot_orders: snapshots::Orders,
+    /// Snapshots of groups that are taken, until somebody who waits for them has seen it.
+    taken_together: BTreeSet<SnapshotId>,
     damage: DamageView,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
@@ -79,6 +81,7 @@ struct Alone {
     groups: BTreeMap<GroupId, GroupRecord>,
     snapshots: BTreeMap<SnapshotKey, SnapshotRecord>,
     schedules: BTreeMap<FamilyId, ScheduleRecord>,
+    consistency: BTreeMap<String, ConsistencyRecord>,
     /// Of groups with former members: who has found everything on the present ones.
     whole: WholeGroups,
     view_version: u64,
@@ -201,6 +204,7 @@ impl Control {
             listeners: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),
+            taken_together: BTreeSet::new(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
             changed: Arc::new(Notify::new()),
