@@ -24,6 +24,11 @@
 //! | `GET /v1/schedules` | | list of [`ScheduleView`] |
 //! | `POST /v1/schedules` | [`SetSchedule`] | [`ScheduleView`] |
 //! | `DELETE /v1/schedules/VDISK` | | [`DoneView`] |
+//! | `GET /v1/consistency` | | list of [`ConsistencyView`] |
+//! | `POST /v1/consistency` | [`CreateConsistency`] | 201 [`ConsistencyView`] |
+//! | `POST /v1/consistency/GROUP` | [`ChangeConsistency`] | [`ConsistencyView`] |
+//! | `DELETE /v1/consistency/GROUP` | | [`DoneView`] |
+//! | `POST /v1/consistency/GROUP/snapshots` | [`GroupSnapshot`] | 201 list of [`SnapshotView`] |
 //! | `GET /v1/stats` | | [`StatsView`] |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
@@ -48,7 +53,8 @@ pub use cluster::{
     ReportView, SetCluster, WholeView,
 };
 pub use snapshots::{
-    CreateClones, CreateSnapshot, DiffView, RangeView, RollBack, ScheduleView, SetSchedule, SnapshotView,
+    ChangeConsistency, ConsistencyView, CreateClones, CreateConsistency, CreateSnapshot, DiffView,
+    GroupSnapshot, HoldVdisks, RangeView, RollBack, ScheduleView, SetSchedule, SnapshotView, TakeSnapshots,
 };
 
 use serde::{Deserialize, Serialize};

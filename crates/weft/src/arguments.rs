@@ -1,12 +1,14 @@
 //! The command line: what may be said, with the help that teaches it.
 
 mod cluster;
+mod group;
 mod snapshot;
 mod transfer;
 
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
+pub use group::GroupCommand;
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 
@@ -58,6 +60,9 @@ pub enum Command {
     Snapshot(SnapshotCommand),
     /// Make vDisks that begin as a snapshot and take no space until they are written
     Clone(CloneArguments),
+    /// Take snapshots of several virtual disks at one instant
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Make a vDisk of a disk image (raw or qcow2)
     Import(ImportArguments),
     /// Make a disk image (raw or qcow2) of a vDisk or a snapshot

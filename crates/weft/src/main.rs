@@ -11,6 +11,7 @@ mod config_file;
 mod drive;
 mod duration;
 mod emptying;
+mod group;
 mod inspect;
 mod lab;
 mod node;
@@ -53,6 +54,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Vdisk(command) => vdisk::run(command, json)?,
         Command::Snapshot(command) => snapshot::run(command, json)?,
         Command::Clone(arguments) => snapshot::clone(&arguments, json)?,
+        Command::Group(command) => group::run(command, json)?,
         Command::Import(arguments) => transfer::import(&arguments, json)?,
         Command::Export(arguments) => transfer::export(&arguments, json)?,
         Command::Cluster(command) => cluster::run(command, json)?,

@@ -5,8 +5,10 @@ mod support;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::cluster::{Cluster, Options, wait_for};
+use support::counting::{Counting, told};
 use support::{WEFT, nbd_uri, step, tool, try_tool};
 
 fn write(socket: &Path, pattern: u8, range: &str) {
@@ -114,5 +116,52 @@ fn what_a_killed_owner_began_the_next_one_finishes() {
     tool(&["qemu-io", "-f", "raw", "-c", "write -P 1 0 1M", &nbd_uri(&other, "w")]);
     cluster.weft(&["vdisk", "rm", "v", "--force", "--with-snapshots"]);
     assert_eq!(snapshots(&cluster), Ok(Vec::new()));
+    cluster.cut_and_check();
+}
+
+#[test]
+fn the_snapshots_of_a_group_are_of_one_instant_across_owners() {
+    let mut cluster = Cluster::start("cluster-group", Options::default());
+    for name in ["a", "b"] {
+        cluster.create(name, "16M");
+    }
+    let owner = cluster.wait_until_served("a");
+    let other = cluster.other_than(&[owner]);
+    cluster.weft(&["vdisk", "move", "b", "--to", &other.to_string()]);
+    cluster.wait_for_owner("b", |now| now == other);
+    // Asked of a node that serves neither; clients are on yet another way.
+    let third = cluster.other_than(&[owner, other]);
+    let (first, second) = (cluster.export("a", other), cluster.export("b", third));
+    cluster.member(third).weft(&["group", "create", "g", "a", "b"]);
+    let counting = Counting::start(&first, &second);
+    let mut taken = 0;
+    for round in 0..8 {
+        let begun = counting.count.load(Ordering::Relaxed);
+        wait_for("the client counts", || {
+            let count = counting.count.load(Ordering::Relaxed);
+            if count > begun + 5 { Ok(()) } else { Err(format!("{count} of {begun}")) }
+        });
+        let name = format!("s{round}");
+        let output = cluster.member(third).try_weft(&["group", "snapshot", "g", &name]);
+        if !output.status.success() {
+            step(&format!("round {round}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            wait_for("what failed is removed", || {
+                let all = snapshots(&cluster)?;
+                let left = all.iter().any(|(there, _)| there.ends_with(&format!("@{name}")));
+                if left { Err(format!("{all:?}")) } else { Ok(()) }
+            });
+            continue;
+        }
+        taken += 1;
+        let numbers = ["a", "b"].map(|vdisk| {
+            let name = format!("{vdisk}@{name}");
+            let socket = cluster.export(&name, owner);
+            told(&socket, &name)
+        });
+        assert!(numbers[0] == numbers[1] || numbers[0] == numbers[1] + 1, "round {round}: {numbers:?}");
+        assert!(numbers[0] > begun, "what was acknowledged before is in it");
+    }
+    assert!(taken > 0, "some were taken within a second");
+    counting.stop();
     cluster.cut_and_check();
 }

@@ -8,7 +8,9 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use support::counting::{Counting, told};
 use support::{Node, Scratch, WEFT, nbd_uri, step, tool, try_tool, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -305,6 +307,59 @@ fn a_diff_tells_what_was_written_in_between() {
     }
     let other = refused(&node, &["snapshot", "diff", "v", "v@a"], 2);
     assert!(other.contains("names no snapshot"), "{other}");
+    node.stop();
+}
+
+#[test]
+fn the_snapshots_of_a_group_are_of_one_instant() {
+    let scratch = Scratch::new("snapshot-group");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M", "--shards", "2"]);
+    let sockets = ["a", "b"].map(|name| {
+        node.export_new(name, "16M", &scratch.socket(name));
+        scratch.socket(name)
+    });
+    node.weft(&["group", "create", "g", "a"]);
+    node.weft(&["group", "add", "g", "b"]);
+    let groups = node.json(&["group", "ls"]);
+    assert_eq!(groups[0]["vdisks"], serde_json::json!(["a", "b"]));
+    let counting = Counting::start(&sockets[0], &sockets[1]);
+    let mut taken = 0;
+    for round in 0..12 {
+        let begun = counting.count.load(Ordering::Relaxed);
+        wait_until("the client counts", || counting.count.load(Ordering::Relaxed) > begun + 5);
+        let name = format!("s{round}");
+        let output = node.try_weft(&["group", "snapshot", "g", &name]);
+        if !output.status.success() {
+            // A machine that is too slow for a second: then nothing is left.
+            let line = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(line.contains("second"), "{line}");
+            wait_until("what failed is removed", || !names(&node).contains(&format!("a@{name}")));
+            continue;
+        }
+        taken += 1;
+        let numbers = ["a", "b"].map(|vdisk| {
+            let (name, socket) = (format!("{vdisk}@{name}"), scratch.socket(&format!("{vdisk}-{name}")));
+            node.export(&name, &socket);
+            let number = told(&socket, &name);
+            node.weft(&["vdisk", "unexport", &name]);
+            number
+        });
+        assert!(numbers[0] == numbers[1] || numbers[0] == numbers[1] + 1, "round {round}: {numbers:?}");
+        assert!(numbers[0] > begun, "what was acknowledged before is in it");
+    }
+    assert!(taken > 0, "some were taken within a second");
+    counting.stop();
+    let twice = refused(&node, &["group", "snapshot", "h"], 2);
+    assert!(twice.contains("weft group ls"), "{twice}");
+    node.weft(&["group", "remove", "g", "b"]);
+    node.weft(&["group", "snapshot", "g", "alone"]);
+    assert!(!names(&node).contains(&"b@alone".to_string()));
+    let dir = node.dir.clone();
+    node.kill();
+    let node = Node::start(&dir, &[]);
+    assert_eq!(node.json(&["group", "ls"])[0]["vdisks"], serde_json::json!(["a"]), "groups are kept");
+    node.weft(&["group", "rm", "g"]);
+    assert!(names(&node).contains(&"a@alone".to_string()), "snapshots stay");
     node.stop();
 }
 

@@ -98,3 +98,52 @@ pub struct RangeView {
     pub offset: u64,
     pub len: u64,
 }
+
+/// vDisks whose snapshots are taken together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ConsistencyView {
+    pub name: String,
+    pub vdisks: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateConsistency {
+    pub name: String,
+    #[serde(default)]
+    pub vdisks: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeConsistency {
+    #[serde(default)]
+    pub add: Vec<String>,
+    #[serde(default)]
+    pub remove: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupSnapshot {
+    /// None: the time.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
+/// What the node that takes a group's snapshots asks of those that serve its vDisks (`POST /v1/internal/hold`).
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct HoldVdisks {
+    pub families: Vec<u32>,
+    /// The config store up to this revision is to be known first; 0: nothing.
+    pub revision: u64,
+    /// The holds end.
+    pub release: bool,
+}
+
+/// ... and then (`POST /v1/internal/take`).
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct TakeSnapshots {
+    /// Family and number of each snapshot.
+    pub snapshots: Vec<(u32, u64)>,
+}

@@ -128,6 +128,9 @@ fn records(store: &ClusterStore, config: &Config, node: &ClusterNodeRecord) -> V
     for schedule in &config.schedules {
         records.push((keys.schedule(FamilyId(schedule.family)), json(schedule)));
     }
+    for group in &config.consistency {
+        records.push((keys.consistency(&group.name), json(group)));
+    }
     records
 }
 

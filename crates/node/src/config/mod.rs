@@ -17,9 +17,9 @@ pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
-    CloneOrigin, DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord,
-    NodeRecord, Place, RollbackRecord, ScheduleRecord, SegmentRecord, SnapshotKey, SnapshotOrigin,
-    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
+    CloneOrigin, ConsistencyRecord, DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState,
+    GroupRecord, NodeRecord, Place, RollbackRecord, ScheduleRecord, SegmentRecord, SnapshotKey,
+    SnapshotOrigin, SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};
 
@@ -36,6 +36,7 @@ pub struct Config {
     pub families: Vec<FamilyConfig>,
     pub snapshots: Vec<SnapshotRecord>,
     pub schedules: Vec<ScheduleRecord>,
+    pub consistency: Vec<ConsistencyRecord>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,8 @@ pub trait ConfigStore: Send {
     fn remove_snapshot(&mut self, snapshot: SnapshotId) -> Result<(), ConfigError>;
     fn put_schedule(&mut self, schedule: &ScheduleRecord) -> Result<(), ConfigError>;
     fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError>;
+    fn put_consistency(&mut self, group: &ConsistencyRecord) -> Result<(), ConfigError>;
+    fn remove_consistency(&mut self, group: &str) -> Result<(), ConfigError>;
     /// Raises the family's epoch by one and gives the record as it then is; None if there is no such family.
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError>;
     /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; false otherwise.

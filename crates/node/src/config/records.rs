@@ -217,6 +217,14 @@ pub struct ScheduleRecord {
     pub since: u64,
 }
 
+/// vDisks whose snapshots are taken together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsistencyRecord {
+    pub name: String,
+    /// Those that are not there any more do not count.
+    pub families: Vec<u32>,
+}
+
 impl DriveRecord {
     pub fn id(&self) -> DriveId {
         DriveId(self.drive)

@@ -3,8 +3,8 @@
 //! old state.
 
 use super::{
-    Config, ConfigError, ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord,
-    SegmentRecord, SnapshotRecord,
+    Config, ConfigError, ConfigStore, ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
+    ScheduleRecord, SegmentRecord, SnapshotRecord,
 };
 use redb::{Database, ReadableTable, TableDefinition, TableError};
 use serde::Serialize;
@@ -29,6 +29,8 @@ const FAMILIES: Table = TableDefinition::new("families");
 /// By [`SnapshotId`].
 const SNAPSHOTS: Definition<u64> = TableDefinition::new("snapshots");
 const SCHEDULES: Table = TableDefinition::new("schedules");
+/// By name.
+const CONSISTENCY: Definition<&'static str> = TableDefinition::new("consistency");
 
 /// The process has one panic hook: of two who put it aside at once, one would never put it back.
 static PANIC_HOOK: Mutex<()> = Mutex::new(());
@@ -66,6 +68,7 @@ impl RedbStore {
             transaction.open_table(table).map_err(failed)?;
         }
         transaction.open_table(SNAPSHOTS).map_err(failed)?;
+        transaction.open_table(CONSISTENCY).map_err(failed)?;
         transaction.commit().map_err(failed)
     }
 
@@ -159,6 +162,7 @@ impl ConfigStore for RedbStore {
             families: self.read_all(FAMILIES, "families")?,
             snapshots: self.read_all(SNAPSHOTS, "snapshots")?,
             schedules: self.read_all(SCHEDULES, "schedules")?,
+            consistency: self.read_all(CONSISTENCY, "consistency")?,
         })
     }
 
@@ -236,6 +240,17 @@ impl ConfigStore for RedbStore {
     fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError> {
         self.change(SCHEDULES, |open| {
             open.remove(family.0).map_err(failed)?;
+            Ok(())
+        })
+    }
+
+    fn put_consistency(&mut self, group: &ConsistencyRecord) -> Result<(), ConfigError> {
+        self.change(CONSISTENCY, |open| insert(open, group.name.as_str(), group))
+    }
+
+    fn remove_consistency(&mut self, group: &str) -> Result<(), ConfigError> {
+        self.change(CONSISTENCY, |open| {
+            open.remove(group).map_err(failed)?;
             Ok(())
         })
     }
@@ -364,6 +379,13 @@ mod tests {
         let config = store.load().expect("it loads");
         assert_eq!(config.snapshots, [all[2].clone(), first]);
         assert_eq!(config.schedules, [schedule]);
+        let mut group = ConsistencyRecord { name: "g".to_string(), families: vec![4] };
+        store.put_consistency(&group).expect("it can be put");
+        group.families.push(5);
+        store.put_consistency(&group).expect("it can be changed");
+        assert_eq!(store.load().expect("it loads").consistency, [group]);
+        store.remove_consistency("g").expect("it can be removed");
+        assert!(store.load().expect("it loads").consistency.is_empty());
         store.remove_family(FamilyId(4)).expect("it can be removed");
         let config = store.load().expect("it loads");
         assert_eq!(config.snapshots, [all[2].clone()], "those of other vDisks stay");

@@ -26,8 +26,8 @@ pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
 use crate::config::{
-    ConfigStore, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord, SnapshotKey,
-    SnapshotRecord,
+    ConfigStore, ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord,
+    SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{Disk, Mail, Mailbox, Shards, owner_of};
 use attachments::AttachmentState;
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{DriveId, FamilyId, GroupId};
+use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
 
 /// Everything the control plane knows.
 pub struct Control {
@@ -64,6 +64,8 @@ pub struct Control {
     snapshot_orders: snapshots::Orders,
     /// Rollbacks that are done, though the news of that may still be on their way here.
     rolled_back: BTreeSet<u64>,
+    /// Snapshots of groups that are taken, until somebody who waits for them has seen it.
+    taken_together: BTreeSet<SnapshotId>,
     damage: DamageView,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
@@ -86,6 +88,7 @@ struct Alone {
     groups: BTreeMap<GroupId, GroupRecord>,
     snapshots: BTreeMap<SnapshotKey, SnapshotRecord>,
     schedules: BTreeMap<FamilyId, ScheduleRecord>,
+    consistency: BTreeMap<String, ConsistencyRecord>,
     /// Of groups with former members: who has found everything on the present ones.
     whole: WholeGroups,
     view_version: u64,
@@ -210,6 +213,7 @@ impl Control {
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),
             rolled_back: BTreeSet::new(),
+            taken_together: BTreeSet::new(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
             changed: Arc::new(Notify::new()),

@@ -257,6 +257,7 @@ fn assemble(
             .into_iter()
             .map(|record| (weft_engine::FamilyId(record.family), record))
             .collect(),
+        consistency: config.consistency.into_iter().map(|group| (group.name.clone(), group)).collect(),
         whole,
         view_version: 0,
     };

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use weft_engine::formats::wire::Hello;
 use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
 use weft_engine::{FamilyId, Generation, ShardId};
@@ -78,6 +79,12 @@ pub enum Mail {
     CloseConnections {
         disk: Disk,
         address: Option<Arc<str>>,
+    },
+    /// No request for these vDisks is taken for this long: whoever asks waits. `done` when that is so.
+    Hold {
+        families: Vec<FamilyId>,
+        longest: Duration,
+        done: tokio::sync::oneshot::Sender<()>,
     },
     /// No more requests are taken from any connection; each closes when what is open has been answered.
     /// The sender is dropped when all are closed.

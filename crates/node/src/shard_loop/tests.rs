@@ -1,6 +1,6 @@
 //! A shard alone, with drives that are none.
 
-use super::{Mail, News, Shards};
+use super::{Answer, Mail, Mailbox, News, Shards};
 use crate::drives::{AreaFile, OpenDrive};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
-use weft_engine::interface::{Geometry, Order};
-use weft_engine::{DriveId, ShardId};
+use weft_engine::interface::{Geometry, Order, Reply, Request, RequestError};
+use weft_engine::{DriveId, FamilyId, ShardId};
 
 /// Nothing in these tests takes half as long, on any machine.
 const LONG: Duration = Duration::from_secs(120);
@@ -73,4 +73,43 @@ fn a_drive_that_hangs_is_told_and_so_is_that_it_answers() {
         ended.store(true, Ordering::Relaxed);
     });
     std::fs::remove_dir_all(directory).expect("nobody uses it any more");
+}
+
+/// Has a shard take no requests of these vDisks for so long; it does so when this returns.
+fn hold(shard: &Mailbox, families: &[u32], longest: Duration) {
+    let families = families.iter().copied().map(FamilyId).collect();
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    shard.send(Mail::Hold { families, longest, done });
+    is_done.blocking_recv().expect("the shard lives");
+}
+
+/// Asks for something; the answer comes later.
+fn ask(shard: &Mailbox, family: u32) -> std::sync::mpsc::Receiver<Reply> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answer = Answer::new(move |reply| {
+        let _ = sender.send(reply);
+    });
+    shard.send(Mail::Request { family: FamilyId(family), request: Request::Flush, answer });
+    receiver
+}
+
+#[test]
+fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
+    let (notices, _told) = tokio::sync::mpsc::unbounded_channel();
+    let shards = Shards::start(2, 0, 0, None, &notices).expect("shards start");
+    let owner = &shards.mailboxes[0];
+    // Nobody serves them: whatever reaches the engine is answered so.
+    let answered = Ok(Reply::Error(RequestError::NotServed));
+    hold(owner, &[2, 4], LONG * 10);
+    assert_eq!(ask(owner, 6).recv_timeout(LONG), answered, "others are not held");
+    let (here, neighbour) = (ask(owner, 2), ask(&shards.mailboxes[1], 4));
+    for held in [&here, &neighbour] {
+        assert!(held.recv_timeout(Duration::from_millis(500)).is_err(), "it waits");
+    }
+    hold(owner, &[2], Duration::ZERO);
+    assert_eq!(here.recv_timeout(LONG), answered, "its hold was ended");
+    assert!(neighbour.try_recv().is_err(), "the other's was not");
+    hold(owner, &[4], Duration::from_millis(10));
+    assert_eq!(neighbour.recv_timeout(LONG), answered, "a hold ends by itself");
+    shards.stop();
 }

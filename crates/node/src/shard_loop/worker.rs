@@ -102,6 +102,8 @@ pub struct Worker {
     arrived: Vec<Arrived>,
     /// Requests of other nodes for the engine, in the order in which they came.
     remote: VecDeque<RemoteRequest>,
+    /// vDisks for which no request is taken, and until when.
+    holds: BTreeMap<FamilyId, Time>,
     /// Requests of other threads that could not be answered yet.
     held: Vec<Held>,
     /// When the engine was busy for somebody, or a vDisk not served: when to try again.
@@ -165,6 +167,7 @@ impl Worker {
             to_send: Vec::new(),
             arrived: Vec::new(),
             remote: VecDeque::new(),
+            holds: BTreeMap::new(),
             held: Vec::new(),
             retry_at: None,
             look_at_negotiations: Time(0),
@@ -474,6 +477,13 @@ impl Worker {
                         socket.break_off();
                     }
                 });
+            }
+            Mail::Hold { families, longest, done } => {
+                let until = now.after(longest.as_micros() as u64);
+                self.holds.retain(|_, until| *until > now);
+                self.holds.extend(families.into_iter().map(|family| (family, until)));
+                // Whoever asked may have gone away; the holds end by themselves.
+                let _ = done.send(());
             }
             Mail::Drain(done) => {
                 self.draining = Some(done);

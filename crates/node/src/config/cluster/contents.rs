@@ -7,7 +7,9 @@ use super::keys::Key;
 use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRecord};
 use super::{ClusterError, Keys};
 use crate::config::etcd::KeyValue;
-use crate::config::{DriveRecord, FamilyConfig, GroupRecord, ScheduleRecord, SnapshotKey, SnapshotRecord};
+use crate::config::{
+    ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, ScheduleRecord, SnapshotKey, SnapshotRecord,
+};
 use std::collections::BTreeMap;
 use weft_engine::{DriveId, FamilyId, GroupId};
 
@@ -23,6 +25,7 @@ pub struct ClusterConfig {
     pub families: BTreeMap<FamilyId, Versioned<FamilyConfig>>,
     pub snapshots: BTreeMap<SnapshotKey, Versioned<SnapshotRecord>>,
     pub schedules: BTreeMap<FamilyId, Versioned<ScheduleRecord>>,
+    pub consistency: BTreeMap<String, Versioned<ConsistencyRecord>>,
     pub controller: Option<Versioned<ControllerRecord>>,
 }
 
@@ -37,6 +40,7 @@ pub enum Change {
     Family(FamilyId, Option<Versioned<FamilyConfig>>),
     Snapshot(SnapshotKey, Option<Versioned<SnapshotRecord>>),
     Schedule(FamilyId, Option<Versioned<ScheduleRecord>>),
+    Consistency(String, Option<Versioned<ConsistencyRecord>>),
     Controller(Option<Versioned<ControllerRecord>>),
 }
 
@@ -60,6 +64,7 @@ impl Change {
             Key::Family(family) => Self::Family(family, value.map(parse).transpose()?),
             Key::Snapshot(family, name) => Self::Snapshot((family, name), value.map(parse).transpose()?),
             Key::Schedule(family) => Self::Schedule(family, value.map(parse).transpose()?),
+            Key::Consistency(group) => Self::Consistency(group, value.map(parse).transpose()?),
             Key::Controller => Self::Controller(value.map(parse).transpose()?),
             Key::Name => return Ok(None),
         }))
@@ -78,6 +83,7 @@ impl ClusterConfig {
             families: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             schedules: BTreeMap::new(),
+            consistency: BTreeMap::new(),
             controller: None,
         }
     }
@@ -96,6 +102,7 @@ impl ClusterConfig {
                 Change::Family(family, record) => set(&mut self.families, family, record),
                 Change::Snapshot(key, record) => set(&mut self.snapshots, key, record),
                 Change::Schedule(family, record) => set(&mut self.schedules, family, record),
+                Change::Consistency(group, record) => set(&mut self.consistency, group, record),
                 Change::Controller(record) => self.controller = record,
             }
         }

@@ -21,6 +21,8 @@ pub enum Key {
     /// Of this vDisk, under this name.
     Snapshot(FamilyId, String),
     Schedule(FamilyId),
+    /// A consistency group.
+    Consistency(String),
     Name,
     Controller,
 }
@@ -85,6 +87,10 @@ impl Keys {
         self.below(format_args!("schedules/{family}"))
     }
 
+    pub fn consistency(&self, group: &str) -> String {
+        self.below(format_args!("consistency/{group}"))
+    }
+
     pub fn vdisk_name(&self, name: &str) -> String {
         self.below(format_args!("names/{name}"))
     }
@@ -110,6 +116,7 @@ impl Keys {
                 family.parse().ok().map(|family| Key::Snapshot(FamilyId(family), name.to_string()))
             }
             Some(("schedules", family)) => family.parse().ok().map(|family| Key::Schedule(FamilyId(family))),
+            Some(("consistency", group)) => Some(Key::Consistency(group.to_string())),
             Some(("names", _)) => Some(Key::Name),
             Some(_) => None,
         }
@@ -133,6 +140,7 @@ mod tests {
             (keys.family(FamilyId(9)), Key::Family(FamilyId(9))),
             (keys.snapshot(FamilyId(9), "a.b"), Key::Snapshot(FamilyId(9), "a.b".to_string())),
             (keys.schedule(FamilyId(9)), Key::Schedule(FamilyId(9))),
+            (keys.consistency("db"), Key::Consistency("db".to_string())),
             (keys.vdisk_name("a.b"), Key::Name),
             (keys.controller(), Key::Controller),
         ] {

@@ -5,7 +5,7 @@
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::{ClusterError, ClusterStore};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord};
+use crate::config::{ConsistencyRecord, FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord};
 use weft_engine::{FamilyId, SnapshotId};
 
 impl ClusterStore {
@@ -109,14 +109,32 @@ impl ClusterStore {
         }
     }
 
+    /// Puts a consistency group, in the place of the one before. Gives the store's revision behind it.
+    pub fn put_consistency(&self, group: &ConsistencyRecord) -> Result<u64, ClusterError> {
+        self.replace(&self.keys.consistency(&group.name), Some(&json(group)))
+    }
+
+    /// Fine if there is none. Gives the store's revision behind it.
+    pub fn remove_consistency(&self, group: &str) -> Result<u64, ClusterError> {
+        self.replace(&self.keys.consistency(group), None)
+    }
+
     /// Fine if there is none. Gives the store's revision behind it.
     pub fn remove_schedule(&self, family: FamilyId) -> Result<u64, ClusterError> {
-        let key = self.keys.schedule(family);
-        let mut patience = Patience::new(&key);
+        self.replace(&self.keys.schedule(family), None)
+    }
+
+    /// Puts or deletes what does not depend on what was there.
+    fn replace(&self, key: &str, text: Option<&str>) -> Result<u64, ClusterError> {
+        let mut patience = Patience::new(key);
         loop {
-            let found = self.etcd.get(&key)?;
+            let found = self.etcd.get(key)?;
             let revision = found.as_ref().map_or(0, |found| found.mod_revision);
-            let transaction = Transaction::new().when(Compare::unchanged(&key, revision)).delete(&key);
+            let transaction = Transaction::new().when(Compare::unchanged(key, revision));
+            let transaction = match text {
+                Some(text) => transaction.put(key, text, None),
+                None => transaction.delete(key),
+            };
             let answer = self.etcd.transact(&transaction)?;
             if answer.succeeded {
                 return Ok(answer.revision);

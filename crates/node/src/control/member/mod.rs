@@ -31,7 +31,9 @@ pub(super) use requests::{
 pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
-use crate::config::{DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord};
+use crate::config::{
+    ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord,
+};
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
 use life::Living;
@@ -136,6 +138,21 @@ impl Member {
 
     pub(super) fn schedules(&self) -> &BTreeMap<FamilyId, Versioned<ScheduleRecord>> {
         &self.mirror.schedules
+    }
+
+    pub(super) fn consistency(&self) -> &BTreeMap<String, Versioned<ConsistencyRecord>> {
+        &self.mirror.consistency
+    }
+
+    /// What is known here of the store.
+    pub(super) fn revision(&self) -> u64 {
+        self.mirror.revision
+    }
+
+    /// The address of the API of the node that a vDisk was given to; None: of nobody who lives.
+    pub(super) fn api_of_owner(&self, family: FamilyId) -> Option<String> {
+        let node = self.owner_node(family).filter(|node| self.mirror.alive.contains_key(node))?;
+        self.mirror.nodes.get(&node).map(|node| node.record.api.clone())
     }
 
     fn incarnation(&self) -> Option<u64> {

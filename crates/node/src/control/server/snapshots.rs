@@ -2,8 +2,8 @@
 
 use super::{Asked, asked, joined, parse};
 use crate::api::{
-    CreateClones, CreateSnapshot, DiffView, DoneView, RollBack, ScheduleView, SetSchedule, SnapshotView,
-    VdiskView,
+    ChangeConsistency, ConsistencyView, CreateClones, CreateConsistency, CreateSnapshot, DiffView, DoneView,
+    GroupSnapshot, HoldVdisks, RollBack, ScheduleView, SetSchedule, SnapshotView, TakeSnapshots, VdiskView,
 };
 use crate::control::refusal::Refusal;
 use crate::control::snapshots::DiskName;
@@ -22,6 +22,11 @@ pub fn router() -> Router<SharedControl> {
         .route("/v1/clones", post(clone))
         .route("/v1/rollbacks", post(roll_back))
         .route("/v1/diff", get(diff))
+        .route("/v1/consistency", get(groups).post(create_group))
+        .route("/v1/consistency/{group}", post(change_group).delete(remove_group))
+        .route("/v1/consistency/{group}/snapshots", post(snapshot_group))
+        .route("/v1/internal/hold", post(hold))
+        .route("/v1/internal/take", post(take))
         .route("/v1/schedules", get(schedules).post(set_schedule))
         .route("/v1/schedules/{vdisk}", delete(remove_schedule))
 }
@@ -96,6 +101,62 @@ async fn diff(
 ) -> Result<Json<DiffView>, Refusal> {
     let DiffQuery { from, to, offset } = asked(query)?;
     snapshots::diff(&control, &from, &to, offset).await.map(Json)
+}
+
+async fn groups(State(control): State<SharedControl>) -> Json<Vec<ConsistencyView>> {
+    Json(control.lock().consistency_views())
+}
+
+async fn create_group(
+    State(control): State<SharedControl>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<ConsistencyView>), Refusal> {
+    let wanted: CreateConsistency = parse(&body)?;
+    let made = tokio::spawn(async move { snapshots::create_group(&control, wanted).await });
+    Ok((StatusCode::CREATED, Json(joined(made).await?)))
+}
+
+async fn change_group(
+    State(control): State<SharedControl>,
+    Path(group): Path<String>,
+    body: Bytes,
+) -> Result<Json<ConsistencyView>, Refusal> {
+    let ChangeConsistency { add, remove } = parse(&body)?;
+    let changed = tokio::spawn(async move { snapshots::change_group(&control, &group, &add, &remove).await });
+    joined(changed).await.map(Json)
+}
+
+async fn remove_group(
+    State(control): State<SharedControl>,
+    Path(group): Path<String>,
+) -> Result<Json<DoneView>, Refusal> {
+    let removed = tokio::spawn(async move { snapshots::remove_group(&control, &group).await });
+    joined(removed).await?;
+    Ok(Json(DoneView { done: true, note: String::new() }))
+}
+
+async fn snapshot_group(
+    State(control): State<SharedControl>,
+    Path(group): Path<String>,
+    body: Bytes,
+) -> Result<(StatusCode, Json<Vec<SnapshotView>>), Refusal> {
+    let wanted: GroupSnapshot = parse(&body)?;
+    let taken = tokio::spawn(async move { snapshots::snapshot_group(&control, &group, &wanted).await });
+    Ok((StatusCode::CREATED, Json(joined(taken).await?)))
+}
+
+async fn hold(State(control): State<SharedControl>, body: Bytes) -> Result<Json<DoneView>, Refusal> {
+    let wanted: HoldVdisks = parse(&body)?;
+    control.lock().member()?;
+    snapshots::hold(&control, wanted).await?;
+    Ok(Json(DoneView { done: true, note: String::new() }))
+}
+
+async fn take(State(control): State<SharedControl>, body: Bytes) -> Result<Json<DoneView>, Refusal> {
+    let wanted: TakeSnapshots = parse(&body)?;
+    control.lock().member()?;
+    snapshots::take(&control, wanted).await?;
+    Ok(Json(DoneView { done: true, note: String::new() }))
 }
 
 async fn schedules(State(control): State<SharedControl>) -> Json<Vec<ScheduleView>> {

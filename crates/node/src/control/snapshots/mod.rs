@@ -4,6 +4,7 @@
 //! Leaves to others: taking, keeping and reading them (the engine); the records (`config`).
 
 mod diff;
+mod groups;
 mod name;
 mod orders;
 mod records;
@@ -12,6 +13,10 @@ mod rollback;
 mod schedules;
 
 pub use diff::diff;
+pub use groups::{
+    change as change_group, create as create_group, hold, remove as remove_group, snapshot as snapshot_group,
+    take,
+};
 pub use name::DiskName;
 pub use orders::{Orders, look_after};
 pub use requests::{create, remove};

@@ -14,12 +14,17 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What was ordered and has not come to an end by then is ordered again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// A snapshot of a group that is not taken by then never will be: who should have ordered it is gone. (Seconds.)
-const GROUP_AGE_MAX: u64 = 30;
+/// A snapshot of a group that is not taken by then never will be: who should have ordered it is gone.
+const GROUP_WAIT: Duration = Duration::from_secs(30);
 
-/// What was ordered last about a snapshot, in which epoch and when.
+/// About snapshots that are not finished.
 #[derive(Debug, Default)]
-pub struct Orders(BTreeMap<SnapshotId, (Epoch, Wish, Instant)>);
+pub struct Orders {
+    /// What was ordered last, in which epoch and when.
+    last: BTreeMap<SnapshotId, (Epoch, Wish, Instant)>,
+    /// Since when this node has known of them: clocks of other nodes do not count.
+    since: BTreeMap<SnapshotId, Instant>,
+}
 
 /// What a record that is not finished asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +37,13 @@ enum Wish {
 }
 
 impl Wish {
-    fn of(record: &SnapshotRecord, now: u64) -> Option<Self> {
+    fn of(record: &SnapshotRecord, waited: Duration) -> Option<Self> {
         let is_refused = !record.trouble.is_empty();
         match (record.state, record.generation) {
             (SnapshotState::Ready, _) => None,
             // Those of a group are ordered together, by who holds the clients of all its vDisks.
             (SnapshotState::Creating, _) if matches!(record.origin, SnapshotOrigin::Group(_)) => {
-                (now.saturating_sub(record.created) > GROUP_AGE_MAX).then_some(Self::GiveUp)
+                (waited > GROUP_WAIT).then_some(Self::GiveUp)
             }
             (SnapshotState::Creating, _) => Some(Self::Take),
             (SnapshotState::Deleting, Some(generation)) => Some(Self::Drop(Generation(generation))),
@@ -65,7 +70,7 @@ pub async fn look_after(control: SharedControl) {
 impl Control {
     /// Gives the orders that unfinished snapshots of vDisks served here need.
     pub(in crate::control) fn order_snapshots(&mut self) {
-        let (now, today) = (Instant::now(), super::now());
+        let now = Instant::now();
         let unfinished: Vec<_> = self
             .snapshots()
             .into_iter()
@@ -73,17 +78,19 @@ impl Control {
             .filter_map(|record| Some((record.clone(), self.epoch_served(record.family())?)))
             .collect();
         let is_open = |id: &SnapshotId| unfinished.iter().any(|(record, _)| record.id() == *id);
-        self.snapshot_orders.0.retain(|id, _| is_open(id));
+        self.snapshot_orders.last.retain(|id, _| is_open(id));
+        self.snapshot_orders.since.retain(|id, _| is_open(id));
         for (record, epoch) in unfinished {
-            let Some(wish) = Wish::of(&record, today) else { continue };
-            let last = self.snapshot_orders.0.get(&record.id());
+            let since = *self.snapshot_orders.since.entry(record.id()).or_insert(now);
+            let Some(wish) = Wish::of(&record, now.duration_since(since)) else { continue };
+            let last = self.snapshot_orders.last.get(&record.id());
             let is_ordered = last.is_some_and(|&(at_epoch, what, at)| {
                 at_epoch == epoch && what == wish && now.duration_since(at) < AGAIN_AFTER
             });
             if is_ordered {
                 continue;
             }
-            self.snapshot_orders.0.insert(record.id(), (epoch, wish, now));
+            self.snapshot_orders.last.insert(record.id(), (epoch, wish, now));
             let (family, snapshot) = (record.family(), record.id());
             match wish {
                 Wish::Take => self.order_owner(family, Order::TakeSnapshot { family, snapshot }),
@@ -144,6 +151,9 @@ impl Control {
         let Some(record) = self.snapshot_with_id(family, snapshot) else {
             return self.order_owner(family, Order::DropSnapshot { family, generation });
         };
+        if matches!(record.origin, SnapshotOrigin::Group(_)) && record.state == SnapshotState::Creating {
+            self.taken_together.insert(snapshot);
+        }
         self.change_snapshot_soon(record.key(), snapshot, move |record| {
             record.generation = Some(generation.0);
             if record.state == SnapshotState::Creating {
@@ -205,7 +215,7 @@ mod tests {
         };
         let asked = SnapshotOrigin::Asked;
         let group = || SnapshotOrigin::Group("g".to_string());
-        let wish = |record: SnapshotRecord| Wish::of(&record, 101);
+        let wish = |record: SnapshotRecord| Wish::of(&record, Duration::from_secs(1));
         assert_eq!(wish(record(SnapshotState::Ready, Some(1), "", asked.clone())), None);
         assert_eq!(wish(record(SnapshotState::Creating, None, "", asked.clone())), Some(Wish::Take));
         assert_eq!(
@@ -216,7 +226,7 @@ mod tests {
         assert_eq!(wish(record(SnapshotState::Deleting, None, "no", asked)), Some(Wish::Forget));
         assert_eq!(wish(record(SnapshotState::Creating, None, "", group())), None, "its group takes it");
         let old = record(SnapshotState::Creating, None, "", group());
-        assert_eq!(Wish::of(&old, 200), Some(Wish::GiveUp), "its group is gone");
+        assert_eq!(Wish::of(&old, GROUP_WAIT * 2), Some(Wish::GiveUp), "its group is gone");
         assert_eq!(wish(record(SnapshotState::Deleting, None, "", group())), Some(Wish::Take));
     }
 }

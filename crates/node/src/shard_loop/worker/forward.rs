@@ -70,6 +70,10 @@ impl Worker {
             Way::Here if self.lease_is_over => {
                 self.deliver(now, family, origin, Reply::Error(RequestError::NotServed));
             }
+            // To whoever asks the engine is busy for a moment: it asks again.
+            Way::Here if self.is_held(now, family) => {
+                self.deliver(now, family, origin, Reply::Error(RequestError::Busy));
+            }
             Way::Here => {
                 let ticket = self.tickets.open(family, Kind::of(&request), now, origin);
                 self.inputs.push_back(Input::Request { ticket, family, request });
@@ -78,6 +82,11 @@ impl Worker {
             Way::Remote(route) => self.forward(now, route, family, request, origin),
             Way::Nowhere => self.deliver(now, family, origin, Reply::Error(RequestError::NotServed)),
         }
+    }
+
+    /// Snapshots of this vDisk and others are being taken at one instant: what is asked now comes behind it.
+    fn is_held(&self, now: Time, family: FamilyId) -> bool {
+        self.holds.get(&family).is_some_and(|until| *until > now)
     }
 
     fn ask_neighbour(&mut self, index: usize, family: FamilyId, request: Request, origin: Origin) {
@@ -257,7 +266,9 @@ impl Worker {
     pub(super) fn take_remote(&mut self, now: Time) {
         while let Some(RemoteRequest { asker, family, epoch, request }) = self.remote.pop_front() {
             let is_served = self.shard.volume(family).is_some_and(|volume| volume.epoch() == epoch);
-            if is_served && !self.lease_is_over {
+            if is_served && self.is_held(now, family) {
+                self.peers.reply(asker, Reply::Error(RequestError::Busy));
+            } else if is_served && !self.lease_is_over {
                 let ticket = self.tickets.open(family, Kind::of(&request), now, Origin::Remote(asker));
                 self.statistics.steps += 1;
                 self.shard.take(now, Input::Request { ticket, family, request }, &mut self.outputs);

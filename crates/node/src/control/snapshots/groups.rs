@@ -1,0 +1,404 @@
+//! Consistency groups: snapshots of several vDisks of one instant, whoever serves them.
+//! Promises: of two writes of which one was acknowledged before the other was sent, never the second one without the first. Clients wait
+//! for a second at most; if that is not enough, no snapshot is left.
+//!
+//! All vDisks of the group are held: their owners take no new request. When all are, marks are put into their logs, and when all
+//! of these are durable, the holds end. What is in a snapshot was taken by its owner before the hold there was told; so whatever was
+//! acknowledged before that was sent was acknowledged before every mark, and is in its snapshot. Holds end by themselves, so
+//! the snapshots count only if all marks were durable before the first hold can have ended.
+
+use super::name::{check_snapshot_name, time_name};
+use super::{DiskName, records, requests};
+use crate::api::{
+    ConsistencyView, CreateConsistency, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
+};
+use crate::config::{ConsistencyRecord, FamilyState, SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::control::refusal::Refusal;
+use crate::control::vdisks::check_name;
+use crate::control::{Control, Part, SharedControl, member};
+use crate::shard_loop::Mail;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use weft_engine::interface::Order;
+use weft_engine::{FamilyId, SnapshotId};
+
+/// Nobody waits longer for a group's snapshots.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// The records of snapshots that were taken say so within this time.
+const READY_WAIT: Duration = Duration::from_secs(30);
+
+/// vDisks of one group.
+const VDISKS_MAX: usize = 256;
+
+/// The vDisks of a group that one node serves; None: this one.
+type Places = BTreeMap<Option<String>, Vec<(FamilyId, SnapshotId)>>;
+
+impl Control {
+    fn consistency(&self) -> BTreeMap<String, ConsistencyRecord> {
+        match &self.part {
+            Part::Alone(alone) => alone.consistency.clone(),
+            Part::Member(member) => {
+                let all = member.consistency().iter();
+                all.map(|(name, entry)| (name.clone(), entry.record.clone())).collect()
+            }
+        }
+    }
+
+    pub(in crate::control) fn consistency_views(&self) -> Vec<ConsistencyView> {
+        let name =
+            |family: &u32| self.families.get(&FamilyId(*family)).map(|entry| entry.config.name.clone());
+        self.consistency()
+            .into_values()
+            .map(|group| ConsistencyView {
+                // Those that were deleted are no members any more.
+                vdisks: group.families.iter().filter_map(name).collect(),
+                name: group.name,
+            })
+            .collect()
+    }
+
+    fn group_named(&self, name: &str) -> Result<ConsistencyRecord, Refusal> {
+        self.consistency().remove(name).ok_or_else(|| {
+            Refusal::not_found(format!("there is no group {name:?}; `weft group ls` shows what there is"))
+        })
+    }
+
+    fn families_named(&self, vdisks: &[String]) -> Result<Vec<u32>, Refusal> {
+        vdisks
+            .iter()
+            .map(|name| self.family_named(name).map(|family| family.0).ok_or_else(|| Refusal::no_vdisk(name)))
+            .collect()
+    }
+
+    /// The records of snapshots that are to be taken together.
+    fn group_records(&self, group: &str, wanted: &GroupSnapshot) -> Result<Vec<SnapshotRecord>, Refusal> {
+        self.check_ready()?;
+        let created = super::now();
+        let name = wanted.name.clone().unwrap_or_else(|| time_name(created));
+        check_snapshot_name(&name)?;
+        let mut records = Vec::new();
+        for family in self.group_named(group)?.families.into_iter().map(FamilyId) {
+            let Some(entry) = self.families.get(&family) else { continue };
+            if entry.config.state == FamilyState::Dropping {
+                continue;
+            }
+            if self.snapshot(&(family, name.clone())).is_some() {
+                let disk = DiskName { vdisk: entry.config.name.clone(), snapshot: Some(name) };
+                return Err(Refusal::conflict(format!(
+                    "the snapshot {disk} exists already; choose another name"
+                )));
+            }
+            let origin = SnapshotOrigin::Group(group.to_string());
+            records.push(self.snapshot_record(family, name.clone(), created, origin));
+        }
+        if records.is_empty() {
+            return Err(Refusal::conflict(format!(
+                "the group {group} has no vDisks; add some (weft group add {group} VDISK)"
+            )));
+        }
+        Ok(records)
+    }
+
+    /// Who serves each of them.
+    fn places(&self, records: &[SnapshotRecord]) -> Result<Places, Refusal> {
+        let mut places = Places::new();
+        for record in records {
+            let family = record.family();
+            let at = if self.epoch_served(family).is_some() {
+                None
+            } else {
+                let elsewhere = self.part.member().and_then(|member| member.api_of_owner(family));
+                Some(elsewhere.ok_or_else(|| {
+                    Refusal::unavailable("a vDisk of the group is served by nobody at this moment; try again")
+                })?)
+            };
+            places.entry(at).or_default().push((family, record.id()));
+        }
+        Ok(places)
+    }
+}
+
+pub async fn create(control: &SharedControl, wanted: CreateConsistency) -> Result<ConsistencyView, Refusal> {
+    check_name(&wanted.name)?;
+    let record = {
+        let control = control.lock();
+        control.check_ready()?;
+        if control.consistency().contains_key(&wanted.name) {
+            return Err(Refusal::conflict(format!(
+                "a group {} exists already; choose another name",
+                wanted.name
+            )));
+        }
+        ConsistencyRecord { name: wanted.name.clone(), families: control.families_named(&wanted.vdisks)? }
+    };
+    put(control, record).await
+}
+
+/// Adds vDisks to a group, and takes others out.
+pub async fn change(
+    control: &SharedControl,
+    group: &str,
+    add: &[String],
+    remove: &[String],
+) -> Result<ConsistencyView, Refusal> {
+    let record = {
+        let control = control.lock();
+        control.check_ready()?;
+        let mut record = control.group_named(group)?;
+        let (add, remove) = (control.families_named(add)?, control.families_named(remove)?);
+        // Those that were deleted go too.
+        record
+            .families
+            .retain(|family| !remove.contains(family) && control.families.contains_key(&FamilyId(*family)));
+        record.families.extend(add);
+        record
+    };
+    put(control, record).await
+}
+
+async fn put(control: &SharedControl, mut record: ConsistencyRecord) -> Result<ConsistencyView, Refusal> {
+    record.families.sort_unstable();
+    record.families.dedup();
+    if record.families.len() > VDISKS_MAX {
+        return Err(Refusal::conflict(format!("a group has at most {VDISKS_MAX} vDisks")));
+    }
+    let name = record.name.clone();
+    if control.lock().part.member().is_some() {
+        let revision = member::with_store(control, move |store| store.put_consistency(&record)).await?;
+        member::seen(control, revision).await?;
+    } else {
+        let mut control = control.lock();
+        let alone = control.part.alone();
+        alone.store.put_consistency(&record)?;
+        alone.consistency.insert(name.clone(), record);
+    }
+    let views = control.lock().consistency_views();
+    let view = views.into_iter().find(|view| view.name == name);
+    view.ok_or_else(|| Refusal::conflict("the group was removed meanwhile"))
+}
+
+pub async fn remove(control: &SharedControl, group: &str) -> Result<(), Refusal> {
+    let name = {
+        let control = control.lock();
+        control.check_ready()?;
+        control.group_named(group)?.name
+    };
+    if control.lock().part.member().is_some() {
+        let revision = member::with_store(control, move |store| store.remove_consistency(&name)).await?;
+        return member::seen(control, revision).await;
+    }
+    let mut control = control.lock();
+    let alone = control.part.alone();
+    alone.store.remove_consistency(&name)?;
+    alone.consistency.remove(&name);
+    Ok(())
+}
+
+/// Takes a snapshot of every vDisk of the group, all of one instant.
+pub async fn snapshot(
+    control: &SharedControl,
+    group: &str,
+    wanted: &GroupSnapshot,
+) -> Result<Vec<SnapshotView>, Refusal> {
+    let all = control.lock().group_records(group, wanted)?;
+    let mut put = Ok(());
+    for record in &all {
+        put = requests::put(control, record.clone()).await;
+        if put.is_err() {
+            break;
+        }
+    }
+    let taken = match put {
+        Ok(()) => take_together(control, &all).await,
+        Err(refusal) => Err(refusal),
+    };
+    let taken = match taken {
+        Ok(()) => wait_until_ready(control, &all).await,
+        Err(refusal) => Err(refusal),
+    };
+    if let Err(refusal) = taken {
+        for record in &all {
+            // Whoever serves the vDisk drops it, should it have been taken. Some may not have been begun.
+            let _ = records::change(control, &record.key(), record.id(), |record| {
+                record.state = SnapshotState::Deleting;
+            })
+            .await;
+        }
+        return Err(refusal);
+    }
+    let control = control.lock();
+    let there = all.iter().filter_map(|record| control.snapshot(&record.key()));
+    Ok(there.filter_map(|record| control.snapshot_view(record)).collect())
+}
+
+async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
+    let (places, revision) = {
+        let control = control.lock();
+        (control.places(all)?, control.part.member().map_or(0, member::Member::revision))
+    };
+    let began = Instant::now();
+    let held = at_all(control, &places, |vdisks| Step::Hold { vdisks, revision }).await;
+    let taken = match held {
+        Ok(()) => at_all(control, &places, |vdisks| Step::Take { vdisks }).await,
+        Err(refusal) => Err(refusal),
+    };
+    let is_in_time = began.elapsed() < HOLD;
+    // They would end by themselves.
+    let _ = at_all(control, &places, |vdisks| Step::Release { vdisks }).await;
+    taken?;
+    if is_in_time {
+        return Ok(());
+    }
+    Err(Refusal::failed(
+        "the group's vDisks could not all be marked within a second, so that no snapshot was kept; try again",
+    ))
+}
+
+async fn wait_until_ready(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
+    let ready = control.wait_for(READY_WAIT, |control| {
+        let ready = all.iter().all(|record| {
+            let there = control.snapshot(&record.key()).filter(|there| there.id() == record.id());
+            there.is_some_and(|there| there.ready().is_some())
+        });
+        ready.then_some(())
+    });
+    ready.await.ok_or_else(|| {
+        Refusal::failed(
+            "the snapshots of the group were taken, but could not all be recorded; they are removed",
+        )
+    })
+}
+
+/// What a node does with the vDisks that it serves.
+enum Step {
+    Hold { vdisks: Vec<(FamilyId, SnapshotId)>, revision: u64 },
+    Take { vdisks: Vec<(FamilyId, SnapshotId)> },
+    Release { vdisks: Vec<(FamilyId, SnapshotId)> },
+}
+
+/// At all nodes at the same time; the first refusal counts.
+async fn at_all(
+    control: &SharedControl,
+    places: &Places,
+    step: impl Fn(Vec<(FamilyId, SnapshotId)>) -> Step,
+) -> Result<(), Refusal> {
+    let tasks: Vec<_> = places
+        .iter()
+        .map(|(place, vdisks)| {
+            let (control, place, step) = (control.clone(), place.clone(), step(vdisks.clone()));
+            tokio::spawn(async move {
+                match place {
+                    None => step.here(&control).await,
+                    Some(api) => step.there(api).await,
+                }
+            })
+        })
+        .collect();
+    let mut result = Ok(());
+    for task in tasks {
+        let done = task.await.map_err(|_| Refusal::failed("an assertion failed; see the node's log"));
+        result = result.and(done.and_then(|done| done));
+    }
+    result
+}
+
+impl Step {
+    async fn here(self, control: &SharedControl) -> Result<(), Refusal> {
+        let families =
+            |vdisks: &[(FamilyId, SnapshotId)]| vdisks.iter().map(|(family, _)| family.0).collect();
+        match self {
+            Self::Hold { vdisks, revision } => {
+                hold(control, HoldVdisks { families: families(&vdisks), revision, release: false }).await
+            }
+            Self::Release { vdisks } => {
+                hold(control, HoldVdisks { families: families(&vdisks), revision: 0, release: true }).await
+            }
+            Self::Take { vdisks } => {
+                let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
+                take(control, TakeSnapshots { snapshots }).await
+            }
+        }
+    }
+
+    async fn there(self, api: String) -> Result<(), Refusal> {
+        let families =
+            |vdisks: &[(FamilyId, SnapshotId)]| vdisks.iter().map(|(family, _)| family.0).collect();
+        let (path, body) = match &self {
+            Self::Hold { vdisks, revision } => {
+                let hold = HoldVdisks { families: families(vdisks), revision: *revision, release: false };
+                ("hold", serde_json::to_string(&hold))
+            }
+            Self::Release { vdisks } => {
+                let hold = HoldVdisks { families: families(vdisks), revision: 0, release: true };
+                ("hold", serde_json::to_string(&hold))
+            }
+            Self::Take { vdisks } => {
+                let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
+                ("take", serde_json::to_string(&TakeSnapshots { snapshots }))
+            }
+        };
+        let body = body.expect("a document can be written");
+        let asked = tokio::task::spawn_blocking(move || {
+            let url = format!("http://{api}/v1/internal/{path}");
+            ureq::post(&url).timeout(HOLD * 2).send_string(&body).map(drop).map_err(|error| {
+                Refusal::failed(format!("the node at {api} did not do its part: {error}; try again"))
+            })
+        });
+        asked.await.map_err(|_| Refusal::failed("an assertion failed; see the node's log"))?
+    }
+}
+
+/// Has the shards of this node take no requests for these vDisks for a second, or take them again.
+pub async fn hold(control: &SharedControl, wanted: HoldVdisks) -> Result<(), Refusal> {
+    if wanted.revision > 0 {
+        // What is held is to be taken: its record has to be known here, or it would be dropped as nobody's.
+        member::seen(control, wanted.revision).await?;
+    }
+    let families: Vec<FamilyId> = wanted.families.iter().copied().map(FamilyId).collect();
+    let told: Vec<_> = {
+        let control = control.lock();
+        if !wanted.release && !families.iter().all(|family| control.epoch_served(*family).is_some()) {
+            return Err(Refusal::unavailable("a vDisk of the group is not served here any more; try again"));
+        }
+        let longest = if wanted.release { Duration::ZERO } else { HOLD };
+        control
+            .shards
+            .iter()
+            .map(|shard| {
+                let (done, is_done) = tokio::sync::oneshot::channel();
+                shard.send(Mail::Hold { families: families.clone(), longest, done });
+                is_done
+            })
+            .collect()
+    };
+    for shard in told {
+        shard.await.map_err(|_| Refusal::failed("a shard is gone; see the node's log"))?;
+    }
+    Ok(())
+}
+
+/// Orders snapshots that belong together, and waits until all are taken.
+pub async fn take(control: &SharedControl, wanted: TakeSnapshots) -> Result<(), Refusal> {
+    let all: Vec<_> =
+        wanted.snapshots.iter().map(|&(family, id)| (FamilyId(family), SnapshotId(id))).collect();
+    {
+        let control = control.lock();
+        for &(family, snapshot) in &all {
+            control.order_owner(family, Order::TakeSnapshot { family, snapshot });
+        }
+    }
+    let taken = control
+        .wait_for(HOLD, |control| {
+            let taken = all.iter().all(|(_, snapshot)| control.taken_together.contains(snapshot));
+            taken.then_some(())
+        })
+        .await;
+    {
+        let mut control = control.lock();
+        for (_, snapshot) in &all {
+            control.taken_together.remove(snapshot);
+        }
+    }
+    taken.ok_or_else(|| Refusal::failed("the snapshots of a group were not taken within a second; try again"))
+}
