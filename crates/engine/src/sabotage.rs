@@ -12,6 +12,10 @@ pub enum Bug {
     StaleEpochAccepted,
     /// Units are given out without a look at their checksums.
     ChecksumNotChecked,
+    /// ... of compressed frames only.
+    FrameNotChecked,
+    /// A unit is looked for in the frame behind its own.
+    OtherFrame,
     /// A map record is written before its egroup is durable.
     MapBeforeData,
     /// Records are trimmed that are still needed.

@@ -5,7 +5,7 @@
 //! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
 
 use crate::context::Context;
-use crate::egroup::place::{Intent, Units, UnitsMax};
+use crate::egroup::place::{Intent, Units, UnitsMax, units_max};
 use crate::formats::record::Edit;
 use crate::identity::{Block, Generation, Seq, Time};
 use crate::limits::{EGROUP_UNITS, Limits};
@@ -94,7 +94,8 @@ impl Volume {
             // A full pool still takes what frees space.
             return self.drain_zeroes(ctx);
         }
-        let dirty = self.sweep(self.drain.units_max.get() as u64);
+        let units = self.drain.units_max.get().min(units_max(self.compression));
+        let dirty = self.sweep(units as u64);
         self.drain.more = !dirty.is_empty();
         let (mut units, mut edits) = (Units::default(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();

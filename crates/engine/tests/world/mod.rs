@@ -38,6 +38,7 @@ impl World {
             size: 32 << 20,
             factor,
             segments: Vec::new(),
+            compression: Compression::default(),
             version: 0,
         };
         let settings = Settings { shard: ShardId(0), seed: 1, limits };

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::cluster::placement::{Drive, Group, MOVES_MAX, Standing, Wishes, plan};
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::interface::{Damage, DriveState, DriveView, FamilyRecord, View};
+use weft_engine::interface::{Compression, Damage, DriveState, DriveView, FamilyRecord, View};
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Notice, Order, ShardId};
 
 /// Copies of everything.
@@ -38,8 +38,15 @@ impl Control {
     /// A new family of so many bytes, to be opened there.
     pub fn add_family(&mut self, size: u64, owner: usize) -> (FamilyId, Order) {
         let family = FamilyId(self.families.len() as u32 + 1);
-        let record =
-            FamilyRecord { family, epoch: Epoch(1), size, factor: FACTOR, segments: Vec::new(), version: 0 };
+        let record = FamilyRecord {
+            family,
+            epoch: Epoch(1),
+            size,
+            factor: FACTOR,
+            segments: Vec::new(),
+            version: 0,
+            compression: Compression::default(),
+        };
         self.families.insert(family, (record.clone(), owner));
         (family, Order::OpenFamily(record))
     }
