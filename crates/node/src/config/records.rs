@@ -3,6 +3,7 @@
 //! Promises: what an older version wrote is read: a field that came later has a default that is right for a
 //! single node.
 
+use super::compression::CompressionRecord;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Segment};
@@ -96,6 +97,8 @@ pub struct FamilyConfig {
     pub version: u64,
     pub exports: Vec<ExportRecord>,
     pub state: FamilyState,
+    #[serde(default, skip_serializing_if = "CompressionRecord::is_default")]
+    pub compression: CompressionRecord,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +159,7 @@ impl FamilyConfig {
             factor: self.factor,
             segments: self.segments.iter().map(SegmentRecord::segment).collect(),
             version: self.version,
+            compression: self.compression.engine(),
         }
     }
 }

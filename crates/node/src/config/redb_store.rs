@@ -200,7 +200,7 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FamilyState;
+    use crate::config::{CompressionRecord, FamilyState};
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -225,6 +225,7 @@ mod tests {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
+            compression: CompressionRecord::default(),
         }
     }
 

@@ -4,6 +4,7 @@
 //! Leaves to others: data (the shards), records (`config`), devices on this host (`attach`).
 
 mod attachments;
+mod compression;
 mod drives;
 mod exports;
 mod groups;

@@ -1,5 +1,6 @@
 //! Creating, deleting and resizing vDisks.
 
+use super::compression;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
@@ -143,6 +144,7 @@ impl Control {
                 "a node has at most {VDISKS_MAX} vDisks; delete one first"
             )));
         }
+        let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
@@ -169,6 +171,7 @@ impl Control {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
+            compression,
         };
         self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record());
@@ -278,6 +281,8 @@ impl Control {
             created: config.created,
             state: state.to_string(),
             trouble,
+            compression: config.compression.method_text(),
+            compression_unit: config.compression.unit,
             exports: self.export_views(family),
             owner_node,
             owner_shard,

@@ -198,7 +198,7 @@ impl Check<'_> {
             .filter(|(_, block)| block.is_some())
             .map(|(unit, block)| (unit, *block))
             .collect();
-        self.copies(egroup, entry.group, entry.units, &used, findings);
+        self.copies(egroup, entry.group, (entry.units, entry.stored), &used, findings);
     }
 
     /// The egroups of pages: what the index says to be in use.
@@ -223,7 +223,7 @@ impl Check<'_> {
                 continue;
             };
             let used: Vec<(u32, Option<Block>)> = units.into_iter().map(|unit| (unit, None)).collect();
-            self.copies(egroup, named.group, named.units, &used, findings);
+            self.copies(egroup, named.group, (named.units, named.stored), &used, findings);
         }
     }
 
@@ -232,7 +232,7 @@ impl Check<'_> {
         &mut self,
         egroup: EgroupId,
         group: GroupId,
-        units: u32,
+        (units, stored): (u32, u32),
         used: &[(u32, Option<Block>)],
         findings: &mut Findings,
     ) {
@@ -269,14 +269,24 @@ impl Check<'_> {
                 self.problem(findings, "copy_missing", Some(*drive), text);
                 continue;
             };
-            if page.units() != units {
-                let text = format!("egroup {egroup} has {} units here and should have {units}", page.units());
+            if (page.units(), page.data_blocks()) != (units, stored) {
+                let text = format!(
+                    "egroup {egroup} has {} units in {} blocks here and should have {units} in {stored}",
+                    page.units(),
+                    page.data_blocks()
+                );
                 self.problem(findings, "copy_wrong", Some(*drive), text);
                 continue;
             }
             let other = *first.get_or_insert(page);
+            if page.packing != other.packing {
+                let text = format!("egroup {egroup} is packed in another way than another copy of it");
+                self.problem(findings, "copies_differ", Some(*drive), text);
+                continue;
+            }
             let differ = |(unit, _): &&(u32, Option<Block>)| {
-                page.checksums[*unit as usize] != other.checksums[*unit as usize]
+                let sum = page.frame_of(*unit).index as usize;
+                page.checksums[sum] != other.checksums[sum]
             };
             if let Some((unit, _)) = used.iter().find(differ) {
                 let text = format!("unit {unit} of egroup {egroup} is not what another copy of it has");

@@ -7,7 +7,7 @@ use super::create::New;
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{FamilyConfig, FamilyState, SegmentRecord};
+use crate::config::{CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, ShardId};
 
@@ -22,6 +22,7 @@ pub struct NewVdisk {
     pub created: u64,
     /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
     pub owner: Option<ShardId>,
+    pub compression: CompressionRecord,
 }
 
 /// Who shall serve a vDisk, and what must still be true then.
@@ -53,6 +54,7 @@ impl ClusterStore {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
+            compression: wanted.compression,
         };
         let revision = self.create(None, |cluster| {
             record.family = cluster.next_family;

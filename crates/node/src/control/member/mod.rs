@@ -25,11 +25,11 @@ mod view;
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
-pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize};
+pub(super) use requests::{add_export, create, delete, move_vdisk, remove_exports, resize, set_compression};
 pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE};
-use crate::config::{DirectoryLock, Membership};
+use crate::config::{CompressionRecord, DirectoryLock, Membership};
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
 use life::Living;
@@ -85,6 +85,7 @@ struct Served {
     epoch: Epoch,
     /// Bytes, as the engine was told.
     size: u64,
+    compression: CompressionRecord,
     phase: Phase,
     since: Instant,
     clients: locality::Clients,

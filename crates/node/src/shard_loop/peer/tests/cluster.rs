@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{
-    DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply, Request, View,
+    Compression, DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply, Request,
+    View,
 };
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, ShardId};
 
@@ -75,6 +76,7 @@ impl Cluster {
             factor: 2,
             segments: Vec::new(),
             version: 0,
+            compression: Compression::default(),
         };
         let book =
             Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };
