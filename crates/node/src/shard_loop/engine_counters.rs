@@ -44,6 +44,11 @@ pub fn named(counters: &Counters) -> BTreeMap<String, u64> {
         takeovers,
         records_replayed,
         records_appended_again,
+        pack_bytes_in,
+        pack_bytes_out,
+        frames_tried,
+        frames_kept,
+        frames_skipped,
     );
     named
 }

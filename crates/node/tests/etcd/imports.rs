@@ -7,9 +7,9 @@ use std::path::Path;
 use weft_engine::FamilyId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
 use weft_node::config::{
-    CONFIG_FILE, Config, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, ExportRecord,
-    FamilyConfig, FamilyState, GroupRecord, ImportError, Membership, MembershipStage, NodeRecord, Place,
-    RedbStore, SegmentRecord, import,
+    CONFIG_FILE, CompressionRecord, Config, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState,
+    ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError, Membership, MembershipStage,
+    NodeRecord, Place, RedbStore, SegmentRecord, import,
 };
 
 /// A node's own store with something of everything; more records than one transaction takes.
@@ -42,6 +42,7 @@ fn a_single_node(dir: &Path) -> Config {
             version: 3,
             exports: vec![ExportRecord { address: "unix:/run/v.sock".to_string(), read_only: true, node: 0 }],
             state: if family == 9 { FamilyState::Dropping } else { FamilyState::Live },
+            compression: CompressionRecord::default().with(Some("zstd:5"), None).expect("it is one"),
         };
         store.put_family(&record).expect("it can be put");
     }

@@ -7,7 +7,7 @@ use weft_node::config::cluster::{
     AliveRecord, Campaign, ClusterError, ClusterNodeRecord, NewVdisk, NodeLease, NodeState, SHARDS_PER_NODE,
     shard_id,
 };
-use weft_node::config::{DriveRecord, DriveRecordState, GroupRecord, Place, WEIGHT_WHOLE};
+use weft_node::config::{CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, WEIGHT_WHOLE};
 
 pub fn five_seconds() -> Duration {
     Duration::from_secs(5)
@@ -51,7 +51,14 @@ pub fn a_group(members: &[u32]) -> GroupRecord {
 }
 
 pub fn a_vdisk(name: &str) -> NewVdisk {
-    NewVdisk { name: name.to_string(), size: 1 << 30, factor: 2, created: 1, owner: None }
+    NewVdisk {
+        name: name.to_string(),
+        size: 1 << 30,
+        factor: 2,
+        created: 1,
+        owner: None,
+        compression: CompressionRecord::default(),
+    }
 }
 
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {

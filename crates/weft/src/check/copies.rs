@@ -63,7 +63,7 @@ pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &m
     // Of these it is only known that they are in use: the leaf pages that name them are elsewhere.
     for (egroup, entry) in family.directory.iter() {
         if entry.live > 0 && check.counted.unseen.leaf_pages > 0 && !by_egroup.contains_key(&egroup) {
-            check.copies(egroup, entry.group, entry.units, &[], findings);
+            check.copies(egroup, entry.group, (entry.units, entry.stored), &[], findings);
         }
     }
     check.map_egroups(findings);
