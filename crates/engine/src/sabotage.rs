@@ -12,7 +12,7 @@ pub enum Bug {
     StaleEpochAccepted,
     /// Units are given out without a look at their checksums.
     ChecksumNotChecked,
-    /// ... of compressed frames only.
+    /// Compressed frames are given out whatever their checksums say, and whether they unpack or not.
     FrameNotChecked,
     /// A unit is looked for in the frame behind its own.
     OtherFrame,

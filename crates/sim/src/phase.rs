@@ -343,6 +343,8 @@ impl World {
             Err(what) => self.fail(format!("{what}; the victim was {:?}", self.victim)),
         }
         self.coverage.add("egroups judged", named.len() as u64);
+        let packed = named.iter().filter(|name| name.stored < name.units).count();
+        self.coverage.add("packed egroups judged", packed as u64);
         Ok(())
     }
 
