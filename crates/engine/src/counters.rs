@@ -103,4 +103,12 @@ pub struct Counters {
     pub records_replayed: u64,
     pub records_appended_again: u64,
     pub snapshots_taken: u64,
+    /// Data that was to be packed when it was placed, and what is stored of it.
+    pub pack_bytes_in: u64,
+    pub pack_bytes_out: u64,
+    /// Frames that were compressed, those of them that became smaller and stayed so, and those that were not tried because
+    /// the ones before them did not.
+    pub frames_tried: u64,
+    pub frames_kept: u64,
+    pub frames_skipped: u64,
 }

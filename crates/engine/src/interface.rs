@@ -212,6 +212,8 @@ pub enum Order {
     DropFamily { family: FamilyId, epoch: Epoch },
     /// The size of a served family has changed (in bytes).
     Resize { family: FamilyId, size: u64 },
+    /// What is placed from now on is packed so; what was placed before stays as it is.
+    SetCompression { family: FamilyId, compression: Compression },
     /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
     SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
     /// Drain everything and write a checkpoint, to make the next start quick.
@@ -450,6 +452,29 @@ pub struct FamilyRecord {
     pub origin: Option<Origin>,
     /// It has to go back to this snapshot before anybody is served: see [`Order::RollBack`].
     pub rollback: Option<Generation>,
+    /// Of what is placed from now on.
+    pub compression: Compression,
+}
+
+/// How data is packed when it goes into egroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Compression {
+    pub method: Method,
+    /// Units of 4 KiB that are packed together: 1, 2, 4 or 8. More compress better, and more is read for one of them.
+    pub frame_units: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    Off,
+    Lz4,
+    Zstd { level: u8 },
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Self { method: Method::Off, frame_units: 4 }
+    }
 }
 
 /// A snapshot of another family, which stays as long as a clone needs it.

@@ -8,6 +8,7 @@ pub mod buffer;
 pub mod cache;
 pub mod checksum;
 pub mod cluster;
+pub mod codec;
 pub mod context;
 pub mod counters;
 pub mod curator;

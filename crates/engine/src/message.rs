@@ -3,8 +3,10 @@
 //! of them idempotent. Nothing here relies on order between messages.
 
 use crate::buffer::Buffer;
+use crate::formats::packing::Packing;
 use crate::formats::record::Record;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
+use std::sync::Arc;
 
 #[derive(Debug, Clone)]
 pub enum Message {
@@ -33,10 +35,12 @@ pub enum Question {
     ReadLog { from: Seq, bytes: u32 },
     /// Store a whole egroup and flush it. Written once: if the name exists with the same content
     /// it is a success. `replace`: a repair; a copy that exists is replaced.
-    WriteEgroup { egroup: EgroupId, class: Class, units: Vec<Buffer>, blocks: Vec<u64>, replace: bool },
+    WriteEgroup { egroup: EgroupId, class: Class, content: Content, blocks: Vec<u64>, replace: bool },
     /// Units of an egroup, verified.
     ReadUnits { egroup: EgroupId, runs: Vec<UnitRun> },
-    /// The vDisk blocks (or page keys) that the units of an egroup were written for, and its size.
+    /// The frames in which these units lie, verified and as they are stored: for copies, which are alike byte for byte.
+    ReadFrames { egroup: EgroupId, runs: Vec<UnitRun> },
+    /// The vDisk blocks (or page keys) that the units of an egroup were written for, its size, and how it is packed.
     DescribeEgroup { egroup: EgroupId },
     /// These egroups are not needed any more. Unknown names are fine.
     DeleteEgroups { egroups: Vec<EgroupId> },
@@ -44,6 +48,32 @@ pub enum Question {
     ListEgroups { after: EgroupId },
     /// Everything of the family goes: records, egroups, fence.
     DropFamily,
+}
+
+/// What is in an egroup, as all its members store it.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Units as they are, joined or not.
+    Units(Vec<Buffer>),
+    /// Frames one behind the other, and zeros up to a whole block.
+    Packed { packing: Arc<Packing>, bytes: Buffer },
+}
+
+impl Content {
+    pub fn units(&self) -> usize {
+        match self {
+            Content::Units(units) => units.iter().map(Buffer::blocks).sum(),
+            Content::Packed { packing, .. } => packing.units() as usize,
+        }
+    }
+
+    /// Blocks that it takes on a drive.
+    pub fn blocks(&self) -> usize {
+        match self {
+            Content::Units(units) => units.iter().map(Buffer::blocks).sum(),
+            Content::Packed { packing, .. } => packing.blocks() as usize,
+        }
+    }
 }
 
 /// Who may use the last free space of a drive.
@@ -93,8 +123,12 @@ pub enum Answer {
     EgroupWritten,
     /// One entry for each run asked for: the units joined, or the first unit that is damaged.
     Units(Vec<Result<Buffer, BadUnit>>),
+    /// One entry for each run asked for: its frames one behind the other, or the first unit that is damaged.
+    Frames(Vec<Result<Buffer, BadUnit>>),
     Egroup {
         blocks: Vec<u64>,
+        /// None: every unit is a frame.
+        packing: Option<Arc<Packing>>,
     },
     Deleted,
     /// Names in order; `end`: there are no more after the last.

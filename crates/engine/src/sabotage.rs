@@ -12,6 +12,10 @@ pub enum Bug {
     StaleEpochAccepted,
     /// Units are given out without a look at their checksums.
     ChecksumNotChecked,
+    /// Compressed frames are given out whatever their checksums say, and whether they unpack or not.
+    FrameNotChecked,
+    /// A unit is looked for in the frame behind its own.
+    OtherFrame,
     /// A map record is written before its egroup is durable.
     MapBeforeData,
     /// Records are trimmed that are still needed.

@@ -364,6 +364,11 @@ impl Shard {
                     volume.resize(size);
                 }
             }
+            Order::SetCompression { family, compression } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.compression = compression;
+                }
+            }
             Order::SegmentsChanged { family, epoch, version, taken } => {
                 let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();
                 if self.volumes.get(&family).is_some_and(is_asker) {

@@ -9,6 +9,7 @@
 //! | `GET /v1/vdisks/NAME` | | [`VdiskView`] |
 //! | `DELETE /v1/vdisks/NAME?force=true&with_snapshots=true` | | [`DoneView`] |
 //! | `POST /v1/vdisks/NAME/resize` | [`ResizeVdisk`] | [`VdiskView`] |
+//! | `POST /v1/vdisks/NAME/set` | [`SetVdisk`] | [`VdiskView`] |
 //! | `POST /v1/vdisks/NAME/exports` | [`ExportVdisk`] | 201 [`ExportView`] |
 //! | `DELETE /v1/vdisks/NAME/exports?address=A` | | [`DoneView`]; without an address all exports |
 //! | `POST /v1/vdisks/NAME/attach` | [`AttachVdisk`] | 201 [`AttachmentView`] |
@@ -117,6 +118,11 @@ pub struct VdiskView {
     pub state: String,
     /// Why it is not ready; empty otherwise.
     pub trouble: String,
+    /// `off`, `lz4` or `zstd:LEVEL`, and bytes packed together.
+    #[serde(default)]
+    pub compression: String,
+    #[serde(default)]
+    pub compression_unit: u32,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
     /// How many it has.
@@ -164,6 +170,22 @@ pub struct CreateVdisk {
     pub size: u64,
     #[serde(default)]
     pub factor: Option<u32>,
+    /// `off`, `lz4`, `zstd` or `zstd:LEVEL`; off without it.
+    #[serde(default)]
+    pub compression: Option<String>,
+    /// Bytes packed together: 4, 8, 16 (without it) or 32 KiB.
+    #[serde(default)]
+    pub compression_unit: Option<u64>,
+}
+
+/// What is not said stays. Data that was written before stays as it was packed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetVdisk {
+    #[serde(default)]
+    pub compression: Option<String>,
+    #[serde(default)]
+    pub compression_unit: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -534,7 +534,8 @@ impl World {
         };
         let last = write.first + write.sectors - BLOCK_SECTORS;
         for sector in [write.first, last] {
-            let copies = durable_copies(self.drives.iter(), stamp(family, write.number, sector));
+            let (mark, block) = (stamp(family, write.number, sector), sector / BLOCK_SECTORS);
+            let copies = durable_copies(self.drives.iter(), FamilyId(family as u32), block, mark);
             if copies < wanted {
                 return Err(format!(
                     "write {} was acknowledged with {copies} durable copies of sector {sector}, {wanted} are due",

@@ -25,8 +25,9 @@ pub fn held(world: &World) -> Result<Vec<Held>, String> {
             world.shards[entry.shard].engine.as_ref().ok_or(format!("shard {} is down", entry.shard))?;
         let keeper = engine.keeper(drive).ok_or(format!("drive {drive} has no keeper"))?;
         for stored in keeper.egroups() {
-            let StoredEgroup { family, egroup, first, blocks, units } = stored;
-            all.push(Held { drive, family, egroup, first, blocks, units: u64::from(units) });
+            let StoredEgroup { family, egroup, first, blocks, units, data_blocks } = stored;
+            let (units, stored) = (u64::from(units), u64::from(data_blocks));
+            all.push(Held { drive, family, egroup, first, blocks, units, stored });
         }
     }
     Ok(all)
@@ -46,11 +47,13 @@ pub fn named(world: &World) -> Result<Vec<Named>, String> {
         for egroup in volume.egroups() {
             let group = volume.map().group_of(egroup).ok_or(format!("egroup {egroup} has no group"))?;
             let units = volume.map().units_of(egroup).ok_or(format!("egroup {egroup} has no size"))?;
+            let stored = volume.map().stored_of(egroup).ok_or(format!("egroup {egroup} has no size"))?;
             let view = &world.control.groups[&group];
             all.push(Named {
                 family,
                 egroup,
                 units: u64::from(units),
+                stored: u64::from(stored),
                 members: view.members.clone(),
                 former: view.former.clone(),
             });

@@ -367,12 +367,14 @@ impl World {
             held.into_iter().filter(|held| !self.is_excused(held.family, held.drive)).collect();
         match copies_are_equal(&kept, &self.drives, |drive| self.lied.contains(&drive)) {
             Ok(compared) => {
-                self.coverage.add("units compared on all members", compared.units);
-                self.coverage.add("damaged units that nobody has read", compared.unread_damage);
+                self.coverage.add("blocks compared on all members", compared.blocks);
+                self.coverage.add("damaged blocks that nobody has read", compared.unread_damage);
             }
             Err(what) => self.fail(format!("{what}; the victim was {:?}", self.victim)),
         }
         self.coverage.add("egroups judged", named.len() as u64);
+        let packed = named.iter().filter(|name| name.stored < name.units).count();
+        self.coverage.add("packed egroups judged", packed as u64);
         if let Err(what) = self.space_is_counted(&kept) {
             self.fail(what);
         }

@@ -1,4 +1,5 @@
-//! The content of writes: every sector of every write is unlike any other, and tells which write it is of.
+//! The content of writes: every sector of every write is unlike any other, and tells which write it is of. Some writes
+//! compress well, some a little, some not at all.
 
 use weft_engine::buffer::{Buffer, Pages};
 
@@ -39,9 +40,25 @@ pub fn content(family: usize, number: u32, first_sector: u64, sectors: u64) -> B
         let mark = stamp(family, number, first_sector + index).to_le_bytes();
         let at = index as usize * SECTOR;
         bytes[at..at + 8].copy_from_slice(&mark);
+        fill(number, u64::from_le_bytes(mark), &mut bytes[at + 8..at + SECTOR - 8]);
         bytes[at + SECTOR - 8..at + SECTOR].copy_from_slice(&mark);
     }
     pages.freeze().slice(0..len)
+}
+
+/// Noise between the marks: none in most writes, half of it or everything in others.
+fn fill(number: u32, mark: u64, bytes: &mut [u8]) {
+    let noise = match number % 8 {
+        0..4 => 0,
+        4..6 => bytes.len() / 2,
+        _ => bytes.len(),
+    };
+    let mut state = mark;
+    for word in bytes[..noise].chunks_exact_mut(8) {
+        state =
+            (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        word.copy_from_slice(&state.to_le_bytes());
+    }
 }
 
 #[cfg(test)]

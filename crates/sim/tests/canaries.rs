@@ -91,6 +91,16 @@ fn a_cache_that_mistakes_egroups_is_caught() {
 }
 
 #[test]
+fn unchecked_frames_are_caught() {
+    is_caught(Bug::FrameNotChecked, &[Plan::Drives]);
+}
+
+#[test]
+fn a_unit_of_another_frame_is_caught() {
+    is_caught(Bug::OtherFrame, &[Plan::Calm, Plan::Power]);
+}
+
+#[test]
 fn a_map_record_before_its_egroup_is_caught() {
     is_caught(Bug::MapBeforeData, &[Plan::Network, Plan::Drives]);
 }

@@ -163,6 +163,16 @@ pub struct UpOptions {
     pub log: Option<String>,
 }
 
+#[derive(clap::Args, Debug)]
+pub struct CompressionArgs {
+    /// off, lz4, zstd or zstd:LEVEL (1 to 19)
+    #[arg(long, value_name = "METHOD")]
+    pub compression: Option<String>,
+    /// How much is packed together: 4K, 8K, 16K or 32K. More compresses better, and more is read for one block
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub unit: Option<u64>,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
@@ -176,6 +186,8 @@ pub enum VdiskCommand {
         /// Copies of everything, on distinct drives [default: the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
+        #[command(flatten)]
+        compression: CompressionArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -196,6 +208,15 @@ pub enum VdiskCommand {
         name: String,
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: u64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Change how data is packed; what was written before stays as it is
+    #[command(after_help = "Example:\n  weft vdisk set vol1 --compression zstd:3 --unit 32K")]
+    Set {
+        name: String,
+        #[command(flatten)]
+        compression: CompressionArgs,
         #[command(flatten)]
         place: Place,
     },

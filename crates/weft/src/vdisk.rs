@@ -1,6 +1,6 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::VdiskCommand;
+use crate::arguments::{CompressionArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::node;
@@ -12,11 +12,12 @@ use std::path::Path;
 
 pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        VdiskCommand::Create { name, size, rf, place } => {
+        VdiskCommand::Create { name, size, rf, compression, place } => {
             let mut body = json!({ "name": name, "size": size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
             }
+            say_compression(&compression, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
                 format!(
@@ -52,6 +53,19 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                     bytes(&vdisk["size"]),
                     note(&vdisk)
                 )
+            });
+        }
+        VdiskCommand::Set { name, compression, place } => {
+            let mut body = json!({});
+            say_compression(&compression, &mut body);
+            if body == json!({}) {
+                return Err(Trouble::bad_input(
+                    "nothing to set: write --compression METHOD, --unit SIZE, or both",
+                ));
+            }
+            let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
+            tell(json, &vdisk, || {
+                format!("{name}: compression {} for what is written from now on", packed(&vdisk))
             });
         }
         VdiskCommand::Rm { name, force, with_snapshots, place } => {
@@ -107,6 +121,23 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         }
     }
     Ok(())
+}
+
+fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
+    if let Some(method) = &wanted.compression {
+        body["compression"] = json!(method);
+    }
+    if let Some(unit) = wanted.unit {
+        body["compression_unit"] = json!(unit);
+    }
+}
+
+/// How a vDisk packs its data.
+fn packed(vdisk: &Value) -> String {
+    match vdisk["compression"].as_str() {
+        None | Some("" | "off") => "off".to_string(),
+        Some(method) => format!("{method}, {} together", bytes(&vdisk["compression_unit"])),
+    }
 }
 
 /// The answer as it is, or a line about it.
@@ -185,6 +216,7 @@ fn show(vdisk: &Value) {
     {
         table.row(vec![label.into(), text(&vdisk[key])]);
     }
+    table.row(vec!["compression".into(), packed(vdisk)]);
     if vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean() {
         table.row(vec!["node".into(), owner(vdisk)]);
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);

@@ -7,7 +7,7 @@
 use super::moves::Job;
 use crate::buffer::BLOCK;
 use crate::context::Context;
-use crate::egroup::place::UnitsMax;
+use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::limits::EGROUP_UNITS;
 use crate::map::directory::Entry;
@@ -196,7 +196,9 @@ impl Volume {
                 continue;
             }
             live += entry.live as usize;
-            if live > self.compaction.units_max.get() || victims.len() == VICTIMS_MAX {
+            // One that is too full to be packed is better moved unpacked than left.
+            let unpacked = live > units_max(self.compression) && !victims.is_empty();
+            if live > self.compaction.units_max.get() || unpacked || victims.len() == VICTIMS_MAX {
                 break;
             }
             victims.push_back(egroup);

@@ -1,17 +1,19 @@
-//! Copies of egroups made anew: read from whoever has good units, written to the member that lacks them.
-//! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; units are taken from several sources if no single one is good; a copy that cannot
+//! Copies of egroups made anew: read from whoever has good frames, written to the member that lacks them as they are.
+//! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; frames are taken
+//! from several sources if no single one is good; a copy that cannot
 //! be made is given up until the next round of the audit, so nothing waits for it for ever.
 //! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads).
 
-use crate::buffer::{BLOCK, Buffer};
+use crate::buffer::{Buffer, Pages};
 use crate::context::{Context, Purpose, earlier};
-use crate::egroup::place::Units;
+use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::identity::{DriveId, EgroupId, Time};
 use crate::interface::{Damage, Notice};
 use crate::map::lookup::may_come_back;
-use crate::message::{Answer, Class, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, UnitRun};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Copies of a family being made at once; and those of which nobody else has a copy to spare.
 const COPIES_MAX: usize = 4;
@@ -22,8 +24,8 @@ const CHOICE: usize = 64;
 const NO_TIME_US: u64 = 20_000;
 /// Copies remembered as owed at most: the next audit of the drive finds the rest.
 const OWED_MAX: usize = 4096;
-/// Units read in one run as long as they are good: of a run with a bad unit, each is asked for alone.
-const RUN_UNITS: usize = 64;
+/// Units read in one run as long as they are good: of a run with a bad one, each frame is asked for alone.
+const RUN_UNITS: u32 = 64;
 /// Runs asked for at once: a drive does nothing else while it reads them.
 const RUNS_MAX: usize = 4;
 /// How often and how many times a copy is tried for which there is no source or no room.
@@ -49,8 +51,9 @@ struct Copy {
     step: Step,
     tried: Vec<DriveId>,
     blocks: Vec<u64>,
+    packing: Option<Arc<Packing>>,
     /// What was read so far.
-    units: Vec<Option<Buffer>>,
+    frames: Vec<Option<Buffer>>,
     /// What the present source was asked for, in this order.
     asked: Vec<UnitRun>,
 }
@@ -60,27 +63,76 @@ impl Copy {
         (self.egroup, self.drive)
     }
 
-    /// The units still lacking, in runs of at most `most`.
-    fn lacking(&self, most: usize) -> Vec<UnitRun> {
+    /// The egroup's frames that these units lie in.
+    fn frames_of(&self, run: UnitRun) -> impl Iterator<Item = Frame> + '_ {
+        let (mut next, end) = (run.first, run.first + run.count);
+        std::iter::from_fn(move || {
+            let frame = (next < end).then(|| frame_of(self.packing.as_deref(), next))?;
+            next = frame.end();
+            Some(frame)
+        })
+    }
+
+    /// The frames still lacking, in runs of at most `most` units (or one frame).
+    fn lacking(&self, most: u32) -> Vec<UnitRun> {
         let mut runs: Vec<UnitRun> = Vec::new();
-        for (unit, _) in self.units.iter().enumerate().filter(|(_, data)| data.is_none()) {
-            let unit = unit as u32;
+        let all = UnitRun { first: 0, count: self.blocks.len() as u32 };
+        for frame in self.frames_of(all).filter(|frame| self.frames[frame.index as usize].is_none()) {
             match runs.last_mut() {
-                Some(run) if run.first + run.count == unit && (run.count as usize) < most => run.count += 1,
-                _ => runs.push(UnitRun { first: unit, count: 1 }),
+                Some(run) if run.first + run.count == frame.first && run.count + frame.units <= most => {
+                    run.count += frame.units;
+                }
+                _ => runs.push(UnitRun { first: frame.first, count: frame.units }),
             }
         }
         runs
     }
 
-    /// What is asked for next. Where some source has failed in the middle, each unit counts.
+    /// What is asked for next. Where some source has failed in the middle, each frame counts.
     fn next_runs(&self) -> Vec<UnitRun> {
-        if !self.tried.is_empty() && self.units.iter().any(Option::is_some) {
+        if !self.tried.is_empty() && self.frames.iter().any(Option::is_some) {
             return self.lacking(1);
         }
         let mut runs = self.lacking(RUN_UNITS);
         runs.truncate(RUNS_MAX);
         runs
+    }
+
+    /// Takes what is good. False: some was not.
+    fn take(&mut self, results: Vec<Result<Buffer, BadUnit>>) -> bool {
+        assert_eq!(results.len(), self.asked.len(), "each run has a result");
+        let mut good = true;
+        for (run, result) in std::mem::take(&mut self.asked).into_iter().zip(results) {
+            let frames: Vec<Frame> = self.frames_of(run).collect();
+            let len: usize = frames.iter().map(|frame| frame.len as usize).sum();
+            // Copies are alike, so a sound run of another length is of something else.
+            let Some(bytes) = result.ok().filter(|bytes| bytes.len() == len) else {
+                good = false;
+                continue;
+            };
+            let mut at = 0;
+            for frame in frames {
+                let end = at + frame.len as usize;
+                self.frames[frame.index as usize] = Some(bytes.slice(at..end));
+                at = end;
+            }
+        }
+        good
+    }
+
+    /// What is written: every frame is there.
+    fn content(&mut self) -> Content {
+        let frames = self.frames.drain(..).map(|frame| frame.expect("a copy is written when all is there"));
+        match &self.packing {
+            None => Content::Units(frames.collect()),
+            Some(packing) => {
+                let mut pages = Pages::zeroed(packing.bytes() as usize);
+                for (frame, bytes) in packing.frames().zip(frames) {
+                    pages.bytes_mut()[frame.bytes()].copy_from_slice(bytes.bytes());
+                }
+                Content::Packed { packing: Arc::clone(packing), bytes: pages.freeze() }
+            }
+        }
     }
 }
 
@@ -201,7 +253,8 @@ impl Volume {
                 step: Step::Describing,
                 tried: Vec::new(),
                 blocks: Vec::new(),
-                units: Vec::new(),
+                packing: None,
+                frames: Vec::new(),
                 asked: Vec::new(),
             };
             self.continue_copy(task, copy, ctx);
@@ -267,12 +320,12 @@ impl Volume {
             // It died, or its place is elsewhere by now.
             return self.end_copy(copy.drive);
         }
-        if !copy.units.is_empty() && copy.units.iter().all(Option::is_some) {
+        if !copy.frames.is_empty() && copy.frames.iter().all(Option::is_some) {
             return self.write_copy(task, copy, ctx);
         }
         let mut others = copy.tried.clone();
         others.push(copy.drive);
-        // The bad copy itself comes last: its other units may be good.
+        // The bad copy itself comes last: its other frames may be good.
         let itself = (!copy.tried.contains(&copy.drive)).then_some(copy.drive);
         let Some(source) = self.nearest_copy(copy.egroup, &others, ctx).or(itself) else {
             if may_come_back(self, copy.egroup, &others, ctx) {
@@ -288,23 +341,20 @@ impl Volume {
         } else {
             copy.step = Step::Reading;
             copy.asked = copy.next_runs();
-            Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() }
+            Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() }
         };
         ctx.ask(self.family, self.epoch, source, question, Purpose::Audit(task));
         self.audit.copies.running.insert(task, copy);
     }
 
     fn write_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
-        let mut units = Units::default();
-        for (&block, data) in copy.blocks.iter().zip(copy.units.drain(..)) {
-            units.push(block, data.expect("a copy is written when all units are there"));
-        }
+        let content = copy.content();
         copy.step = Step::Writing;
         let question = Question::WriteEgroup {
             egroup: copy.egroup,
             class: Class::Reserve,
-            units: units.data,
-            blocks: units.blocks,
+            content,
+            blocks: std::mem::take(&mut copy.blocks),
             replace: true,
         };
         ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Audit(task));
@@ -320,25 +370,30 @@ impl Volume {
     ) {
         let mut copy = self.audit.copies.running.remove(&task).expect("a copy that runs is in the table");
         match (copy.step, answer) {
-            (Step::Describing, Ok(Answer::Egroup { blocks })) => {
-                if self.map.units_of(copy.egroup) == Some(blocks.len() as u32) {
-                    copy.units = vec![None; blocks.len()];
+            (Step::Describing, Ok(Answer::Egroup { blocks, packing })) => {
+                let units = blocks.len() as u32;
+                let fits = packing.as_ref().is_none_or(|packing| packing.units() == units);
+                if fits && self.map.units_of(copy.egroup) == Some(units) {
+                    let frames = packing.as_ref().map_or(blocks.len(), |packing| packing.frame_count());
+                    copy.frames = vec![None; frames];
+                    copy.packing = packing;
                     copy.blocks = blocks;
                     copy.step = Step::Reading;
                     copy.asked = copy.next_runs();
-                    let question = Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() };
+                    let question = Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() };
                     ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
                     self.audit.copies.running.insert(task, copy);
                     return;
                 }
                 copy.tried.push(drive);
             }
-            (Step::Reading, Ok(Answer::Units(results))) => {
-                if !self.take_units(&mut copy, results) {
-                    if copy.asked.iter().any(|run| run.count > 1) {
-                        // Some units of these runs may be good.
+            (Step::Reading, Ok(Answer::Frames(results))) => {
+                let several = copy.asked.iter().any(|&run| copy.frames_of(run).nth(1).is_some());
+                if !copy.take(results) {
+                    if several {
+                        // Some frames of these runs may be good.
                         copy.asked = copy.lacking(1);
-                        let question = Question::ReadUnits { egroup: copy.egroup, runs: copy.asked.clone() };
+                        let question = Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() };
                         ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
                         self.audit.copies.running.insert(task, copy);
                         return;
@@ -358,23 +413,6 @@ impl Volume {
             (step, Ok(other)) => unreachable!("a copy in step {step:?} is not answered by {other:?}"),
         }
         self.continue_copy(task, copy, ctx);
-    }
-
-    /// Takes what is good. False: some was not.
-    fn take_units(&self, copy: &mut Copy, results: Vec<Result<Buffer, crate::message::BadUnit>>) -> bool {
-        assert_eq!(results.len(), copy.asked.len(), "each run has a result");
-        let mut good = true;
-        for (run, result) in copy.asked.iter().zip(results) {
-            let Ok(data) = result else {
-                good = false;
-                continue;
-            };
-            assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
-            for index in 0..run.count {
-                copy.units[(run.first + index) as usize] = Some(data.block(index as usize));
-            }
-        }
-        good
     }
 
     fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, ctx: &mut Context) {

@@ -154,7 +154,7 @@ impl Volume {
         let Some(mut job) = self.compaction.jobs.remove(&number) else { return };
         let victim = *job.victims.front().expect("a job that asks has a victim");
         match (job.step, answer) {
-            (Step::Describing, Ok(Answer::Egroup { blocks })) => {
+            (Step::Describing, Ok(Answer::Egroup { blocks, .. })) => {
                 if self.map.units_of(victim).is_some_and(|units| units as usize == blocks.len()) {
                     job.blocks = blocks;
                     job.step = Step::Looking;

@@ -5,7 +5,7 @@
 //! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
 
 use crate::context::Context;
-use crate::egroup::place::{Intent, Units, UnitsMax};
+use crate::egroup::place::{Intent, Units, UnitsMax, units_max};
 use crate::formats::record::Edit;
 use crate::identity::{Block, Generation, Seq, Time};
 use crate::limits::{EGROUP_UNITS, Limits};
@@ -100,7 +100,8 @@ impl Volume {
         }
         let mut class = Class::Data;
         let dirty = if self.placing.may_try_data(ctx.now) {
-            let dirty = self.sweep(self.drain.units_max.get() as u64);
+            let units = self.drain.units_max.get().min(units_max(self.compression));
+            let dirty = self.sweep(units as u64);
             self.drain.more = !dirty.is_empty();
             dirty
         } else if self.is_pinning() && ctx.now >= self.drain.pressed_after {

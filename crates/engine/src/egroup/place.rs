@@ -1,14 +1,17 @@
 //! Placing egroups: chooses a group, has all its members write the egroup, and says when it may be named.
-//! Promises: an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
+//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
 //! given up is deleted; when no group has room for client data the pool counts as full until that changes.
 //! Leaves to others: naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
+use super::pack::Packer;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
+use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
+use crate::interface::{Compression, Method};
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Answer, Class, Question, Refusal};
+use crate::message::{Answer, Class, Content, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter, write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +40,14 @@ impl Units {
 
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
+    }
+}
+
+/// Units of an egroup at most: compressed one by one, fewer fit into the table page.
+pub(crate) fn units_max(compression: Compression) -> usize {
+    match compression {
+        Compression { method: Method::Lz4 | Method::Zstd { .. }, frame_units: 1 } => SINGLE_UNITS_MAX,
+        _ => EGROUP_UNITS,
     }
 }
 
@@ -75,6 +86,9 @@ struct Job {
     group: GroupId,
     class: Class,
     units: Units,
+    /// What of it is not packed yet; then what is sent to the members.
+    packer: Option<Packer>,
+    content: Content,
     intent: Intent,
     waiting: BTreeSet<DriveId>,
     written: BTreeSet<DriveId>,
@@ -103,6 +117,8 @@ pub(crate) struct Placing {
     pool_known: Option<u64>,
     /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
     short: bool,
+    /// When something was packed last.
+    packed_at: Option<Time>,
     /// Since when the pool is full or short, and until when what was deleted may still come back.
     refusing_since: Option<Time>,
     expecting_until: Time,
@@ -120,6 +136,7 @@ impl Placing {
             probe_at: Time(0),
             pool: u64::MAX,
             pool_known: None,
+            packed_at: None,
             refusing_since: None,
             expecting_until: Time(0),
             short: false,
@@ -191,6 +208,9 @@ impl Placing {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
+        if self.jobs.values().any(|job| job.packer.is_some()) {
+            return Some(Time(0));
+        }
         let again = self.jobs.values().filter_map(|job| job.again_at).fold(None, earlier);
         if self.full_since.is_some() { earlier(again, self.probe_at) } else { again }
     }
@@ -241,11 +261,13 @@ impl Volume {
     pub(crate) fn place(&mut self, units: Units, class: Class, intent: Intent, ctx: &mut Context) -> u64 {
         self.placing.last += 1;
         let number = self.placing.last;
-        let job = Job {
+        let mut job = Job {
             egroup: EgroupId::default(),
             group: GroupId::default(),
             class,
             units,
+            packer: None,
+            content: Content::Units(Vec::new()),
             intent,
             waiting: BTreeSet::new(),
             written: BTreeSet::new(),
@@ -257,10 +279,40 @@ impl Volume {
             // Nothing but zeros: there is nothing to write, only to name.
             self.placing.jobs.insert(number, job);
             self.on_placed(number, ctx);
+            return number;
+        }
+        // Pages of the map are read more often than anything else, and are small.
+        let is_data = !matches!(job.intent, Intent::Pages);
+        job.packer = is_data.then(|| Packer::new(self.compression)).flatten();
+        if job.packer.is_some() {
+            self.placing.jobs.insert(number, job);
+            self.continue_packing(ctx);
         } else {
+            job.content = Content::Units(job.units.data.clone());
             self.send(number, job, ctx);
         }
         number
+    }
+
+    /// Packs one slice of the oldest egroup that is not packed yet. Only one at a time: clients have their turn between.
+    pub(crate) fn continue_packing(&mut self, ctx: &mut Context) {
+        if self.placing.packed_at == Some(ctx.now) {
+            return;
+        }
+        let Some((&number, job)) = self.placing.jobs.iter_mut().find(|(_, job)| job.packer.is_some()) else {
+            return;
+        };
+        self.placing.packed_at = Some(ctx.now);
+        let packer = job.packer.as_mut().expect("it was just found");
+        if !packer.advance(&job.units) {
+            return;
+        }
+        let mut job = self.placing.jobs.remove(&number).expect("it was just found");
+        let packer = job.packer.take().expect("it was just seen");
+        job.content = packer.finish(&job.units, ctx.counters);
+        ctx.counters.pack_bytes_in += (job.units.len() * BLOCK) as u64;
+        ctx.counters.pack_bytes_out += (job.content.blocks() * BLOCK) as u64;
+        self.send(number, job, ctx);
     }
 
     fn send(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
@@ -281,7 +333,7 @@ impl Volume {
             let question = Question::WriteEgroup {
                 egroup: job.egroup,
                 class: job.class,
-                units: job.units.data.clone(),
+                content: job.content.clone(),
                 blocks: job.units.blocks.clone(),
                 replace: false,
             };
@@ -402,7 +454,7 @@ impl Volume {
     /// All members have it.
     fn on_placed(&mut self, number: u64, ctx: &mut Context) {
         let job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
-        let units = job.units.len() as u32;
+        let (units, stored) = (job.units.len() as u32, job.content.blocks() as u32);
         let generation = match job.intent {
             Intent::Drain { generation, .. } | Intent::Compact { generation, .. } => generation,
             // Nothing older is on its way to the same blocks, so it is of the generation that its record is of.
@@ -410,7 +462,7 @@ impl Volume {
             Intent::Pages => self.snapshots.present,
         };
         let (egroup, group) = (job.egroup, job.group);
-        let named = (units > 0).then_some(NamedEgroup { egroup, group, units, generation });
+        let named = (units > 0).then_some(NamedEgroup { egroup, group, units, stored, generation });
         if named.is_some() {
             self.placing.written.insert(job.egroup, job.written);
         }

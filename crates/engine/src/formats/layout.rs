@@ -13,12 +13,16 @@ pub const fn trailer_blocks(units: u32) -> u64 {
     (units as u64).div_ceil(TRAILER_ENTRIES as u64)
 }
 
-/// Blocks that an egroup of `units` takes: the units, and the trailer behind them.
-pub const fn run_blocks(units: u32) -> u64 {
-    units as u64 + trailer_blocks(units)
+/// Blocks that an egroup of `units` takes: `data` blocks (as many as units, or fewer if they are packed), and the trailer
+/// behind them.
+pub const fn run_blocks(data: u32, units: u32) -> u64 {
+    data as u64 + trailer_blocks(units)
 }
 
-const _: () = assert!(run_blocks(EGROUP_UNITS as u32) == 962, "a whole egroup takes 962 blocks");
+/// Blocks that an egroup takes at most.
+pub const RUN_BLOCKS_MAX: u64 = run_blocks(EGROUP_UNITS as u32, EGROUP_UNITS as u32);
+
+const _: () = assert!(RUN_BLOCKS_MAX == 962, "a whole egroup takes 962 blocks");
 
 /// The division of one data area, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 mod fields;
 pub mod frame;
 pub mod layout;
+pub mod packing;
 pub mod payload;
 pub mod record;
 pub mod superblock;

@@ -99,6 +99,7 @@ fn put_named(bytes: &mut [u8], named: &NamedEgroup) {
     put_u32(bytes, 8, named.group.0);
     put_u32(bytes, 12, named.units);
     put_u32(bytes, 16, named.generation.0);
+    put_u32(bytes, 20, named.stored);
 }
 
 fn named_at(bytes: &[u8]) -> NamedEgroup {
@@ -107,6 +108,7 @@ fn named_at(bytes: &[u8]) -> NamedEgroup {
         group: GroupId(u32_at(bytes, 8)),
         units: u32_at(bytes, 12),
         generation: Generation(u32_at(bytes, 16)),
+        stored: u32_at(bytes, 20),
     }
 }
 
@@ -277,6 +279,7 @@ mod tests {
             egroup: EgroupId(random.random()),
             group: GroupId(random.random()),
             units: random.random(),
+            stored: random.random(),
             generation: Generation(random.random()),
         }
     }

@@ -64,6 +64,8 @@ pub struct NamedEgroup {
     pub egroup: EgroupId,
     pub group: GroupId,
     pub units: u32,
+    /// Blocks that the units take on a drive: fewer if they are packed.
+    pub stored: u32,
     /// Of all that is in it; of pages: the newest that they can tell of.
     pub generation: Generation,
 }

@@ -37,8 +37,8 @@ pub(super) enum Work {
     Flush,
     /// A part of a job of reading units.
     Units { job: u64, part: usize },
-    /// One unit of such a part, read again alone.
-    Unit { job: u64, part: usize, index: usize },
+    /// The frame that begins with this unit, read again alone.
+    UnitsAgain { job: u64, unit: u32 },
     /// The trailer of an egroup.
     Trailer { job: u64 },
     /// After this the run may be used again.
@@ -53,7 +53,7 @@ impl Work {
             | Work::Sweep { .. }
             | Work::LogPart { .. }
             | Work::Units { .. }
-            | Work::Unit { .. }
+            | Work::UnitsAgain { .. }
             | Work::Trailer { .. } => true,
             Work::Format
             | Work::FirstFlush

@@ -4,14 +4,15 @@
 
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::checksum::unit_checksum;
-use crate::formats::layout::run_blocks;
+use crate::formats::layout::{RUN_BLOCKS_MAX, run_blocks};
+use crate::formats::packing::Packing;
 use crate::formats::table::{TablePage, encode_trailer};
 use crate::identity::EgroupId;
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Store, Stored};
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Answer, Class, Refusal};
+use crate::message::{Answer, Class, Content, Refusal};
 use crate::sabotage::{Bug, planted};
 
 /// What is being made durable.
@@ -63,7 +64,7 @@ pub(super) struct DeleteCall {
 pub(super) struct WriteOrder {
     pub egroup: EgroupId,
     pub class: Class,
-    pub units: Vec<Buffer>,
+    pub content: Content,
     pub blocks: Vec<u64>,
     pub replace: bool,
 }
@@ -71,36 +72,43 @@ pub(super) struct WriteOrder {
 impl Store {
     pub fn write(&mut self, caller: Caller, order: WriteOrder, desk: &mut Desk) {
         let name = (caller.family, order.egroup);
-        let bytes: usize = order.units.iter().map(Buffer::len).sum();
         assert!((1..=EGROUP_UNITS).contains(&order.blocks.len()), "an egroup has 1 to {EGROUP_UNITS} units");
-        assert!(bytes == order.blocks.len() * BLOCK, "each unit of an egroup has one vDisk block");
+        assert!(order.content.units() == order.blocks.len(), "each unit of an egroup has one vDisk block");
         if self.changing.contains_key(&name) {
             return self.later.entry(name).or_default().push_back(Later::Write(caller, order));
         }
-        let units = order.blocks.len() as u32;
-        let checksums = checksums(name, &order.units);
+        let blocks = run_blocks(order.content.blocks() as u32, order.blocks.len() as u32);
+        let (pieces, packing) = match order.content {
+            Content::Units(units) => (aligned(units), None),
+            Content::Packed { packing, bytes } => (aligned(vec![bytes]), Some(packing)),
+        };
+        let checksums = checksums(name, &pieces, packing.as_deref());
         let (trailer, trailer_crc) = encode_trailer(&order.blocks);
         let former = self.egroups.get(&name);
         let same = |stored: &Stored| {
-            *stored.checksums == *checksums && stored.trailer_crc == trailer_crc && stored.flushed
+            *stored.checksums == *checksums
+                && stored.packing == packing
+                && stored.trailer_crc == trailer_crc
+                && stored.flushed
         };
         if !order.replace && former.is_some_and(same) {
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
         let revision = former.map_or(1, |former| former.revision + 1);
         let old = former.map(|former| (former.slot, former.first, former.blocks()));
-        let Some((slot, first)) = self.allocate(units, order.class) else {
+        let Some((slot, first)) = self.allocate(blocks, order.class) else {
             return desk.refuse(caller, Refusal::NoSpace);
         };
         // The page of an egroup that a map record names already must not be durable before its units: a cut
         // in between would leave a copy that is listed and damaged. What is new is not named before it is
         // flushed whole, so there both go together.
         let step = if old.is_some() || order.replace { Step::Data } else { Step::All };
-        let new = Stored { slot, revision, first, trailer_crc, checksums, flushed: true, told: false };
+        let new =
+            Stored { slot, revision, first, trailer_crc, checksums, packing, flushed: true, told: false };
         let job = self.number();
         let mut change =
             Change { name, step, left: 0, new: Some(new), old, writers: vec![caller], deleters: Vec::new() };
-        let mut pieces = aligned(order.units);
+        let mut pieces = pieces;
         pieces.push(trailer);
         change.write(job, first * BLOCK as u64, pieces, desk);
         if step == Step::All {
@@ -122,6 +130,7 @@ impl Store {
             first: new.first,
             trailer_crc: new.trailer_crc,
             checksums: new.checksums.clone(),
+            packing: new.packing.clone(),
         };
         let offset = self.layout.page_offset(new.slot);
         change.write(job, offset, vec![page.encode()], desk);
@@ -315,8 +324,16 @@ impl Change {
     }
 }
 
-fn checksums((family, egroup): Name, units: &[Buffer]) -> Box<[u32]> {
-    let units = units.iter().flat_map(|buffer| buffer.bytes().chunks_exact(BLOCK));
+/// One for each frame of the content; what is packed is one piece.
+fn checksums((family, egroup): Name, pieces: &[Buffer], packing: Option<&Packing>) -> Box<[u32]> {
+    if let (Some(packing), [bytes]) = (packing, pieces) {
+        let sums = packing.frames().map(|frame| {
+            let bytes = &bytes.bytes()[frame.bytes()];
+            unit_checksum(family, egroup, frame.first, bytes)
+        });
+        return sums.collect();
+    }
+    let units = pieces.iter().flat_map(|buffer| buffer.bytes().chunks_exact(BLOCK));
     let sums = units.enumerate().map(|(unit, bytes)| unit_checksum(family, egroup, unit as u32, bytes));
     sums.collect()
 }
@@ -335,5 +352,4 @@ fn aligned(units: Vec<Buffer>) -> Vec<Buffer> {
     pieces
 }
 
-const _: () =
-    assert!(run_blocks(EGROUP_UNITS as u32) < 1024, "the pieces of an egroup fit one vectored write");
+const _: () = assert!(RUN_BLOCKS_MAX < 1024, "the pieces of an egroup fit one vectored write");

@@ -44,6 +44,7 @@ impl TableLoad {
                     first,
                     trailer_crc: page.trailer_crc,
                     checksums: page.checksums,
+                    packing: page.packing,
                     flushed: false,
                     told: false,
                 };

@@ -1,10 +1,13 @@
-//! The egroups of one drive: what is stored where, with the checksums of all units in memory.
+//! The egroups of one drive: what is stored where, with the checksums of all units (of packed ones: of
+//! their frames) in memory.
 //! Promises: no two egroups share a block; an egroup is told as written only when it is durable (I4).
 //! Leaves to others: writing and deleting (`egroup_change`), reading (`egroup_read`), finding them again
 //! (`egroup_load`), free runs (`space`).
 
 use crate::buffer::BLOCK;
-use crate::formats::layout::{Layout, run_blocks};
+use crate::codec::Decompressor;
+use crate::formats::layout::{Layout, RUN_BLOCKS_MAX, run_blocks};
+use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::identity::{EgroupId, FamilyId};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::StoredEgroup;
@@ -12,9 +15,9 @@ use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroup_change::{Change, DeleteCall, Later};
 use crate::keeper::egroup_read::{Describe, UnitRead};
 use crate::keeper::space::Space;
-use crate::limits::EGROUP_UNITS;
 use crate::message::{Answer, Class, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 pub(super) type Name = (FamilyId, EgroupId);
 
@@ -30,7 +33,10 @@ pub(super) struct Stored {
     /// First block of the run, in the data area.
     pub first: u64,
     pub trailer_crc: u32,
+    /// One for each frame.
     pub checksums: Box<[u32]>,
+    /// None: every unit is a frame.
+    pub packing: Option<Arc<Packing>>,
     /// It was written and flushed since the drive was opened. Of one that was found at opening only the
     /// table page is known to be durable: its data may not be, if the power was cut while both were written.
     pub flushed: bool,
@@ -40,11 +46,20 @@ pub(super) struct Stored {
 
 impl Stored {
     pub fn units(&self) -> u32 {
-        self.checksums.len() as u32
+        self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.units())
+    }
+
+    /// Blocks of the run before the trailer.
+    pub fn data_blocks(&self) -> u32 {
+        self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.blocks())
     }
 
     pub fn blocks(&self) -> u64 {
-        run_blocks(self.units())
+        run_blocks(self.data_blocks(), self.units())
+    }
+
+    pub fn frame_of(&self, unit: u32) -> Frame {
+        frame_of(self.packing.as_deref(), unit)
     }
 }
 
@@ -72,6 +87,7 @@ pub(super) struct Store {
 
     pub reads: BTreeMap<u64, UnitRead>,
     pub describes: BTreeMap<u64, Describe>,
+    pub decompressor: Decompressor,
     counter: u64,
 }
 
@@ -95,6 +111,7 @@ impl Store {
             covered: None,
             reads: BTreeMap::new(),
             describes: BTreeMap::new(),
+            decompressor: Decompressor::default(),
             counter: 0,
         }
     }
@@ -108,7 +125,7 @@ impl Store {
     /// Blocks that client data leaves untouched, so that what frees space in the end can be written.
     fn reserve_blocks(&self) -> u64 {
         let units = self.layout.end - self.layout.units;
-        (units / 25).max(2 * run_blocks(EGROUP_UNITS as u32))
+        (units / 25).max(2 * RUN_BLOCKS_MAX)
     }
 
     fn reserve_slots(&self) -> usize {
@@ -123,9 +140,8 @@ impl Store {
         self.space.free_blocks().saturating_sub(self.reserve_blocks()) * BLOCK as u64
     }
 
-    /// A slot and a run for an egroup of `units`.
-    pub fn allocate(&mut self, units: u32, class: Class) -> Option<(u32, u64)> {
-        let blocks = run_blocks(units);
+    /// A slot and a run of so many blocks.
+    pub fn allocate(&mut self, blocks: u64, class: Class) -> Option<(u32, u64)> {
         let (blocks_left, slots_left) = match class {
             Class::Data => (self.reserve_blocks(), self.reserve_slots()),
             Class::Pressed => (self.reserve_blocks() / 2, self.reserve_slots() / 2),
@@ -198,6 +214,7 @@ impl Store {
             first: stored.first,
             blocks: stored.blocks(),
             units: stored.units(),
+            data_blocks: stored.data_blocks(),
         })
     }
 }

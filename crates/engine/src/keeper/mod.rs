@@ -62,9 +62,11 @@ pub struct StoredEgroup {
     pub egroup: EgroupId,
     /// First 4 KiB block of its run, counted from the start of the data area.
     pub first: u64,
-    /// Blocks of the run: the units and the trailer behind them.
+    /// Blocks of the run: the units, packed or not, and the trailer behind them.
     pub blocks: u64,
     pub units: u32,
+    /// Blocks of the run without the trailer.
+    pub data_blocks: u32,
 }
 
 enum Phase {
@@ -158,7 +160,7 @@ impl Keeper {
             Work::Stored { job } => store.on_written(job),
             Work::Flush => store.on_flushed(desk),
             Work::Units { job, part } => store.on_units_read(job, part, read, desk),
-            Work::Unit { job, part, index } => store.on_unit_read(job, part, index, read, desk),
+            Work::UnitsAgain { job, unit } => store.on_frame_read(job, unit, read, desk),
             Work::Trailer { job } => store.on_trailer_read(job, read, desk),
             Work::Discard { first, blocks } => store.on_discarded(first, blocks),
             Work::Superblock { .. }
@@ -227,7 +229,7 @@ impl Keeper {
         let Self { ring, store, desk, .. } = self;
         // What units say does not depend on who owns them.
         if let Question::ReadUnits { egroup, runs } = question {
-            return store.read(caller, egroup, runs, desk);
+            return store.read_units(caller, egroup, runs, desk);
         }
         if let Some(fence) = ring.fenced(caller.family, epoch)
             && !(planted(Bug::StaleEpochAccepted) && matches!(question, Question::Append { .. }))
@@ -247,10 +249,11 @@ impl Keeper {
                 desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
             }
             Question::ReadLog { from, bytes } => ring.read_log(caller, from, bytes, desk),
-            Question::WriteEgroup { egroup, class, units, blocks, replace } => {
-                store.write(caller, WriteOrder { egroup, class, units, blocks, replace }, desk);
+            Question::WriteEgroup { egroup, class, content, blocks, replace } => {
+                store.write(caller, WriteOrder { egroup, class, content, blocks, replace }, desk);
             }
             Question::ReadUnits { .. } => unreachable!("answered above"),
+            Question::ReadFrames { egroup, runs } => store.read_frames(caller, egroup, runs, desk),
             Question::DescribeEgroup { egroup } => store.describe(caller, egroup, desk),
             Question::DeleteEgroups { egroups } => store.delete(caller, &egroups, desk),
             Question::ListEgroups { after } => store.list(caller, after, desk),

@@ -20,6 +20,8 @@ const PAGE_SHIFT: u32 = 7;
 pub struct Entry {
     pub group: GroupId,
     pub units: u32,
+    /// Blocks that they take on a drive.
+    pub stored: u32,
     /// Units that a block is mapped to, now or in a snapshot.
     pub live: u32,
     /// Those of them that only snapshots see.
@@ -48,6 +50,7 @@ pub struct Directory {
     units: u64,
     live: u64,
     past: u64,
+    stored: u64,
 }
 
 impl Directory {
@@ -58,9 +61,10 @@ impl Directory {
 
     /// A new egroup, in which nothing is live yet.
     pub fn insert(&mut self, named: NamedEgroup) {
-        let NamedEgroup { egroup, group, units, generation } = named;
+        let NamedEgroup { egroup, group, units, stored, generation } = named;
         assert!(units > 0 && units <= EGROUP_UNITS as u32, "an egroup has 1 to 960 units");
-        self.add(egroup, Entry { group, units, live: 0, past: 0, generation });
+        assert!(stored > 0 && stored <= units, "packing makes nothing larger");
+        self.add(egroup, Entry { group, units, stored, live: 0, past: 0, generation });
         self.dirty.insert(Self::page_of(egroup));
     }
 
@@ -115,6 +119,7 @@ impl Directory {
             self.generations.remove(&entry.generation);
         }
         self.units -= u64::from(entry.units);
+        self.stored -= u64::from(entry.stored);
         self.live -= u64::from(entry.live);
         self.past -= u64::from(entry.past);
         self.dirty.insert(Self::page_of(egroup));
@@ -155,6 +160,11 @@ impl Directory {
     /// Units of all egroups together.
     pub fn units(&self) -> u64 {
         self.units
+    }
+
+    /// Blocks that they take on one member of each group.
+    pub fn stored(&self) -> u64 {
+        self.stored
     }
 
     /// Live units of all egroups together: the blocks that are mapped, now or in a snapshot.
@@ -212,6 +222,8 @@ impl Directory {
             payload.extend((entry.past as u16).to_le_bytes());
             payload.extend(entry.group.0.to_le_bytes());
             payload.extend(entry.generation.0.to_le_bytes());
+            payload.extend((entry.stored as u16).to_le_bytes());
+            payload.extend([0; 2]);
         }
         if payload.is_empty() {
             return None;
@@ -242,6 +254,7 @@ impl Directory {
         self.by_group.insert((entry.group, egroup));
         *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
+        self.stored += u64::from(entry.stored);
         self.live += u64::from(entry.live);
         self.past += u64::from(entry.past);
     }
@@ -269,7 +282,7 @@ fn page_range(number: u64) -> (EgroupId, EgroupId) {
 
 /// Slot in the page and entry, in order.
 fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
-    const ENTRY: usize = 16;
+    const ENTRY: usize = 20;
     if payload.is_empty() || !payload.len().is_multiple_of(ENTRY) {
         return Err(ContentFault::Length);
     }
@@ -278,7 +291,10 @@ fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
     for _ in 0..payload.len() / ENTRY {
         let (slot, units, live, past) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let (group, generation) = (GroupId(fields.u32()?), Generation(fields.u32()?));
+        let (stored, reserved) = (fields.u16()?, fields.u16()?);
         let sound = slot < 1 << PAGE_SHIFT
+            && reserved == 0
+            && (1..=units).contains(&stored)
             && units > 0
             && usize::from(units) <= EGROUP_UNITS
             && live <= units
@@ -289,8 +305,8 @@ fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
         if entries.last().is_some_and(|(last, _)| *last >= slot) {
             return Err(ContentFault::Order);
         }
-        let (units, live, past) = (units.into(), live.into(), past.into());
-        entries.push((slot, Entry { group, units, live, past, generation }));
+        let (units, stored, live, past) = (units.into(), stored.into(), live.into(), past.into());
+        entries.push((slot, Entry { group, units, stored, live, past, generation }));
     }
     fields.end()?;
     Ok(entries)
@@ -309,6 +325,7 @@ mod tests {
             egroup: EgroupId(egroup),
             group: GroupId(u32::MAX),
             units,
+            stored: units,
             generation: Generation(u32::MAX),
         }
     }
@@ -319,6 +336,7 @@ mod tests {
         let generations: BTreeSet<Generation> = model.values().map(|entry| entry.generation).collect();
         assert_eq!(directory.generations(), generations.len());
         assert_eq!(directory.units(), model.values().map(|e| u64::from(e.units)).sum());
+        assert_eq!(directory.stored(), model.values().map(|e| u64::from(e.stored)).sum());
         assert_eq!(directory.live(), model.values().map(|e| u64::from(e.live)).sum());
         assert_eq!(directory.past(), model.values().map(|e| u64::from(e.past)).sum());
         let under = |egroup: &EgroupId| model[egroup].live * 100 < model[egroup].units * percent;
@@ -369,8 +387,9 @@ mod tests {
                         let (group, units) =
                             (GroupId(random.random_range(0..4)), random.random_range(1..=960));
                         let generation = Generation(random.random_range(0..3));
-                        directory.insert(NamedEgroup { egroup, group, units, generation });
-                        model.insert(egroup, Entry { group, units, live: 0, past: 0, generation });
+                        let stored = random.random_range(1..=units);
+                        directory.insert(NamedEgroup { egroup, group, units, stored, generation });
+                        model.insert(egroup, Entry { group, units, stored, live: 0, past: 0, generation });
                     }
                     Some(entry) if random.random_bool(0.5) => {
                         let count = random.random_range(0..=entry.units - entry.live);
@@ -424,6 +443,8 @@ mod tests {
         let entry = |slot: u16, units: u16, live: u16, zero: u16| {
             let mut bytes: Vec<u8> = [slot, units, live, zero].iter().flat_map(|n| n.to_le_bytes()).collect();
             bytes.extend([0; 8]);
+            bytes.extend(units.to_le_bytes());
+            bytes.extend([0; 2]);
             bytes
         };
         let joined = |entries: &[Vec<u8>]| decode_entries(&entries.concat()).err();
@@ -434,6 +455,11 @@ mod tests {
         {
             assert_eq!(joined(&[entry(slot, units, live, zero)]), Some(ContentFault::Range));
         }
+        let mut packed = entry(0, 5, 0, 0);
+        packed[16] = 6;
+        assert_eq!(joined(&[packed.clone()]), Some(ContentFault::Range), "more is stored than there is");
+        packed[16] = 0;
+        assert_eq!(joined(&[packed]), Some(ContentFault::Range), "nothing is stored");
         assert_eq!(joined(&[vec![0; 13]]), Some(ContentFault::Length));
         assert_eq!(joined(&[]), Some(ContentFault::Length));
     }

@@ -81,4 +81,10 @@ impl Map {
         let data = self.directory.get(egroup).map(|entry| entry.units);
         data.or_else(|| self.map_egroups.get(&egroup).map(|named| named.units))
     }
+
+    /// Blocks that they take on a drive.
+    pub fn stored_of(&self, egroup: EgroupId) -> Option<u32> {
+        let data = self.directory.get(egroup).map(|entry| entry.stored);
+        data.or_else(|| self.map_egroups.get(&egroup).map(|named| named.stored))
+    }
 }

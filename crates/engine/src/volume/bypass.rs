@@ -6,11 +6,10 @@ use super::request::{Change, Work};
 use super::{Volume, Waiter};
 use crate::buffer::{BLOCK, is_zero};
 use crate::context::Context;
-use crate::egroup::place::{Intent, Units};
+use crate::egroup::place::{Intent, Units, units_max};
 use crate::formats::record::Edit;
 use crate::identity::{Block, Seq};
 use crate::interface::RequestError;
-use crate::limits::EGROUP_UNITS;
 use crate::log::overlay::Content;
 use crate::message::Class;
 use std::collections::VecDeque;
@@ -37,7 +36,7 @@ impl Volume {
     pub(crate) fn may_bypass(&self, work: &Work, ctx: &Context) -> bool {
         let bytes = work.count * BLOCK as u64;
         matches!(work.change, Change::Whole(Content::Data(_)))
-            && work.count <= EGROUP_UNITS as u64
+            && work.count <= units_max(self.compression) as u64
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
@@ -61,7 +60,7 @@ impl Volume {
             let mut edits = Vec::new();
             let mut locks = Vec::new();
             while let Some(next) = self.requests.bypass.queue.front() {
-                if !units.is_empty() && units.len() + next.work.count as usize > EGROUP_UNITS {
+                if !units.is_empty() && units.len() + next.work.count as usize > units_max(self.compression) {
                     break;
                 }
                 let Queued { work, lock } = self.requests.bypass.queue.pop_front().expect("there is a front");

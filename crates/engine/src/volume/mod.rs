@@ -24,7 +24,7 @@ use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
-use crate::interface::{FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
+use crate::interface::{Compression, FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
 use crate::log::append::{Appender, Changed};
 use crate::log::layers::Layers;
 use crate::log::overlay::Content;
@@ -75,6 +75,8 @@ pub struct Volume {
     pub(crate) size: u64,
     pub(crate) factor: u32,
     pub(crate) origin: Option<Origin>,
+    /// Of what is placed from now on.
+    pub(crate) compression: Compression,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
@@ -100,7 +102,17 @@ pub struct Volume {
 impl Volume {
     /// Begins to open the family in `record.epoch`.
     pub fn open(record: FamilyRecord, ctx: &mut Context) -> Self {
-        let FamilyRecord { family, epoch, size, factor, mut segments, version, origin, rollback } = record;
+        let FamilyRecord {
+            family,
+            epoch,
+            size,
+            factor,
+            mut segments,
+            version,
+            origin,
+            rollback,
+            compression,
+        } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
         }
@@ -110,6 +122,7 @@ impl Volume {
             size,
             factor,
             origin,
+            compression,
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
@@ -318,6 +331,7 @@ impl Volume {
             }
             if self.is_serving() {
                 self.note_pool(ctx);
+                self.continue_packing(ctx);
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);

@@ -44,6 +44,7 @@ impl World {
             size: 32 << 20,
             factor,
             segments: Vec::new(),
+            compression: Compression::default(),
             version: 0,
             origin: None,
             rollback: None,

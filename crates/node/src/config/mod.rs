@@ -5,6 +5,7 @@
 //! ([`cluster::ClusterStore`]), where several change them at once.
 
 pub mod cluster;
+mod compression;
 pub(crate) mod durable_file;
 pub mod etcd;
 mod import;
@@ -13,6 +14,7 @@ mod membership;
 mod records;
 mod redb_store;
 
+pub use compression::CompressionRecord;
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};

@@ -3,6 +3,7 @@
 //! Promises: what an older version wrote is read: a field that came later has a default that is right for a
 //! single node.
 
+use super::compression::CompressionRecord;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Origin, Segment};
@@ -96,6 +97,8 @@ pub struct FamilyConfig {
     pub version: u64,
     pub exports: Vec<ExportRecord>,
     pub state: FamilyState,
+    #[serde(default, skip_serializing_if = "CompressionRecord::is_default")]
+    pub compression: CompressionRecord,
     /// What a clone begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CloneOrigin>,
@@ -264,6 +267,7 @@ impl FamilyConfig {
                 size: origin.size,
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
+            compression: self.compression.engine(),
         }
     }
 }

@@ -288,7 +288,7 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FamilyState, SnapshotOrigin, SnapshotState};
+    use crate::config::{CompressionRecord, FamilyState, SnapshotOrigin, SnapshotState};
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -316,6 +316,7 @@ mod tests {
             origin: None,
             rollback: None,
             clones_made: 0,
+            compression: CompressionRecord::default(),
         }
     }
 

@@ -8,7 +8,7 @@ use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{CloneOrigin, FamilyConfig, SnapshotKey, SnapshotRecord};
+use crate::config::{CloneOrigin, CompressionRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -71,6 +71,7 @@ struct Plan {
     snapshot: SnapshotId,
     origin: CloneOrigin,
     factor: u32,
+    compression: CompressionRecord,
     created: u64,
 }
 
@@ -90,12 +91,14 @@ impl Control {
                 return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
             }
         }
+        let parent = self.families.get(&record.family());
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Ok(Plan {
             key: record.key(),
             snapshot: record.id(),
             origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
-            factor: self.families.get(&record.family()).map_or(1, |parent| parent.config.factor),
+            factor: parent.map_or(1, |parent| parent.config.factor),
+            compression: parent.map_or_else(CompressionRecord::default, |parent| parent.config.compression),
             created: since.map_or(0, |since| since.as_secs()),
         })
     }
@@ -120,6 +123,7 @@ impl Control {
                     factor: plan.factor,
                     created: plan.created,
                     owner: None,
+                    compression: plan.compression,
                 };
                 FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
             })
@@ -159,6 +163,7 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
             factor: plan.factor,
             created: plan.created,
             owner: None,
+            compression: plan.compression,
         });
         let new: Vec<NewVdisk> = new.collect();
         let made =

@@ -6,6 +6,7 @@
 mod attachments;
 mod cache;
 mod clones;
+mod compression;
 mod drives;
 mod exports;
 mod groups;

@@ -5,10 +5,10 @@ mod snapshots;
 
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, cache, member, metrics, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, cache, compression, member, metrics, statistics, vdisks};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
-    ResizeCache, ResizeVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
+    ResizeCache, ResizeVdisk, SetVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
 };
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -28,6 +28,7 @@ pub fn router(control: SharedControl) -> Router {
         .route("/v1/vdisks", get(list).post(create))
         .route("/v1/vdisks/{name}", get(show).delete(remove))
         .route("/v1/vdisks/{name}/resize", post(resize))
+        .route("/v1/vdisks/{name}/set", post(set))
         .route("/v1/vdisks/{name}/exports", post(export).delete(unexport))
         .route("/v1/vdisks/{name}/attach", post(attach).delete(detach))
         .route("/v1/vdisks/{name}/move", post(move_vdisk))
@@ -155,6 +156,15 @@ async fn resize(
         return member::resize(&control, &name, wanted.size).await.map(Json);
     }
     control.lock().resize(&name, wanted.size).map(Json)
+}
+
+async fn set(
+    State(control): State<SharedControl>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<VdiskView>, Refusal> {
+    let wanted: SetVdisk = parse(&body)?;
+    compression::set(&control, &name, &wanted).await.map(Json)
 }
 
 async fn move_vdisk(

@@ -1,6 +1,7 @@
 //! Creating, deleting and resizing vDisks.
 
 use super::clones::has_clones;
+use super::compression;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
@@ -157,6 +158,7 @@ impl Control {
             return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
         }
         self.check_room_for(1)?;
+        let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
@@ -169,7 +171,8 @@ impl Control {
         }
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let config = NewVdisk { name: name.clone(), size, factor, created, owner: None }.record(id);
+        let new = NewVdisk { name: name.clone(), size, factor, created, owner: None, compression };
+        let config = new.record(id);
         self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record());
         let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
@@ -299,6 +302,8 @@ impl Control {
             created: config.created,
             state: state.to_string(),
             trouble,
+            compression: config.compression.method_text(),
+            compression_unit: config.compression.unit,
             exports: self.export_views(family),
             owner_node,
             owner_shard,

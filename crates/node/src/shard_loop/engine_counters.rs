@@ -66,6 +66,11 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         takeovers,
         records_replayed,
         records_appended_again,
+        pack_bytes_in,
+        pack_bytes_out,
+        frames_tried,
+        frames_kept,
+        frames_skipped,
     );
     named
 }

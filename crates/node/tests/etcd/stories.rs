@@ -8,8 +8,8 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord, SnapshotState,
-    WEIGHT_WHOLE,
+    CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
+    SnapshotState, WEIGHT_WHOLE,
 };
 
 pub fn five_seconds() -> Duration {
@@ -54,7 +54,14 @@ pub fn a_group(members: &[u32]) -> GroupRecord {
 }
 
 pub fn a_vdisk(name: &str) -> NewVdisk {
-    NewVdisk { name: name.to_string(), size: 1 << 30, factor: 2, created: 1, owner: None }
+    NewVdisk {
+        name: name.to_string(),
+        size: 1 << 30,
+        factor: 2,
+        created: 1,
+        owner: None,
+        compression: CompressionRecord::default(),
+    }
 }
 
 pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {

@@ -7,10 +7,11 @@ use crate::client::Family;
 use crate::layout::Layout;
 use crate::plan::FamilyPlan;
 use crate::world::World;
-use rand::Rng;
+use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::interface::{FamilyRecord, Segment};
+use weft_engine::interface::{Compression, FamilyRecord, Method, Segment};
 use weft_engine::{Epoch, FamilyId, Order};
 
 impl World {
@@ -32,6 +33,7 @@ impl World {
                 version: 0,
                 origin: None,
                 rollback: None,
+                compression: Compression::default(),
             },
             owner: None,
             phase: FamilyPhase::Closed,
@@ -146,6 +148,7 @@ impl World {
         entry.owner = Some(shard);
         entry.lease = lease;
         entry.settled = false;
+        entry.record.compression = compression_of(self.parameters.seed, family, entry.record.epoch);
         let serves_already = entry.serving.contains_key(&shard);
         let record = entry.record.clone();
         if dropping {
@@ -197,4 +200,17 @@ impl World {
         let size = entry.record.size;
         self.order(owner, Order::Resize { family: FamilyId(family as u32), size });
     }
+}
+
+/// How a family packs its data in this epoch: anything, and another thing in the next. It draws nothing from the run's
+/// numbers, so that old seeds stay what they were.
+fn compression_of(seed: u64, family: usize, epoch: Epoch) -> Compression {
+    let mut rng = SmallRng::seed_from_u64(seed ^ (family as u64) << 40 ^ u64::from(epoch.0) << 50);
+    let level = rng.random_range(1..=4);
+    let method = match rng.random_range(0..8) {
+        0..2 => Method::Off,
+        2..6 => Method::Lz4,
+        _ => Method::Zstd { level },
+    };
+    Compression { method, frame_units: 1 << rng.random_range(0..4) }
 }

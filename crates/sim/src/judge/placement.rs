@@ -11,7 +11,7 @@ use weft_engine::formats::table::TablePage;
 use weft_engine::interface::Area;
 use weft_engine::{DriveId, EgroupId, FamilyId};
 
-/// An egroup as a drive's keeper has it. Blocks are of the drive's data area; the units come first.
+/// An egroup as a drive's keeper has it. Blocks are of the drive's data area; the units come first, packed or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub drive: DriveId,
@@ -20,6 +20,8 @@ pub struct Held {
     pub first: u64,
     pub blocks: u64,
     pub units: u64,
+    /// Blocks that the units take.
+    pub stored: u64,
 }
 
 /// An egroup as its family has it, and the drives that should hold it.
@@ -28,6 +30,7 @@ pub struct Named {
     pub family: FamilyId,
     pub egroup: EgroupId,
     pub units: u64,
+    pub stored: u64,
     pub members: Vec<DriveId>,
     /// Drives where a copy may still lie.
     pub former: Vec<DriveId>,
@@ -38,7 +41,7 @@ pub fn runs_are_apart(held: &[Held], blocks: impl Fn(DriveId) -> u64) -> Result<
     let mut runs: Vec<&Held> = held.iter().collect();
     runs.sort_by_key(|run| (run.drive, run.first));
     for run in &runs {
-        if run.first + run.blocks > blocks(run.drive) || run.units > run.blocks {
+        if run.first + run.blocks > blocks(run.drive) || run.stored > run.blocks {
             return Err(format!("an egroup lies outside its drive: {run:?}"));
         }
     }
@@ -57,8 +60,8 @@ pub fn nothing_missing_nothing_left(
     held: &[Held],
     excused: impl Fn(FamilyId, DriveId) -> bool,
 ) -> Result<u64, String> {
-    let there: BTreeMap<(FamilyId, EgroupId, DriveId), u64> =
-        held.iter().map(|held| ((held.family, held.egroup, held.drive), held.units)).collect();
+    let there: BTreeMap<(FamilyId, EgroupId, DriveId), (u64, u64)> =
+        held.iter().map(|held| ((held.family, held.egroup, held.drive), (held.units, held.stored))).collect();
     let mut allowed = BTreeSet::new();
     for name in named {
         for &drive in &name.members {
@@ -69,10 +72,12 @@ pub fn nothing_missing_nothing_left(
                         name.family, name.egroup
                     ));
                 }
-                Some(&units) if units != name.units => {
+                Some(&sizes) if sizes != (name.units, name.stored) => {
+                    let (units, stored) = sizes;
                     return Err(format!(
-                        "family {} egroup {} has {units} units on drive {drive}, its family says {}",
-                        name.family, name.egroup, name.units
+                        "family {} egroup {} has {units} units in {stored} blocks on drive {drive}, its family says \
+                         {} in {}",
+                        name.family, name.egroup, name.units, name.stored
                     ));
                 }
                 Some(_) => {}
@@ -97,13 +102,13 @@ pub fn nothing_missing_nothing_left(
 /// What the comparison of copies found.
 #[derive(Default)]
 pub struct Compared {
-    pub units: u64,
-    /// Units that are not what their own checksums say, on drives that lied: the engine knows as soon as it
+    pub blocks: u64,
+    /// Blocks that are not what their own checksums say, on drives that lied: the engine knows as soon as it
     /// reads them.
     pub unread_damage: u64,
 }
 
-/// All copies of an egroup are the same bytes. A unit that does not fit the checksum beside it is damage that
+/// All copies of an egroup are the same bytes. A block that does not fit the checksum beside it is damage that
 /// was not met yet, which only drives that `lied` may have.
 pub fn copies_are_equal(
     held: &[Held],
@@ -117,21 +122,21 @@ pub fn copies_are_equal(
             first.insert((copy.family, copy.egroup), copy);
             continue;
         };
-        for unit in 0..copy.units {
-            let (a, b) = (content(other, unit, drives), content(copy, unit, drives));
-            compared.units += 1;
+        for block in 0..copy.stored {
+            let (a, b) = (content(other, block, drives), content(copy, block, drives));
+            compared.blocks += 1;
             if same(a, b) {
                 continue;
             }
             let bad: Vec<&Held> =
-                [*other, copy].into_iter().filter(|held| !fits_its_checksum(held, unit, drives)).collect();
+                [*other, copy].into_iter().filter(|held| !fits_its_checksum(held, block, drives)).collect();
             if !bad.is_empty() && bad.iter().all(|held| lied(held.drive)) {
                 compared.unread_damage += 1;
                 continue;
             }
             let begin = |content: &Content| content.as_ref().map(|content| content.bytes()[..8].to_vec());
             return Err(format!(
-                "unit {unit} of family {} egroup {} differs: {other:?} begins {:02x?}, {copy:?} begins {:02x?}; \
+                "block {block} of family {} egroup {} differs: {other:?} begins {:02x?}, {copy:?} begins {:02x?}; \
                  not what their checksums say: {bad:?}",
                 copy.family,
                 copy.egroup,
@@ -143,8 +148,8 @@ pub fn copies_are_equal(
     Ok(compared)
 }
 
-fn content<'a>(held: &Held, unit: u64, drives: &'a [Drive]) -> &'a Content {
-    drives[held.drive.0 as usize].area(Area::Data).content((held.first + unit) as usize)
+fn content<'a>(held: &Held, block: u64, drives: &'a [Drive]) -> &'a Content {
+    drives[held.drive.0 as usize].area(Area::Data).content((held.first + block) as usize)
 }
 
 fn same(a: &Content, b: &Content) -> bool {
@@ -155,8 +160,8 @@ fn same(a: &Content, b: &Content) -> bool {
     }
 }
 
-/// Whether the unit is what the egroup's page in the drive's table says.
-fn fits_its_checksum(held: &Held, unit: u64, drives: &[Drive]) -> bool {
+/// Whether the frames that lie on this block of the run are what the egroup's page in the drive's table says.
+fn fits_its_checksum(held: &Held, block: u64, drives: &[Drive]) -> bool {
     let drive = &drives[held.drive.0 as usize];
     let layout = Layout::of(drive.geometry.data);
     let pages =
@@ -167,9 +172,19 @@ fn fits_its_checksum(held: &Held, unit: u64, drives: &[Drive]) -> bool {
     let Some(page) = pages.filter_map(|page| TablePage::decode(page.bytes())).find(is_it) else {
         return false;
     };
-    let bytes = content(held, unit, drives).clone().unwrap_or_else(|| zeros(BLOCK));
-    let sum = unit_checksum(held.family, held.egroup, unit as u32, bytes.bytes());
-    page.checksums.get(unit as usize) == Some(&sum)
+    let frames = (0..page.units()).map(|unit| page.frame_of(unit));
+    let mut there = frames.filter(|frame| frame.blocks().contains(&(block as u32)));
+    there.all(|frame| {
+        let mut bytes = Vec::new();
+        for block in frame.blocks() {
+            let content = content(held, u64::from(block), drives).clone().unwrap_or_else(|| zeros(BLOCK));
+            bytes.extend_from_slice(content.bytes());
+        }
+        let start = frame.offset as usize % BLOCK;
+        let bytes = &bytes[start..start + frame.len as usize];
+        page.checksums.get(frame.index as usize)
+            == Some(&unit_checksum(held.family, held.egroup, frame.first, bytes))
+    })
 }
 
 #[cfg(test)]
@@ -184,6 +199,7 @@ mod tests {
             first,
             blocks: 10,
             units: 9,
+            stored: 9,
         }
     }
 
@@ -192,6 +208,7 @@ mod tests {
             family: FamilyId(1),
             egroup: EgroupId(egroup),
             units: 9,
+            stored: 9,
             members: members.iter().map(|&drive| DriveId(drive)).collect(),
             former: Vec::new(),
         }

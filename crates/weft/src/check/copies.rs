@@ -71,7 +71,7 @@ pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &m
     // Of these it is only known that they are in use: the leaf pages that name them are elsewhere.
     for (egroup, entry) in family.directory.iter() {
         if entry.live > 0 && check.counted.unseen.leaf_pages > 0 && !by_egroup.contains_key(&egroup) {
-            check.copies(egroup, entry.group, entry.units, &[], findings);
+            check.copies(egroup, entry.group, (entry.units, entry.stored), &[], findings);
         }
     }
     check.map_egroups(findings);
@@ -219,7 +219,7 @@ impl Check<'_> {
             .filter(|(_, block)| block.is_some())
             .map(|(unit, block)| (unit, *block))
             .collect();
-        self.copies(egroup, entry.group, entry.units, &used, findings);
+        self.copies(egroup, entry.group, (entry.units, entry.stored), &used, findings);
     }
 
     /// The egroups of pages: what the index says to be in use.
@@ -244,7 +244,7 @@ impl Check<'_> {
                 continue;
             };
             let used: Vec<(u32, Option<Block>)> = units.into_iter().map(|unit| (unit, None)).collect();
-            self.copies(egroup, named.group, named.units, &used, findings);
+            self.copies(egroup, named.group, (named.units, named.stored), &used, findings);
         }
     }
 
@@ -253,7 +253,7 @@ impl Check<'_> {
         &mut self,
         egroup: EgroupId,
         group: GroupId,
-        units: u32,
+        (units, stored): (u32, u32),
         used: &[(u32, Option<Block>)],
         findings: &mut Findings,
     ) {
@@ -290,14 +290,24 @@ impl Check<'_> {
                 self.problem(findings, "copy_missing", Some(*drive), text);
                 continue;
             };
-            if page.units() != units {
-                let text = format!("egroup {egroup} has {} units here and should have {units}", page.units());
+            if (page.units(), page.data_blocks()) != (units, stored) {
+                let text = format!(
+                    "egroup {egroup} has {} units in {} blocks here and should have {units} in {stored}",
+                    page.units(),
+                    page.data_blocks()
+                );
                 self.problem(findings, "copy_wrong", Some(*drive), text);
                 continue;
             }
             let other = *first.get_or_insert(page);
+            if page.packing != other.packing {
+                let text = format!("egroup {egroup} is packed in another way than another copy of it");
+                self.problem(findings, "copies_differ", Some(*drive), text);
+                continue;
+            }
             let differ = |(unit, _): &&(u32, Option<Block>)| {
-                page.checksums[*unit as usize] != other.checksums[*unit as usize]
+                let sum = page.frame_of(*unit).index as usize;
+                page.checksums[sum] != other.checksums[sum]
             };
             if let Some((unit, _)) = used.iter().find(differ) {
                 let text = format!("unit {unit} of egroup {egroup} is not what another copy of it has");

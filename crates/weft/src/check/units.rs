@@ -1,4 +1,4 @@
-//! The units of egroups: read, and compared with their checksums.
+//! The units of egroups, packed or not: read, compared with their checksums and unpacked.
 
 use super::contents::{Contents, Name};
 use super::findings::Findings;
@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::checksum::unit_checksum;
+use weft_engine::codec::Decompressor;
 use weft_engine::formats::layout::trailer_blocks;
+use weft_engine::formats::packing::Frame;
 use weft_engine::formats::table::{TablePage, decode_trailer};
 use weft_engine::interface::Area;
 
@@ -34,7 +36,9 @@ pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u6
         let name = (page.family, page.egroup);
         let units: BTreeSet<u32> = match read_run(contents, page) {
             Ok(bytes) => {
-                (0..page.units()).filter(|&unit| !is_sound(page, unit, unit_of(&bytes, unit))).collect()
+                let bad = frames(page, 0, page.units())
+                    .filter(|frame| unpacked(page, frame, &bytes[frame.bytes()]).is_none());
+                bad.flat_map(|frame| frame.first..frame.end()).collect()
             }
             // Something in the run cannot be read: each unit on its own.
             Err(_) => (0..page.units()).filter(|&unit| read(contents, page, unit, 1).is_none()).collect(),
@@ -63,36 +67,63 @@ pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u6
     damaged
 }
 
-fn unit_of(bytes: &[u8], unit: u32) -> &[u8] {
-    &bytes[unit as usize * BLOCK..][..BLOCK]
+/// The frames that `count` units from `first` on lie in.
+fn frames(page: &TablePage, first: u32, count: u32) -> impl Iterator<Item = Frame> + '_ {
+    let (mut next, end) = (first, first + count);
+    std::iter::from_fn(move || {
+        let frame = (next < end).then(|| page.frame_of(next))?;
+        next = frame.end();
+        Some(frame)
+    })
 }
 
-fn is_sound(page: &TablePage, unit: u32, bytes: &[u8]) -> bool {
-    unit_checksum(page.family, page.egroup, unit, bytes) == page.checksums[unit as usize]
+/// The units of a frame, if its stored bytes are sound.
+fn unpacked(page: &TablePage, frame: &Frame, stored: &[u8]) -> Option<Vec<u8>> {
+    let sum = unit_checksum(page.family, page.egroup, frame.first, stored);
+    if page.checksums[frame.index as usize] != sum {
+        return None;
+    }
+    match &page.packing {
+        Some(packing) if !frame.is_raw() => {
+            let mut units = vec![0; frame.units as usize * BLOCK];
+            Decompressor::default().unpack(packing.codec(), stored, &mut units).then_some(units)
+        }
+        _ => Some(stored.to_vec()),
+    }
 }
 
 fn read_run(contents: &Contents, page: &TablePage) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; page.units() as usize * BLOCK];
+    let mut bytes = vec![0; page.data_blocks() as usize * BLOCK];
     contents.reader.area(Area::Data).read(page.first * BLOCK as u64, &mut bytes)?;
     Ok(bytes)
 }
 
 /// `count` units from `first` on, if all of them are there and sound.
 pub fn read(contents: &Contents, page: &TablePage, first: u32, count: u32) -> Option<Vec<u8>> {
-    if first.checked_add(count).is_none_or(|end| end > page.units()) {
-        return None;
+    let end = first.checked_add(count).filter(|&end| end <= page.units())?;
+    let mut bytes = Vec::with_capacity(count as usize * BLOCK);
+    let (Some(begin), Some(last)) = (frames(page, first, count).next(), frames(page, first, count).last())
+    else {
+        return Some(bytes);
+    };
+    let blocks = begin.blocks().start..last.blocks().end;
+    let mut stored = vec![0; blocks.len() * BLOCK];
+    let offset = (page.first + u64::from(blocks.start)) * BLOCK as u64;
+    contents.reader.area(Area::Data).read(offset, &mut stored).ok()?;
+    for frame in frames(page, first, count) {
+        let at = frame.offset as usize - blocks.start as usize * BLOCK;
+        let units = unpacked(page, &frame, &stored[at..at + frame.len as usize])?;
+        let (from, to) = (frame.first.max(first), frame.end().min(end));
+        let range = (from - frame.first) as usize * BLOCK..(to - frame.first) as usize * BLOCK;
+        bytes.extend_from_slice(&units[range]);
     }
-    let mut bytes = vec![0; count as usize * BLOCK];
-    let offset = (page.first + u64::from(first)) * BLOCK as u64;
-    contents.reader.area(Area::Data).read(offset, &mut bytes).ok()?;
-    let sound = (0..count).all(|unit| is_sound(page, first + unit, unit_of(&bytes, unit)));
-    sound.then_some(bytes)
+    Some(bytes)
 }
 
 /// The blocks of the vDisk that the units were written for; None if the trailer is damaged.
 pub fn trailer(contents: &Contents, page: &TablePage) -> Option<Vec<u64>> {
     let mut bytes = vec![0; trailer_blocks(page.units()) as usize * BLOCK];
-    let offset = (page.first + u64::from(page.units())) * BLOCK as u64;
+    let offset = (page.first + u64::from(page.data_blocks())) * BLOCK as u64;
     contents.reader.area(Area::Data).read(offset, &mut bytes).ok()?;
     decode_trailer(&bytes, page.units(), page.trailer_crc)
 }

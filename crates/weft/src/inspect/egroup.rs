@@ -55,16 +55,23 @@ fn all(drives: &BTreeMap<DriveId, Contents>, family: FamilyId) -> Shown {
             copies.entry(*egroup).or_default().push((contents.drive, page));
         }
     }
-    let mut table = Table::new(&["EGROUP", "UNITS", "DRIVES"]);
+    let mut table = Table::new(&["EGROUP", "UNITS", "STORED", "DRIVES"]);
     let mut values = Vec::new();
     for (egroup, copies) in &copies {
         let units: BTreeSet<u32> = copies.iter().map(|(_, page)| page.units()).collect();
         let units: Vec<String> = units.iter().map(u32::to_string).collect();
         let drives: Vec<String> = copies.iter().map(|(drive, _)| drive.to_string()).collect();
-        table.row(vec![egroup.to_string(), units.join(" or "), drives.join(", ")]);
+        let stored: BTreeSet<u32> = copies.iter().map(|(_, page)| page.data_blocks()).collect();
+        let stored: Vec<String> = stored.iter().map(u32::to_string).collect();
+        table.row(vec![egroup.to_string(), units.join(" or "), stored.join(" or "), drives.join(", ")]);
         let copies: Vec<_> = copies
             .iter()
-            .map(|(drive, page)| json!({ "drive": drive.0, "units": page.units(), "byte": page.first * BLOCK as u64 }))
+            .map(|(drive, page)| {
+                json!({
+                    "drive": drive.0, "units": page.units(), "stored_blocks": page.data_blocks(),
+                    "byte": page.first * BLOCK as u64,
+                })
+            })
             .collect();
         values.push(json!({ "egroup": egroup.to_string(), "copies": copies }));
     }
@@ -87,22 +94,25 @@ fn one(
             (0..page.units()).map(|unit| units::read(contents, page, unit, 1).is_some()).collect();
         let damaged = sound.iter().filter(|sound| !**sound).count();
         text.push_str(&format!(
-            "drive {}: slot {}, revision {}, {} units from byte {}, {damaged} damaged, trailer {}\n",
+            "drive {}: slot {}, revision {}, {} units{} from byte {}, {damaged} damaged, trailer {}\n",
             contents.drive,
             page.slot,
             page.revision,
             page.units(),
+            how_packed(page),
             page.first * BLOCK as u64,
             if blocks.is_some() { "sound" } else { "DAMAGED" },
         ));
         if arguments.units {
-            let mut table = Table::new(&["UNIT", "BYTE", "BLOCK", "CHECKSUM", "STATE"]);
+            let mut table = Table::new(&["UNIT", "BYTE", "STORED", "BLOCK", "CHECKSUM", "STATE"]);
             for (unit, sound) in (0u32..).zip(&sound) {
+                let frame = page.frame_of(unit);
                 table.row(vec![
                     unit.to_string(),
-                    ((page.first + u64::from(unit)) * BLOCK as u64).to_string(),
+                    (page.first * BLOCK as u64 + u64::from(frame.offset)).to_string(),
+                    if frame.is_raw() { "raw".into() } else { format!("{} in {}", frame.units, frame.len) },
                     blocks.as_ref().map_or("?".into(), |blocks| written_for(blocks[unit as usize])),
-                    format!("{:08x}", page.checksums[unit as usize]),
+                    format!("{:08x}", page.checksums[frame.index as usize]),
                     if *sound { "sound".into() } else { "DAMAGED".into() },
                 ]);
             }
@@ -110,6 +120,7 @@ fn one(
         }
         values.push(json!({
             "drive": contents.drive.0, "slot": page.slot, "revision": page.revision, "units": page.units(),
+            "stored_blocks": page.data_blocks(), "codec": page.packing.as_ref().map(|packing| format!("{:?}", packing.codec())),
             "byte": page.first * BLOCK as u64, "damaged_units": damaged, "trailer_sound": blocks.is_some(),
             "unit_states": (0..).zip(&sound).map(|(unit, sound): (u32, &bool)| json!({
                 "unit": unit, "sound": sound,
@@ -125,6 +136,13 @@ fn one(
     }
     let value = serde_json::to_value(values).context("plain values")?;
     Ok(Shown { text, value })
+}
+
+/// Of a packed egroup: how much it takes, and in how many frames.
+fn how_packed(page: &TablePage) -> String {
+    let Some(packing) = &page.packing else { return String::new() };
+    let codec = format!("{:?}", packing.codec()).to_lowercase();
+    format!(" packed with {codec} into {} frames, {} blocks,", packing.frame_count(), page.data_blocks())
 }
 
 /// What a unit was written for: a block of the vDisk, or (told by the highest bit) a page of its map.

@@ -1,8 +1,8 @@
 //! Answers and refusals of keepers.
 
 use super::fields::{Reader, Writer};
-use super::records;
-use crate::buffer::BLOCK;
+use super::{packing, records};
+use crate::buffer::{BLOCK, Buffer};
 use crate::message::{Answer, BadUnit, Held, Refusal};
 
 const FENCED: u32 = 1;
@@ -15,6 +15,7 @@ const EGROUP: u32 = 7;
 const DELETED: u32 = 8;
 const LISTED: u32 = 9;
 const DROPPED: u32 = 10;
+const FRAMES: u32 = 11;
 const REFUSED_FENCED: u32 = 101;
 const REFUSED_LOG_FULL: u32 = 102;
 const REFUSED_NO_SPACE: u32 = 103;
@@ -49,22 +50,17 @@ pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
         Ok(Answer::EgroupWritten) => writer.u32(EGROUP_WRITTEN),
         Ok(Answer::Units(runs)) => {
             writer.u32(UNITS);
-            writer.count(runs.len());
-            for run in runs {
-                writer.u32(u32::from(run.is_ok()));
-                match run {
-                    Ok(units) => {
-                        writer.count(units.len());
-                        writer.payload(units);
-                    }
-                    Err(BadUnit { unit }) => writer.u32(*unit),
-                }
-            }
+            put_runs(runs, writer);
         }
-        Ok(Answer::Egroup { blocks }) => {
+        Ok(Answer::Frames(runs)) => {
+            writer.u32(FRAMES);
+            put_runs(runs, writer);
+        }
+        Ok(Answer::Egroup { blocks, packing }) => {
             writer.u32(EGROUP);
             writer.count(blocks.len());
             blocks.iter().for_each(|block| writer.u64(*block));
+            packing::put(packing.as_ref(), writer);
         }
         Ok(Answer::Deleted) => writer.u32(DELETED),
         Ok(Answer::Listed { egroups, end }) => {
@@ -102,16 +98,17 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
             Ok(Answer::Records { end, records: records::take(reader)? })
         }
         EGROUP_WRITTEN => Ok(Answer::EgroupWritten),
-        UNITS => Ok(Answer::Units(reader.list(8, |reader| {
-            if reader.flag()? {
-                let len = reader.u32()? as usize;
-                len.is_multiple_of(BLOCK).then_some(())?;
-                reader.payload(len).map(Ok)
-            } else {
-                reader.u32().map(|unit| Err(BadUnit { unit }))
-            }
-        })?)),
-        EGROUP => Ok(Answer::Egroup { blocks: reader.list(8, Reader::u64)? }),
+        UNITS => {
+            let runs = take_runs(reader)?;
+            let whole = |run: &Run| run.as_ref().map_or(true, |units| units.len().is_multiple_of(BLOCK));
+            runs.iter().all(whole).then_some(())?;
+            Ok(Answer::Units(runs))
+        }
+        FRAMES => Ok(Answer::Frames(take_runs(reader)?)),
+        EGROUP => {
+            let blocks = reader.list(8, Reader::u64)?;
+            Ok(Answer::Egroup { blocks, packing: packing::take(reader)? })
+        }
         DELETED => Ok(Answer::Deleted),
         LISTED => {
             let end = reader.flag()?;
@@ -128,5 +125,32 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
         REFUSED_NOT_FOUND => Err(Refusal::NotFound),
         REFUSED_DRIVE_GONE => Err(Refusal::DriveGone),
         _ => return None,
+    })
+}
+
+type Run = Result<Buffer, BadUnit>;
+
+fn put_runs(runs: &[Run], writer: &mut Writer) {
+    writer.count(runs.len());
+    for run in runs {
+        writer.u32(u32::from(run.is_ok()));
+        match run {
+            Ok(bytes) => {
+                writer.count(bytes.len());
+                writer.payload(bytes);
+            }
+            Err(BadUnit { unit }) => writer.u32(*unit),
+        }
+    }
+}
+
+fn take_runs(reader: &mut Reader) -> Option<Vec<Run>> {
+    reader.list(8, |reader| {
+        if reader.flag()? {
+            let len = reader.u32()? as usize;
+            reader.payload(len).map(Ok)
+        } else {
+            reader.u32().map(|unit| Err(BadUnit { unit }))
+        }
     })
 }

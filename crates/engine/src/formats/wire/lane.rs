@@ -51,14 +51,19 @@ pub fn lane_of(message: &Message) -> Lane {
             Question::ReadLog { .. }
             | Question::WriteEgroup { .. }
             | Question::ReadUnits { .. }
+            | Question::ReadFrames { .. }
             | Question::DescribeEgroup { .. }
             | Question::ListEgroups { .. } => Lane::Bulk,
         },
         Message::Answer { answer, .. } => match answer {
-            Ok(Answer::Records { .. } | Answer::Units(_) | Answer::Egroup { .. } | Answer::Listed { .. }) => {
-                Lane::Bulk
-            }
-            Ok(Answer::EgroupWritten) => Lane::Bulk,
+            Ok(
+                Answer::Records { .. }
+                | Answer::Units(_)
+                | Answer::Frames(_)
+                | Answer::Egroup { .. }
+                | Answer::Listed { .. }
+                | Answer::EgroupWritten,
+            ) => Lane::Bulk,
             Ok(
                 Answer::Fenced(_)
                 | Answer::Appended { .. }

@@ -12,6 +12,7 @@ mod fields;
 mod header;
 mod hello;
 mod lane;
+mod packing;
 mod question;
 mod records;
 mod request;

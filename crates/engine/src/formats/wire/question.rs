@@ -3,11 +3,12 @@
 
 use super::fields::{Reader, Writer};
 use super::header::PAYLOAD_BYTES_MAX;
-use super::records;
+use super::{packing, records};
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::record::Record;
+use crate::identity::EgroupId;
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Class, Question, UnitRun};
+use crate::message::{Class, Content, Question, UnitRun};
 
 const FENCE: u32 = 1;
 const APPEND: u32 = 2;
@@ -19,6 +20,7 @@ const DESCRIBE_EGROUP: u32 = 7;
 const DELETE_EGROUPS: u32 = 8;
 const LIST_EGROUPS: u32 = 9;
 const DROP_FAMILY: u32 = 10;
+const READ_FRAMES: u32 = 11;
 
 /// Units that one answer can carry.
 const UNITS_MAX: u64 = (PAYLOAD_BYTES_MAX / BLOCK) as u64;
@@ -48,7 +50,7 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u64(from.0);
             writer.u32(*bytes);
         }
-        Question::WriteEgroup { egroup, class, units, blocks, replace } => {
+        Question::WriteEgroup { egroup, class, content, blocks, replace } => {
             writer.u32(WRITE_EGROUP);
             writer.u64(egroup.0);
             writer.u32(match class {
@@ -60,16 +62,24 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u32(u32::from(*replace));
             writer.count(blocks.len());
             blocks.iter().for_each(|block| writer.u64(*block));
-            units.iter().for_each(|unit| writer.payload(unit));
+            match content {
+                Content::Units(units) => {
+                    packing::put(None, writer);
+                    units.iter().for_each(|unit| writer.payload(unit));
+                }
+                Content::Packed { packing, bytes } => {
+                    packing::put(Some(packing), writer);
+                    writer.payload(bytes);
+                }
+            }
         }
         Question::ReadUnits { egroup, runs } => {
             writer.u32(READ_UNITS);
-            writer.u64(egroup.0);
-            writer.count(runs.len());
-            for run in runs {
-                writer.u32(run.first);
-                writer.u32(run.count);
-            }
+            put_runs(*egroup, runs, writer);
+        }
+        Question::ReadFrames { egroup, runs } => {
+            writer.u32(READ_FRAMES);
+            put_runs(*egroup, runs, writer);
         }
         Question::DescribeEgroup { egroup } => {
             writer.u32(DESCRIBE_EGROUP);
@@ -109,23 +119,27 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             };
             let replace = reader.flag()?;
             let blocks = reader.list(8, Reader::u64)?;
-            let units: Buffer = reader.rest_of_payload();
-            if !(1..=EGROUP_UNITS).contains(&blocks.len()) || units.len() != blocks.len() * BLOCK {
+            let packing = packing::take(reader)?;
+            let bytes: Buffer = reader.rest_of_payload();
+            let content = match packing {
+                None => Content::Units(vec![bytes.clone()]),
+                Some(packing) => Content::Packed { packing, bytes: bytes.clone() },
+            };
+            let whole = content.units() == blocks.len() && content.blocks() * BLOCK == bytes.len();
+            if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole {
                 return None;
             }
-            Question::WriteEgroup { egroup, class, units: vec![units], blocks, replace }
+            Question::WriteEgroup { egroup, class, content, blocks, replace }
         }
         READ_UNITS => {
-            let egroup = reader.egroup()?;
-            let runs =
-                reader.list(8, |reader| Some(UnitRun { first: reader.u32()?, count: reader.u32()? }))?;
-            let units = EGROUP_UNITS as u32;
-            let inside = |run: &UnitRun| run.first < units && run.count <= units - run.first;
-            let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
-            if !runs.iter().all(inside) || total > UNITS_MAX {
-                return None;
-            }
+            let (egroup, runs) = take_runs(reader)?;
             Question::ReadUnits { egroup, runs }
+        }
+        READ_FRAMES => {
+            let (egroup, runs) = take_runs(reader)?;
+            // Frames are longer than what is asked of them: each run may bring two that it only touches.
+            (runs.len() <= EGROUP_UNITS).then_some(())?;
+            Question::ReadFrames { egroup, runs }
         }
         DESCRIBE_EGROUP => Question::DescribeEgroup { egroup: reader.egroup()? },
         DELETE_EGROUPS => Question::DeleteEgroups { egroups: reader.list(8, Reader::egroup)? },
@@ -133,6 +147,24 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
         DROP_FAMILY => Question::DropFamily,
         _ => return None,
     })
+}
+
+fn put_runs(egroup: EgroupId, runs: &[UnitRun], writer: &mut Writer) {
+    writer.u64(egroup.0);
+    writer.count(runs.len());
+    for run in runs {
+        writer.u32(run.first);
+        writer.u32(run.count);
+    }
+}
+
+fn take_runs(reader: &mut Reader) -> Option<(EgroupId, Vec<UnitRun>)> {
+    let egroup = reader.egroup()?;
+    let runs = reader.list(8, |reader| Some(UnitRun { first: reader.u32()?, count: reader.u32()? }))?;
+    let units = EGROUP_UNITS as u32;
+    let inside = |run: &UnitRun| run.first < units && run.count <= units - run.first;
+    let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+    (runs.iter().all(inside) && total <= UNITS_MAX).then_some((egroup, runs))
 }
 
 fn follow_each_other(records: &[Record]) -> bool {

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::buffer::{BLOCK, Pages, zeros};
+use crate::codec::Codec;
+use crate::formats::packing::{FrameSize, Packing, tests::some_sizes};
 use crate::formats::record::{
     Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
@@ -9,13 +11,17 @@ use crate::identity::{
     Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
 };
 use crate::interface::{Extent, RequestError, Warmed};
-use crate::message::{Answer, BadUnit, Class, Held, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Held, Question, Refusal, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const KINDS: u32 = 10 + 10 + 6 + 9 + 4 + 7 + 4;
+const QUESTIONS: u32 = 11;
+const ANSWERS: u32 = 17;
+const REQUESTS: u32 = 9;
+const REPLIES: u32 = 11;
+const KINDS: u32 = QUESTIONS + ANSWERS + REQUESTS + REPLIES + 4;
 
 fn some_bytes(random: &mut SmallRng, len: usize) -> Buffer {
     let mut pages = Pages::zeroed(len.max(1));
@@ -41,6 +47,7 @@ fn some_named(random: &mut SmallRng) -> NamedEgroup {
         egroup: EgroupId(random.random()),
         group: GroupId(random.random()),
         units: random.random(),
+        stored: random.random(),
         generation: Generation(random.random()),
     }
 }
@@ -107,6 +114,13 @@ fn some_records(random: &mut SmallRng) -> Vec<Record> {
         .collect()
 }
 
+/// How an egroup of so many units could be packed; None: it is not.
+fn some_packing(random: &mut SmallRng, units: u32) -> Option<Arc<Packing>> {
+    let codec = if random.random() { Codec::Lz4 } else { Codec::Zstd };
+    let sizes = random.random::<bool>().then(|| some_sizes(random, units))?;
+    Packing::of(codec, sizes).map(Arc::new)
+}
+
 fn some_question(which: u32, random: &mut SmallRng) -> Question {
     let egroup = EgroupId(random.random());
     match which {
@@ -127,14 +141,22 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
             let blocks = (0..count).map(|_| random.random()).collect();
             let class =
                 [Class::Data, Class::Pressed, Class::Reserve, Class::Pages][random.random_range(0..4)];
-            Question::WriteEgroup { egroup, class, units, blocks, replace: random.random() }
+            let mut content = Content::Units(units);
+            if let Some(packing) = some_packing(random, count as u32) {
+                let bytes = some_bytes(random, packing.blocks() as usize * BLOCK);
+                content = Content::Packed { packing, bytes };
+            }
+            Question::WriteEgroup { egroup, class, content, blocks, replace: random.random() }
         }
-        5 => {
+        5 | 10 => {
             let run = |random: &mut SmallRng| {
                 let first = random.random_range(0..960);
                 UnitRun { first, count: random.random_range(0..=(960 - first).min(9)) }
             };
             let runs = (0..random.random_range(0..50)).map(|_| run(random)).collect();
+            if which == 10 {
+                return Question::ReadFrames { egroup, runs };
+            }
             Question::ReadUnits { egroup, runs }
         }
         6 => Question::DescribeEgroup { egroup },
@@ -164,7 +186,10 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
             };
             Answer::Units((0..random.random_range(0..20)).map(|_| run(random)).collect())
         }
-        6 => Answer::Egroup { blocks: numbers(random, 960) },
+        6 => {
+            let blocks = numbers(random, 960);
+            Answer::Egroup { packing: some_packing(random, blocks.len() as u32), blocks }
+        }
         7 => Answer::Deleted,
         8 => {
             let mut egroups: Vec<_> = numbers(random, 4096).into_iter().map(EgroupId).collect();
@@ -179,6 +204,16 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
         12 => return Err(Refusal::NoSpace),
         13 => return Err(Refusal::Gap { expected: some_seq(random) }),
         14 => return Err(Refusal::NotFound),
+        15 => {
+            let run = |random: &mut SmallRng| match random.random_range(0..4) {
+                0 => Err(BadUnit { unit: random.random() }),
+                _ => {
+                    let len = random.random_range(0..9_000);
+                    Ok(some_bytes(random, len))
+                }
+            };
+            Answer::Frames((0..random.random_range(0..20)).map(|_| run(random)).collect())
+        }
         _ => return Err(Refusal::DriveGone),
     })
 }
@@ -262,20 +297,36 @@ fn some_packet(which: u32, random: &mut SmallRng) -> Packet {
     let (drive, family, epoch) =
         (DriveId(random.random()), FamilyId(random.random()), Epoch(random.random()));
     let number = random.random();
+    let mut which = which;
+    let mut is_one_of = |kinds: u32| {
+        let is_here = which < kinds;
+        which = if is_here { which } else { which - kinds };
+        is_here.then_some(which)
+    };
+    if let Some(which) = is_one_of(QUESTIONS) {
+        let question = some_question(which, random);
+        return Packet::Message(Message::Ask { call: number, drive, family, epoch, question });
+    }
+    if let Some(which) = is_one_of(ANSWERS) {
+        let answer = some_answer(which, random);
+        return Packet::Message(Message::Answer {
+            call: number,
+            drive,
+            family,
+            free: random.random(),
+            answer,
+        });
+    }
+    if let Some(which) = is_one_of(REQUESTS) {
+        return Packet::Request { number, family, epoch, request: some_request(which, random) };
+    }
+    if let Some(which) = is_one_of(REPLIES) {
+        return Packet::Reply { number, reply: some_reply(which, random) };
+    }
     match which {
-        0..10 => {
-            let question = some_question(which, random);
-            Packet::Message(Message::Ask { call: number, drive, family, epoch, question })
-        }
-        10..26 => {
-            let answer = some_answer(which - 10, random);
-            Packet::Message(Message::Answer { call: number, drive, family, free: random.random(), answer })
-        }
-        26..35 => Packet::Request { number, family, epoch, request: some_request(which - 26, random) },
-        35..46 => Packet::Reply { number, reply: some_reply(which - 35, random) },
-        46 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
-        47 => Packet::Ping,
-        48 => Packet::Pong,
+        0 => Packet::Message(Message::Press { drive, family, seq: some_seq(random) }),
+        1 => Packet::Ping,
+        2 => Packet::Pong,
         _ => Packet::Hello(some_hello(random)),
     }
 }
@@ -311,9 +362,15 @@ fn sent(packet: &Packet) -> Vec<u8> {
 fn plain(packet: Packet) -> String {
     match packet {
         Packet::Message(Message::Ask {
-            question: Question::WriteEgroup { egroup, class, units, blocks, replace },
+            question: Question::WriteEgroup { egroup, class, content, blocks, replace },
             ..
-        }) => format!("{egroup} {class:?} {:?} {blocks:?} {replace}", joined(&units).bytes()),
+        }) => {
+            let (bytes, packing) = match content {
+                Content::Units(units) => (joined(&units), None),
+                Content::Packed { packing, bytes } => (bytes, Some(packing)),
+            };
+            format!("{egroup} {class:?} {packing:?} {:?} {blocks:?} {replace}", bytes.bytes())
+        }
         Packet::Reply { number, reply: Reply::Data(pieces) } => {
             format!("{number} {:?}", joined(&pieces).bytes())
         }
@@ -324,7 +381,9 @@ fn plain(packet: Packet) -> String {
         Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, end }), .. }) => {
             format!("{} {end}", contents(&records))
         }
-        Packet::Message(Message::Answer { answer: Ok(Answer::Units(runs)), .. }) => {
+        Packet::Message(Message::Answer {
+            answer: Ok(Answer::Units(runs) | Answer::Frames(runs)), ..
+        }) => {
             let run = |run: Result<Buffer, BadUnit>| run.map(|units| units.bytes().to_vec());
             format!("{:?}", runs.into_iter().map(run).collect::<Vec<_>>())
         }
@@ -514,10 +573,18 @@ fn questions_that_no_owner_asks_do_not_decode() {
     let write = |blocks: usize| Question::WriteEgroup {
         egroup,
         class: Class::Data,
-        units: vec![zeros(BLOCK)],
+        content: Content::Units(vec![zeros(BLOCK)]),
         blocks: vec![1; blocks],
         replace: false,
     };
+    let packed = |blocks: usize, len: usize| {
+        let sizes = [FrameSize { units: 4, len: 5000 }, FrameSize::RAW];
+        let packing = Arc::new(Packing::of(Codec::Lz4, sizes).expect("it is sound"));
+        let content = Content::Packed { packing, bytes: zeros(len) };
+        Question::WriteEgroup { egroup, class: Class::Data, content, blocks: vec![1; blocks], replace: false }
+    };
+    let sound = Message::Ask { call: 1, drive, family, epoch, question: packed(5, 3 * BLOCK) };
+    assert!(received(&sent(&Packet::Message(sound))).is_ok());
     let data = |len| Body::Data { block: Block(0), data: zeros(len) };
     let questions = [
         append(vec![zero(1, 0, 1), zero(3, 0, 1)]),
@@ -530,6 +597,10 @@ fn questions_that_no_owner_asks_do_not_decode() {
         write(0),
         write(2),
         write(961),
+        packed(4, 3 * BLOCK),
+        packed(5, 2 * BLOCK),
+        packed(5, 4 * BLOCK),
+        Question::ReadFrames { egroup, runs: vec![UnitRun { first: 0, count: 1 }; 961] },
         Question::ReadUnits { egroup, runs: vec![UnitRun { first: 959, count: 2 }] },
         Question::ReadUnits { egroup, runs: vec![UnitRun { first: u32::MAX, count: 2 }] },
         Question::ReadUnits { egroup, runs: vec![UnitRun { first: 0, count: 960 }; 11] },

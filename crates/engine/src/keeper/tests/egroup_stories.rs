@@ -3,14 +3,14 @@
 use super::*;
 use crate::identity::EgroupId;
 use crate::interface::Damage;
-use crate::message::{BadUnit, Class, UnitRun};
+use crate::message::{BadUnit, Class, Content, UnitRun};
 
 const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
 
 pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, replace: bool) -> Question {
     let blocks = (0..units as u64).map(|unit| mark * 10_000 + unit).collect();
     let units = (0..units as u64).map(|index| unit(mark + index)).collect();
-    Question::WriteEgroup { egroup, class, units, blocks, replace }
+    Question::WriteEgroup { egroup, class, content: Content::Units(units), blocks, replace }
 }
 
 pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
@@ -37,7 +37,8 @@ fn an_egroup_is_read_as_it_was_written_also_after_a_crash() {
         assert_eq!(units[4], Err(BadUnit { unit: 600 }), "there is no such unit");
         assert_eq!(units[5], Err(BadUnit { unit: 599 }));
         let blocks = (0..600).map(|unit| 1_000_000 + unit).collect();
-        assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Ok(Answer::Egroup { blocks }));
+        let described = Answer::Egroup { blocks, packing: None };
+        assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Ok(described));
         let listed = rig.ask(1, 1, Question::ListEgroups { after: EgroupId(0) });
         assert_eq!(listed, Ok(Answer::Listed { egroups: vec![EGROUP], end: true }));
         rig.crash();

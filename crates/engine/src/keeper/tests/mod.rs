@@ -4,6 +4,7 @@ mod egroup_model;
 mod egroup_stories;
 mod log_model;
 mod log_stories;
+mod packed_stories;
 #[cfg(feature = "sabotage")]
 mod planted_bugs;
 

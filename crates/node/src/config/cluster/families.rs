@@ -7,7 +7,7 @@ use super::create::New;
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{FamilyConfig, FamilyState, SegmentRecord};
+use crate::config::{CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, ShardId};
 
@@ -22,6 +22,7 @@ pub struct NewVdisk {
     pub created: u64,
     /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
     pub owner: Option<ShardId>,
+    pub compression: CompressionRecord,
 }
 
 impl NewVdisk {
@@ -40,6 +41,7 @@ impl NewVdisk {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
+            compression: self.compression,
             origin: None,
             rollback: None,
             clones_made: 0,

@@ -82,6 +82,11 @@ impl Control {
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
         }
+        if served.compression != record.compression {
+            served.compression = record.compression;
+            let order = Order::SetCompression { family, compression: record.compression.engine() };
+            self.shards[shard].send(Mail::Order(order));
+        }
         if let Some(to) = record.moving_to {
             self.begin_hand_over(family, to);
         }
@@ -99,6 +104,7 @@ impl Control {
             shard,
             epoch,
             size: record.size,
+            compression: record.compression,
             phase,
             since: Instant::now(),
             clients: Clients::default(),

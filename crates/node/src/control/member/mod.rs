@@ -26,13 +26,15 @@ pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
-    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, with_store,
+    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, set_compression,
+    with_store,
 };
 pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
-    ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord,
+    CompressionRecord, ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey,
+    SnapshotRecord,
 };
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
@@ -89,6 +91,7 @@ struct Served {
     epoch: Epoch,
     /// Bytes, as the engine was told.
     size: u64,
+    compression: CompressionRecord,
     phase: Phase,
     since: Instant,
     clients: locality::Clients,

@@ -4,7 +4,8 @@ use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
-use crate::config::{ExportRecord, FamilyState, SnapshotKey, SnapshotState};
+use crate::config::{CompressionRecord, ExportRecord, FamilyState, SnapshotKey, SnapshotState};
+use crate::control::compression;
 use crate::control::exports::{Exported, not_exported};
 use crate::control::listener::Address;
 use crate::control::refusal::Refusal;
@@ -72,6 +73,7 @@ pub(in crate::control) async fn create(
 ) -> Result<VdiskView, Refusal> {
     check_name(&wanted.name)?;
     let (size, note) = check_size(wanted.size)?;
+    let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
     wait_for_places(control, wanted.factor).await;
     let factor = {
         let control = control.lock();
@@ -87,7 +89,7 @@ pub(in crate::control) async fn create(
         factor
     };
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let vdisk = NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None };
+    let vdisk = NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None, compression };
     let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
     let family = made.record.id();
     seen(control, made.revision).await?;
@@ -204,6 +206,19 @@ pub(in crate::control) async fn resize(
     }
     view.note = note;
     Ok(view)
+}
+
+pub(in crate::control) async fn set_compression(
+    control: &SharedControl,
+    family: FamilyId,
+    compression: CompressionRecord,
+) -> Result<VdiskView, Refusal> {
+    let changed = with_store(control, move |store| {
+        store.change_vdisk(family, |record| record.compression = compression)
+    })
+    .await?;
+    seen(control, changed.revision).await?;
+    control.lock().view_of(family)
 }
 
 pub(in crate::control) async fn add_export(

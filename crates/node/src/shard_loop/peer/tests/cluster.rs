@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{
-    DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply, Request, View,
+    Compression, DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply, Request,
+    View,
 };
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, ShardId};
 
@@ -77,6 +78,7 @@ impl Cluster {
             version: 0,
             origin: None,
             rollback: None,
+            compression: Compression::default(),
         };
         let book =
             Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };
