@@ -125,7 +125,10 @@ impl Volume {
         }
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
-        let Some(generation) = victims.front().and_then(|&egroup| self.map.born(egroup)) else { return };
+        // No snapshot lies between theirs, so the newest is right for all of them.
+        let Some(generation) = victims.iter().filter_map(|&egroup| self.map.born(egroup)).max() else {
+            return;
+        };
         self.compaction.more = true;
         self.compaction.last += 1;
         let number = self.compaction.last;
@@ -148,8 +151,10 @@ impl Volume {
     fn is_scattered(&self) -> bool {
         let directory = &self.map.directory;
         let uncounted = self.map.fresh.len() + self.compaction.emptied.len();
-        // Each holds data of one generation.
-        let needed = directory.live() as usize / EGROUP_UNITS + directory.generations();
+        // What lies between two snapshots can become one.
+        let apart =
+            directory.generations().min(self.snapshots.taken.len() + self.snapshots.dropped.len() + 1);
+        let needed = directory.live() as usize / EGROUP_UNITS + apart;
         directory.len().saturating_sub(uncounted) > SCATTERED_MIN + 2 * needed
     }
 
@@ -168,13 +173,13 @@ impl Volume {
     fn choose_victims(&self, percent: u32, ctx: &Context) -> VecDeque<EgroupId> {
         let mut victims = VecDeque::new();
         let mut live = 0;
-        let mut generation = None;
+        let mut between = None;
         // One alone would only be written again: there have to be two that can become one.
-        let mut small: BTreeMap<Generation, Vec<EgroupId>> = BTreeMap::new();
+        let mut small: BTreeMap<Option<Generation>, Vec<EgroupId>> = BTreeMap::new();
         if self.is_scattered() {
             for (egroup, entry) in self.map.directory.iter() {
                 if entry.live <= SMALL_UNITS && self.may_be_victim(egroup, entry) {
-                    small.entry(entry.generation).or_default().push(egroup);
+                    small.entry(self.snapshot_before(entry.generation)).or_default().push(egroup);
                 }
             }
         }
@@ -191,8 +196,9 @@ impl Volume {
             if victims.contains(&egroup) || !self.may_be_victim(egroup, entry) {
                 continue;
             }
-            // An egroup holds one generation.
-            if *generation.get_or_insert(entry.generation) != entry.generation {
+            // What is in an egroup is seen by the same snapshots.
+            let after = self.snapshot_before(entry.generation);
+            if *between.get_or_insert(after) != after {
                 continue;
             }
             live += entry.live as usize;
@@ -204,6 +210,12 @@ impl Volume {
             victims.push_back(egroup);
         }
         victims
+    }
+
+    /// The newest snapshot that does not see data of this generation, also if it is gone and pages still tell of it.
+    fn snapshot_before(&self, generation: Generation) -> Option<Generation> {
+        let taken = self.snapshots.taken.range(..generation).next_back().map(|(before, _)| *before);
+        taken.max(self.snapshots.dropped.range(..generation).next_back().copied())
     }
 
     fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {

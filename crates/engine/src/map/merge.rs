@@ -96,7 +96,8 @@ impl LeafMerge {
     ) -> (Vec<Page>, Vec<(PageKind, u64)>) {
         let Changes { snapshots, index, rollback, .. } = *changes;
         let seen = |born: Generation, until: Generation| {
-            snapshots.range(born..until).next_back().map(|(generation, _)| *generation)
+            // (Compaction may have put it beside what is newer, with no snapshot between.)
+            snapshots.range(born.min(until)..until).next_back().map(|(generation, _)| *generation)
         };
         let mut leaf = match self.live.map(|place| &self.have[&place]) {
             Some(MapPage::Leaf(leaf)) => Leaf::clone(leaf),
@@ -220,7 +221,8 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
         new.take(generation);
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for run in group.iter() {
-            match snapshots.range(born(directory, run.egroup)..generation).next_back() {
+            let born = born(directory, run.egroup).min(generation);
+            match snapshots.range(born..generation).next_back() {
                 Some((until, _)) => groups.entry(*until).or_default().push(*run),
                 None if run.egroup.is_hole() || planted(Bug::PastLeak) => {}
                 None => directory.remove_past(run.egroup, run.count()),
