@@ -31,6 +31,8 @@ struct Share {
     reads: u64,
     sum_us: u64,
     open: u64,
+    /// Some client read here since then, copies or not.
+    wanted: bool,
     looked_at: Time,
     rest_us: u64,
     rests_until: Time,
@@ -46,6 +48,7 @@ impl Share {
             reads: 0,
             sum_us: 0,
             open: 0,
+            wanted: false,
             looked_at: now,
             rest_us: 0,
             rests_until: now,
@@ -73,11 +76,12 @@ impl Share {
             }
             // Clients may ask for more than they did: what was calm once need not be for ever.
             self.calm_us += self.calm_us / 256;
-        } else if self.reads == 0 && self.open == 0 && self.used_up {
+        } else if !self.wanted && self.open == 0 && self.used_up {
             self.limit = (self.limit * 2).min(AT_MOST);
             self.rest_us = 0;
         }
         (self.reads, self.sum_us, self.used_up, self.looked_at) = (0, 0, false, now);
+        self.wanted = false;
     }
 }
 
@@ -110,6 +114,7 @@ impl Budget {
     /// It was answered after `us`.
     pub fn client_answered(&mut self, drive: DriveId, us: u64, now: Time) {
         let share = self.share(drive, now);
+        share.wanted = true;
         if share.under_way > 0 {
             share.reads += 1;
             share.sum_us += us;
