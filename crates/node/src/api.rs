@@ -22,6 +22,8 @@
 //! | `GET /v1/snapshots/VDISK@SNAPSHOT` | | [`SnapshotView`] |
 //! | `DELETE /v1/snapshots/VDISK@SNAPSHOT` | | [`DoneView`] |
 //! | `GET /v1/diff?from=VDISK@SNAPSHOT&to=VDISK[@SNAPSHOT]&offset=N` | | [`DiffView`], from an offset on (0) |
+//! | `POST /v1/clones` | [`CreateClones`] | 201 list of [`VdiskView`], when they are served |
+//! | `POST /v1/rollbacks` | [`RollBack`] | [`VdiskView`], when it is what the snapshot is |
 //! | `GET /v1/schedules` | | list of [`ScheduleView`] |
 //! | `POST /v1/schedules` | [`SetSchedule`] | [`ScheduleView`] |
 //! | `DELETE /v1/schedules/VDISK` | | [`DoneView`] |
