@@ -9,6 +9,7 @@ use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
+use weft_engine::shard::{Settings, Shard};
 use world::{FAMILY, World, pattern};
 
 fn take(world: &mut World, snapshot: u64) -> Generation {
@@ -350,7 +351,8 @@ fn a_vdisk_with_many_small_generations_comes_to_rest() {
 
 #[test]
 fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
-    let mut world = World::new(1, 1, Limits::small());
+    // Nothing is kept in memory, which would answer.
+    let mut world = World::new(1, 1, Limits { cache_bytes: 0, ..Limits::small() });
     assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
     let snapshot = take(&mut world, 1);
     assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
@@ -367,4 +369,38 @@ fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
     })));
     let request = Request::ReadSnapshot { snapshot, offset: 0, len: BLOCK as u32 };
     assert_eq!(world.ask(request), Reply::Error(RequestError::Damaged { block: 0 }));
+}
+
+#[test]
+fn a_record_that_asks_for_what_cannot_be_is_refused_and_changes_nothing() {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let old = take(&mut world, 1);
+    assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
+    let newer = take(&mut world, 2);
+    assert_eq!(world.write(0, &pattern(3, BLOCK)), Reply::Done);
+    world.record.rollback = Some(old);
+    world.lives += 1;
+    world.record.epoch = Epoch(world.record.epoch.0 + 1);
+    let settings = Settings { shard: ShardId(0), seed: world.lives, limits: Limits::small() };
+    world.shard = Shard::new(settings);
+    let (drive, geometry) = (DriveId(0), world.geometry);
+    world.step(Input::Order(Order::OpenDrive { drive, geometry, format: false }));
+    let up = DriveView { shard: ShardId(0), domain: 0, state: DriveState::Up };
+    let group = GroupView { members: vec![drive], former: Vec::new() };
+    world.step(Input::Order(Order::View(View {
+        version: 1,
+        drives: BTreeMap::from([(drive, up)]),
+        groups: BTreeMap::from([(GroupId(0), group)]).into(),
+    })));
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    let (family, epoch, reason) = (FAMILY, world.record.epoch, RollbackTrouble::NewerSnapshots);
+    let refused = Notice::RollbackRefused { family, epoch, to: old, reason };
+    assert!(world.notices.contains(&refused), "{:?}", world.notices);
+    let early = world.ask(Request::Read { offset: 0, len: BLOCK as u32 });
+    assert_eq!(early, Reply::Error(RequestError::Busy), "the record still says so");
+    world.step(Input::Order(Order::Resume { family }));
+    assert_eq!(world.read(0, BLOCK as u32), pattern(3, BLOCK));
+    assert_eq!(read(&mut world, newer, 0, BLOCK as u32), pattern(2, BLOCK));
+    assert_eq!(read(&mut world, old, 0, BLOCK as u32), pattern(1, BLOCK));
 }

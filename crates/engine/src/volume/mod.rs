@@ -336,7 +336,7 @@ impl Volume {
                 self.retry_pages(ctx);
                 self.start_waiting(ctx);
                 self.start_snapshots(ctx);
-                self.continue_rollback();
+                self.continue_rollback(ctx);
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);

@@ -170,20 +170,31 @@ impl Volume {
     pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
         if self.snapshots.rollback == Some(Rollback::Done) {
             // It was not heard.
-            return self.on_rolled_back(to, ctx);
+            return match self.rollback_trouble(to) {
+                None => self.on_rolled_back(to, ctx),
+                Some(reason) => self.refuse_rollback(to, reason, ctx),
+            };
         }
         if !self.is_serving() || self.snapshots.is_rolling_back() {
             return;
         }
-        let newer = self.snapshots.taken.range(to.next()..).next().is_some();
-        let reason = if !self.snapshots.taken.contains_key(&to) {
-            RollbackTrouble::NoSnapshot
-        } else if newer || !self.snapshots.taking.is_empty() || !self.snapshots.waiting.is_empty() {
-            RollbackTrouble::NewerSnapshots
-        } else {
-            self.snapshots.rollback = Some(Rollback::Settling(to));
-            return;
-        };
+        match self.rollback_trouble(to) {
+            None => self.snapshots.rollback = Some(Rollback::Settling(to)),
+            Some(reason) => self.refuse_rollback(to, reason, ctx),
+        }
+    }
+
+    /// Why the vDisk cannot go back to this snapshot.
+    fn rollback_trouble(&self, to: Generation) -> Option<RollbackTrouble> {
+        let Snapshots { taken, taking, waiting, .. } = &self.snapshots;
+        if !taken.contains_key(&to) {
+            return Some(RollbackTrouble::NoSnapshot);
+        }
+        let newer = taken.range(to.next()..).next().is_some() || !taking.is_empty() || !waiting.is_empty();
+        newer.then_some(RollbackTrouble::NewerSnapshots)
+    }
+
+    fn refuse_rollback(&self, to: Generation, reason: RollbackTrouble, ctx: &mut Context) {
         let (family, epoch) = (self.family, self.epoch);
         ctx.notice(Notice::RollbackRefused { family, epoch, to, reason });
     }
@@ -199,8 +210,13 @@ impl Volume {
         }
     }
 
-    pub(crate) fn continue_rollback(&mut self) {
+    pub(crate) fn continue_rollback(&mut self, ctx: &mut Context) {
         let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
+        if let Some(reason) = self.rollback_trouble(to) {
+            // The record that it was opened with asks for what cannot be; nobody is served until it does not.
+            self.snapshots.rollback = Some(Rollback::Done);
+            return self.refuse_rollback(to, reason, ctx);
+        }
         self.settling = true;
         if self.is_settled() {
             self.snapshots.rollback = Some(Rollback::Marking(to));

@@ -4,7 +4,7 @@
 
 use super::{DiskName, remove};
 use crate::api::{RollBack, VdiskView};
-use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
+use crate::config::{FamilyConfig, FamilyState, RollbackRecord, SnapshotRecord};
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl, member};
 use crate::shard_loop::Disk;
@@ -33,6 +33,13 @@ pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<Vdis
             None => Some(false),
         })
         .await;
+    let is_newer = |other: &SnapshotRecord| other.generation.is_none_or(|other| other > record.generation);
+    if done == Some(true) && control.lock().snapshots_of(family).into_iter().any(is_newer) {
+        return Err(Refusal::conflict(format!(
+            "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({})",
+            wanted.snapshot
+        )));
+    }
     let mut view = match done {
         Some(false) => return Err(Refusal::not_found("the vDisk was deleted meanwhile")),
         _ => control.lock().vdisk_view(family),
@@ -124,14 +131,29 @@ impl Control {
 
     /// Written down first; then clients are let in.
     pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId) {
+        tracing::info!(%family, "a vDisk is rolled back");
+        self.end_rollback(family, end_rollback);
+    }
+
+    /// A newer snapshot was taken at the same moment: the vDisk stays as it is.
+    pub(in crate::control) fn on_rollback_refused(
+        &mut self,
+        family: FamilyId,
+        to: Generation,
+        reason: RollbackTrouble,
+    ) {
+        tracing::warn!(%family, %to, %reason, "a vDisk is not rolled back");
+        self.end_rollback(family, |config| config.rollback = None);
+    }
+
+    fn end_rollback(&mut self, family: FamilyId, mut end: impl FnMut(&mut FamilyConfig) + Send + 'static) {
         let Some(entry) = self.families.get_mut(&family) else { return };
         let Some(rollback) = entry.config.rollback else {
             return self.order_owner(family, Order::Resume { family });
         };
-        tracing::info!(%family, "a vDisk is rolled back");
         if let Part::Member(member) = &mut self.part {
             return member.spawn(
-                move |store| store.change_vdisk(family, end_rollback),
+                move |store| store.change_vdisk(family, &mut end),
                 move |control, changed| match changed {
                     Ok(_) => {
                         control.rolled_back.insert(rollback.id);
@@ -139,15 +161,15 @@ impl Control {
                     }
                     // The engine says so again when it is asked again.
                     Err(error) => {
-                        tracing::warn!(%family, %error, "that a vDisk is rolled back cannot be written yet")
+                        tracing::warn!(%family, %error, "that a rollback is over cannot be written yet");
                     }
                 },
             );
         }
-        end_rollback(&mut entry.config);
+        end(&mut entry.config);
         let size = entry.config.size;
         if let Err(error) = self.part.alone().store.put_family(&entry.config) {
-            tracing::error!(%family, %error, "that a vDisk is rolled back cannot be written down; it waits");
+            tracing::error!(%family, %error, "that a rollback is over cannot be written down; the vDisk waits");
             return;
         }
         for listener in self.listeners.values() {
@@ -155,15 +177,6 @@ impl Control {
         }
         self.order_owner(family, Order::Resize { family, size });
         self.order_owner(family, Order::Resume { family });
-    }
-
-    pub(in crate::control) fn on_rollback_refused(
-        &mut self,
-        family: FamilyId,
-        to: Generation,
-        reason: RollbackTrouble,
-    ) {
-        tracing::error!(%family, %to, %reason, "a vDisk cannot be rolled back");
     }
 }
 
