@@ -44,11 +44,9 @@ impl Ring {
             };
             let distance = (place.payload + self.blocks - tail) % self.blocks;
             let near = distance <= self.blocks / 8 && matches!(place.home, Home::Frame(_));
-            // A family that has nothing but its checkpoint here can only write that again, and one that has nothing before the
-            // end writes more than it frees. As long as another one is at the tail this would use up the ring and free
-            // nothing.
-            let rests = holding.places.len() == 1 && place.kind == RecordKind::Checkpoint
-                || distance > self.used() / 4 * 3;
+            // A family that has nothing but its checkpoint here can only write that again. As long as another one is at
+            // the tail this would use up the ring and free nothing.
+            let rests = holding.places.len() == 1 && place.kind == RecordKind::Checkpoint;
             if near || urgent && !rests {
                 let message = Message::Press { drive: desk.drive, family: *family, seq: *seq };
                 desk.effects.messages.push((owner, message));
