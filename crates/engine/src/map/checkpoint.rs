@@ -98,7 +98,7 @@ pub(crate) struct Checkpointing {
     rewrite: BTreeSet<EgroupId>,
     age_us: u64,
     purge: Option<Purge>,
-    /// One that waits for room in the log looks again then.
+    /// One that waits for room in the log, or follows another too soon, looks again then.
     room_at: Option<Time>,
 }
 
@@ -168,6 +168,10 @@ impl Volume {
             return true;
         }
         if soon {
+            if !self.snapshots.dropped.is_empty() {
+                // Nothing else may happen here for long.
+                self.checkpointing.room_at = Some(ctx.now.after(20_000));
+            }
             return false;
         }
         // Overwriting leaves dead egroups behind: the less is free, the sooner they are found.
