@@ -112,6 +112,8 @@ pub struct Worker {
     bell_value: Box<u64>,
     bell_armed: bool,
     draining: Option<tokio::sync::oneshot::Sender<()>>,
+    /// Who wants to know the statistics, as they are when all that came before has been done.
+    counted: Vec<tokio::sync::oneshot::Sender<ShardStatistics>>,
     /// The node is about to stop: nobody is made to wait for somebody who might serve a vDisk.
     ending: bool,
     stopping: bool,
@@ -174,6 +176,7 @@ impl Worker {
             bell_value: Box::new(0),
             bell_armed: false,
             draining: None,
+            counted: Vec::new(),
             ending: false,
             stopping: false,
             may_spin: setup.may_spin,
@@ -206,6 +209,10 @@ impl Worker {
             self.work(now);
             while self.send_replies() {
                 self.work(now);
+            }
+            while let Some(to) = self.counted.pop() {
+                // Whoever asked may have gone away.
+                let _ = to.send(self.statistics());
             }
             if self.stopping && self.is_idle() {
                 return;
@@ -491,10 +498,7 @@ impl Worker {
                 self.retry_at = Some(now);
                 self.end_sockets(Socket::finish);
             }
-            Mail::Statistics(to) => {
-                // Whoever asked may have gone away.
-                let _ = to.send(self.statistics());
-            }
+            Mail::Statistics(to) => self.counted.push(to),
             Mail::Stop => {
                 self.stopping = true;
                 self.ending = true;
