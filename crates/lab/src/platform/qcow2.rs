@@ -7,6 +7,7 @@ use crate::error::LabError;
 use crate::qmp;
 use crate::target::Target;
 use serde_json::{Value, json};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -77,6 +78,8 @@ impl Images {
         command.args(["--monitor", "chardev=qmp"]);
         command.arg("--nbd-server").arg(format!("addr.type=unix,addr.path={}", server.display()));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+        // A Ctrl-C at the terminal is for the lab, which ends the load first.
+        command.process_group(0);
         crate::fio::end_with_parent(&mut command);
         self.daemon = Some(command.spawn().map_err(|why| {
             std::io::Error::new(

@@ -13,7 +13,8 @@ const neighbour = results.scenario === "noisy-neighbour";
 // Lines over a common axis. Several runs of one target have its colour.
 //   lines: [{ label, points: [[x, y], ...] }], y null where there is nothing
 //   marks: [{ x, until, text }]: vertical lines, with `until` a strip
-function chart({ title, note, lines, marks = [], band, log = false, format, unit, xName, whole = false }) {
+//   troubles: [{ label, x, count }]: seconds in which I/Os failed, as dots at the foot
+function chart({ title, note, lines, marks = [], troubles = [], band, log = false, format, unit, xName, whole = false }) {
   const width = 1120, height = 250, left = 66, right = 12, top = 16, bottom = 30;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title });
   const ys = lines.flatMap(line => line.points.map(point => point[1])).filter(value => value !== null && value > 0);
@@ -50,6 +51,11 @@ function chart({ title, note, lines, marks = [], band, log = false, format, unit
     for (const one of parts.filter(one => one.length)) svg.append(shape("polyline", { points: one.join(" "), fill: "none", stroke: colour(label), "stroke-width": 1.7, "stroke-linejoin": "round", opacity: .9 }));
     if (whole) for (const [at, value] of points) if (value !== null) svg.append(shape("circle", { cx: x(at), cy: y(value), r: 3, fill: colour(label) }));
   }
+  for (const { label, x: at, count } of troubles) {
+    const dot = shape("circle", { cx: x(at), cy: height - bottom, r: 4.5, fill: colour(label), stroke: MARK, "stroke-width": 2 });
+    dot.append(shape("title", {}, `${label}: ${count} I/Os failed in second ${at}`));
+    svg.append(dot);
+  }
   const cross = shape("line", { y1: top, y2: height - bottom, class: "cross", visibility: "hidden" });
   svg.append(cross, shape("rect", { x: left, y: top, width: width - left - right, height: height - top - bottom, fill: "transparent" }));
   const tables = lines.map(line => ({ label: line.label, values: new Map(line.points) }));
@@ -83,7 +89,7 @@ function drawCharts() {
   const times = { log: scale === "log", format: time, unit: `latency, ${METRICS[metric]}` };
   const done = neighbour ? "Shaded: the neighbour reads." : "Red lines: snapshots.";
   const list = [
-    chart({ ...common, title: "Database: I/Os per second", note: `Grey: the band in which a perfect target has 95 of 100 seconds. ${done}`, lines: overTime("database", second => second.ios), band: results.band, format: number, unit: "IOPS" }),
+    chart({ ...common, title: "Database: I/Os per second", note: `Grey: the band in which a perfect target has 95 of 100 seconds or more. ${done}${shown().some(run => run.errors) ? " Dots at the foot: I/Os failed." : ""}`, lines: overTime("database", second => second.ios), troubles: shown().flatMap(run => run.errors_by_second.map(([x, count]) => ({ label: run.target, x, count }))), band: results.band, format: number, unit: "IOPS" }),
     chart({ ...common, ...times, title: "Database: latency", note: `All reads and writes of each second. ${done}`, lines: overTime("database", latency) }),
     chart({ ...common, ...times, title: "Log writes: latency", note: `What a commit waits for: durable writes of 32 KiB. ${done}`, lines: overTime("log-writes", latency) }),
   ];
@@ -126,8 +132,8 @@ function drawTables() {
   table("targets", ["target", "place", "snapshots", "durable writes"], results.targets.map(target => ({ cells: [target.label, target.place, target.snapshots, target.durable_writes] })), 4);
   const more = [["us before, us after", "Mean latency of the middle second of up to ten seconds before, and of the time until the next disturbance."],
     ["back in band after s", "Seconds until the rate was above the lower end of the band and the latency not degraded; 0: it never left, or came back within the second."],
-    ["expected", `${number(results.band.expected_iops)} I/Os per second: what this client makes of the same load on nothing, where ${number(results.nominal_iops)} were asked for. The band is ${number(results.band.lower_iops)} to ${number(results.band.upper_iops)}.`]];
-  if (results.client) more.push(["client", `On nothing at all ${percent(results.client.in_band_share)} of this client's seconds lie in the band, with a CV of ${(results.client.variation * 100).toFixed(1)} %. No target can look better than that.`]);
+    ["expected", `${number(results.band.expected_iops)} I/Os per second, as asked for. The band is ${number(results.band.lower_iops)} to ${number(results.band.upper_iops)}.`]];
+  if (results.client) more.push(["client", `On nothing at all this client reaches ${number(results.client.iops_mean)} I/Os per second, and ${percent(results.client.in_band_share)} of this client's seconds lie in the band, with a CV of ${(results.client.variation * 100).toFixed(1)} %. No target can look better than that.`]);
   drawMeanings([...columns, ...DATA.phaseColumns, ...more]);
   drawProvenance();
 }

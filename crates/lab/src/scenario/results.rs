@@ -117,8 +117,6 @@ pub struct ScenarioResults {
     pub explanation: String,
     pub interrupted: bool,
     pub provenance: Provenance,
-    /// The rate that was asked of fio.
-    pub nominal_iops: f64,
     /// The same load on nothing: mean and deviation over mean of its seconds. None if that could not be measured.
     pub client: Option<ClientFloor>,
     pub band: Band,

@@ -107,14 +107,13 @@ struct Timeline {
 }
 
 impl Session {
-    fn go(mut self, fio_version: &str) -> Result<ScenarioOutcome, LabError> {
+    fn go(self, fio_version: &str) -> Result<ScenarioOutcome, LabError> {
         let mut results = ScenarioResults {
             format: FORMAT,
             scenario: self.settings.disturbance.name().to_string(),
             explanation: explanation(&self.settings, self.rates),
             interrupted: false,
             provenance: provenance::machine(&self.settings.out, &self.settings.command_line, fio_version),
-            nominal_iops: self.rates.sum() as f64,
             client: None,
             band: self.band,
             targets: self.settings.targets.iter().map(facts).collect(),
@@ -131,16 +130,14 @@ impl Session {
             self.look_at(target)?;
         }
         results.client = self.measure_null();
-        if let Some(client) = results.client {
-            // What the client makes of the load is what a target can be held to; fio's own timers lose a little.
-            self.band = Band::around(client.iops_mean);
-            results.band = self.band;
-        }
         for repeat in 0..self.settings.repeats {
             for (index, target) in self.settings.targets.iter().enumerate() {
                 if !self.watch.asked() {
                     let run = self.run_target(target, index, repeat);
-                    results.runs.push(run);
+                    // Stopped before its load began: no run, and no failure of the target either.
+                    if run.verdict.is_some() || run.error.is_some() || !self.watch.asked() {
+                        results.runs.push(run);
+                    }
                 }
             }
         }
@@ -191,12 +188,11 @@ impl Session {
             let all = series.iter().find(|one| one.stream == Stream::Database)?;
             let samples = verdict::rates(verdict::seconds_between(&all.seconds, 0, recorded.seconds));
             let own = Verdict::of(&samples, &self.band)?;
-            let band = Band::around(own.iops_mean);
-            // Too short to say anything, or no load at all.
-            (samples.len() >= 3 && own.iops_mean > 0.0).then(|| ClientFloor {
+            // Too short to say anything otherwise.
+            (samples.len() >= 3).then_some(ClientFloor {
                 iops_mean: own.iops_mean,
                 variation: own.variation,
-                in_band_share: band.share(&samples),
+                in_band_share: own.in_band_share,
             })
         });
         match floor {

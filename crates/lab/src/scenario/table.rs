@@ -12,11 +12,11 @@ pub const COLUMNS: &[(&str, &str)] = &[
     (
         "in band",
         "Share of the seconds in which the rate was where a load that comes at random has 95 of 100 seconds: \
-         expected ± 1.96 · √expected. Expected is what this client makes of the same load on nothing.",
+         expected ± 1.96 · √expected. Expected is the rate that was asked for.",
     ),
     (
         "CV",
-        "Standard deviation of the seconds' rates over their mean. A perfect target would show 1 / √expected.",
+        "Standard deviation of the seconds' rates over their mean. A perfect target shows less than 1 / √expected.",
     ),
     ("below 90 %", "Seconds with less than nine tenths of the expected rate."),
     ("worst 5 s", "How much was missing to the expected rate in the worst five seconds in a row."),
@@ -208,8 +208,8 @@ pub fn markdown(results: &ScenarioResults) -> String {
         thousands(results.band.lower_iops),
         thousands(results.band.upper_iops),
         results.client.map_or_else(String::new, |client| format!(
-            " ({} were asked for; on nothing this client has a CV of {:.1} % and {} of its seconds in the band)",
-            thousands(results.nominal_iops),
+            "; on nothing this client reaches {} with a CV of {:.1} % and {} of its seconds in the band",
+            thousands(client.iops_mean),
             client.variation * 100.0,
             percent(client.in_band_share)
         ))
@@ -313,7 +313,7 @@ pub fn warnings(results: &ScenarioResults) -> Vec<String> {
     let mut warnings = Vec::new();
     match results.client {
         None => warnings.push(
-            "What this client makes of the load on nothing is not known, so the band is around the rate that was asked for."
+            "What this client makes of the load on nothing is not known, so the client may be what is judged."
                 .to_string(),
         ),
         Some(client) if client.in_band_share < 0.8 => warnings.push(format!(

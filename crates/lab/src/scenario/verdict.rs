@@ -16,7 +16,7 @@ pub const DEGRADED_LATENCY: f64 = 2.0;
 const SHORTFALL_S: usize = 5;
 
 /// The rates that a load which comes at random, `expected` times a second, has in 95 of 100 seconds: a Poisson count's mean and
-/// variance are the same.
+/// variance are the same. The lab's load comes more evenly than that, so the test is a lenient one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Band {
     pub expected_iops: f64,
@@ -48,7 +48,7 @@ pub struct Verdict {
     pub iops_max: f64,
     /// Standard deviation over mean (CV).
     pub variation: f64,
-    /// What the CV of a perfect target would be: 1 / sqrt(expected).
+    /// The CV of a load that comes at random, on a perfect target: 1 / sqrt(expected).
     pub variation_floor: f64,
     /// Seconds with less than 90 % of the expected rate.
     pub below_90_s: usize,
