@@ -1,6 +1,7 @@
 //! The command line: what may be said, with the help that teaches it.
 
 mod cluster;
+mod container;
 mod group;
 mod snapshot;
 mod transfer;
@@ -8,6 +9,7 @@ mod transfer;
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
+pub use container::ContainerCommand;
 pub use group::GroupCommand;
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
@@ -55,6 +57,9 @@ pub enum Command {
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
     Vdisk(VdiskCommand),
+    /// Make, list and change containers: policies that virtual disks are kept by
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Take, list and remove snapshots of virtual disks, by hand or by a schedule
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -165,7 +170,7 @@ pub struct UpOptions {
 
 #[derive(clap::Args, Debug)]
 pub struct CompressionArgs {
-    /// off, lz4, zstd or zstd:LEVEL (1 to 19)
+    /// off, lz4, zstd or zstd:LEVEL (1 to 19), or inherit: what the container says
     #[arg(long, value_name = "METHOD")]
     pub compression: Option<String>,
     /// How much is packed together: 4K, 8K, 16K or 32K. More compresses better, and more is read for one block
@@ -176,16 +181,21 @@ pub struct CompressionArgs {
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
-    #[command(after_help = "Example:\n  weft vdisk create vol1 --size 8G --rf 2")]
+    #[command(
+        after_help = "Examples:\n  weft vdisk create vol1 --size 8G --rf 2\n  weft vdisk create pg1 --size 8G --container databases"
+    )]
     Create {
         /// Letters, digits, dot, dash, underscore; at most 63
         name: String,
         /// For example 8G, 512M, 1T; only what is written takes space
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: u64,
-        /// Copies of everything, on distinct drives [default: the node's]
+        /// Copies of everything, on distinct drives [default: the container's, or the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
+        /// Whose policy it has where it is told nothing else (see weft container) [default: default]
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
         #[command(flatten)]
@@ -211,10 +221,16 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed; what was written before stays as it is
-    #[command(after_help = "Example:\n  weft vdisk set vol1 --compression zstd:3 --unit 32K")]
+    /// Change how data is packed, or put a vDisk into another container; what was written before stays as it is
+    #[command(after_help = "Examples:
+  weft vdisk set vol1 --compression zstd:3 --unit 32K
+  weft vdisk set vol1 --compression inherit            what its container says
+  weft vdisk set vol1 --container databases")]
     Set {
         name: String,
+        /// Its policy is that of this container from now on, where it is told nothing else; its copies stay as many
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
         #[command(flatten)]

@@ -16,6 +16,7 @@ pub(crate) mod snapshots;
 pub(crate) mod warm;
 pub(crate) mod write;
 
+use crate::buffer::BLOCK;
 use crate::context::{Answered, Context, Purpose, earlier};
 use crate::counters::ReadSources;
 use crate::curator::audit::Audit;
@@ -96,6 +97,8 @@ pub struct Volume {
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
     pub(crate) pressed: Seq,
+    /// Blocks of writes that were zeros, and so got no place.
+    pub(crate) zero_blocks: u64,
     view_version: u64,
 }
 
@@ -139,6 +142,7 @@ impl Volume {
             compaction: Compaction::default(),
             settling: false,
             pressed: Seq(0),
+            zero_blocks: 0,
             view_version: ctx.view.version,
         };
         volume.open_rolling_back(rollback);
@@ -174,6 +178,11 @@ impl Volume {
     /// Bytes acknowledged and not yet in egroups.
     pub fn dirty_bytes(&self) -> u64 {
         self.overlay.dirty_bytes()
+    }
+
+    /// Bytes of writes, since it was opened, that were zeros and so are not stored.
+    pub fn zero_bytes(&self) -> u64 {
+        self.zero_blocks * BLOCK as u64
     }
 
     /// Bytes that will need space in egroups: acknowledged or on their way.

@@ -8,7 +8,9 @@ use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{CloneOrigin, CompressionRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
+use crate::config::{
+    CloneOrigin, CompressionRecord, DEFAULT_CONTAINER, FamilyConfig, SnapshotKey, SnapshotRecord,
+};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -71,7 +73,8 @@ struct Plan {
     snapshot: SnapshotId,
     origin: CloneOrigin,
     factor: u32,
-    compression: CompressionRecord,
+    container: String,
+    compression: Option<CompressionRecord>,
     created: u64,
 }
 
@@ -98,7 +101,9 @@ impl Control {
             snapshot: record.id(),
             origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
             factor: parent.map_or(1, |parent| parent.config.factor),
-            compression: parent.map_or_else(CompressionRecord::default, |parent| parent.config.compression),
+            // By what its origin is kept.
+            container: parent.map_or(DEFAULT_CONTAINER, |parent| &parent.config.container).to_string(),
+            compression: parent.and_then(|parent| parent.config.compression),
             created: since.map_or(0, |since| since.as_secs()),
         })
     }
@@ -123,6 +128,7 @@ impl Control {
                     factor: plan.factor,
                     created: plan.created,
                     owner: None,
+                    container: plan.container.clone(),
                     compression: plan.compression,
                 };
                 FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
@@ -131,7 +137,7 @@ impl Control {
         alone.store.put_families(&configs)?;
         let mut families = Vec::new();
         for config in configs {
-            let (family, record) = (config.id(), config.record());
+            let (family, record) = (config.id(), config.record(&self.policy(&config)));
             let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
             self.families.insert(family, entry);
             self.order_owner(family, Order::OpenFamily(record));
@@ -163,6 +169,7 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
             factor: plan.factor,
             created: plan.created,
             owner: None,
+            container: plan.container.clone(),
             compression: plan.compression,
         });
         let new: Vec<NewVdisk> = new.collect();

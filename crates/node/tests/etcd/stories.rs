@@ -8,7 +8,7 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
+    DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
     SnapshotState, WEIGHT_WHOLE,
 };
 
@@ -60,7 +60,8 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
         factor: 2,
         created: 1,
         owner: None,
-        compression: CompressionRecord::default(),
+        container: DEFAULT_CONTAINER.to_string(),
+        compression: None,
     }
 }
 

@@ -1,0 +1,106 @@
+//! By what vDisks are kept: their own word if they have one, else their container's. Asked for when one is made, changed at any time.
+//! Promises: what is answered is in the store; the owner uses it for what it places from then on.
+//! Leaves to others: packing (the engine), telling the owner in a cluster (`member/families.rs`, like every change).
+
+use super::change::{change_vdisk, move_vdisk_into};
+use super::refusal::Refusal;
+use super::{Control, Part, SharedControl};
+use crate::api::{CreateVdisk, SetVdisk, VdiskView};
+use crate::config::{CompressionRecord, ContainerRecord, FamilyConfig, Policy};
+use weft_engine::FamilyId;
+use weft_engine::interface::Order;
+
+/// The word that gives back what a vDisk has of its own.
+const INHERIT: &str = "inherit";
+
+/// What a vDisk shall say of its own, where `inherited` is what holds if it says nothing, and `present` what holds now. The outer
+/// None: as before.
+fn own_compression(
+    method: Option<&str>,
+    unit: Option<u64>,
+    present: CompressionRecord,
+) -> Result<Option<Option<CompressionRecord>>, Refusal> {
+    match (method, unit) {
+        (None, None) => Ok(None),
+        (Some(INHERIT), None) => Ok(Some(None)),
+        (Some(INHERIT), Some(_)) => Err(Refusal::bad_input(
+            "what is inherited has the unit of the container; leave --unit out, or write a compression",
+        )),
+        _ => present.with(method, unit).map(|own| Some(Some(own))).map_err(Refusal::bad_input),
+    }
+}
+
+/// What a new vDisk says of itself.
+pub(super) fn wanted(
+    wanted: &CreateVdisk,
+    container: &ContainerRecord,
+) -> Result<Option<CompressionRecord>, Refusal> {
+    let method = wanted.compression.as_deref();
+    Ok(own_compression(method, wanted.compression_unit, container.compression)?.flatten())
+}
+
+/// Changes what a vDisk says of itself, and the container that it is in.
+pub(super) async fn set(
+    control: &SharedControl,
+    name: &str,
+    wanted: &SetVdisk,
+) -> Result<VdiskView, Refusal> {
+    let (family, own, container) = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let config = &control.families[&family].config;
+        let container = wanted.container.clone().filter(|container| *container != config.container);
+        if let Some(container) = &container {
+            control.container_named(container)?;
+        }
+        let present = control.policy(config).compression;
+        let own = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
+        (family, own, container)
+    };
+    let alter = move |record: &mut FamilyConfig| {
+        if let Some(own) = own {
+            record.compression = own;
+        }
+    };
+    match container {
+        Some(container) => move_vdisk_into(control, family, container, alter).await?,
+        None => change_vdisk(control, family, alter).await?,
+    };
+    control.lock().view_of(family)
+}
+
+impl Control {
+    /// What holds for a vDisk.
+    pub(super) fn policy(&self, config: &FamilyConfig) -> Policy {
+        match &self.part {
+            Part::Alone(alone) => config.policy(alone.containers.get(&config.container)),
+            Part::Member(member) => member.policy(config),
+        }
+    }
+
+    /// Tells the owner of a vDisk what holds for it now.
+    pub(super) fn order_policy(&self, family: FamilyId) {
+        let Some(entry) = self.families.get(&family) else { return };
+        let Policy { compression } = self.policy(&entry.config);
+        self.order_owner(family, Order::SetCompression { family, compression: compression.engine() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vdisk_says_something_or_inherits() {
+        let off = CompressionRecord::default();
+        let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
+        assert_eq!(own_compression(None, None, lz4), Ok(None), "as before");
+        assert_eq!(own_compression(Some("inherit"), None, lz4), Ok(Some(None)));
+        assert_eq!(own_compression(Some("lz4"), Some(32_768), off), Ok(Some(Some(lz4))));
+        let unit = own_compression(None, Some(4096), lz4).expect("it is fine").flatten();
+        assert_eq!(unit.map(|own| own.method_text()), Some("lz4".to_string()), "the unit of what holds now");
+        assert!(own_compression(Some("inherit"), Some(4096), lz4).is_err());
+        assert!(own_compression(Some("gzip"), None, lz4).is_err());
+    }
+}

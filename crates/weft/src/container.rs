@@ -1,0 +1,112 @@
+//! `weft container ...`: policies that vDisks are kept by.
+
+use crate::arguments::ContainerCommand;
+use crate::client::{Client, path_part};
+use crate::output::{self, Table};
+use crate::status::{bytes, list, text};
+use crate::trouble::Trouble;
+use crate::usage;
+use crate::vdisk::{packed, tell};
+use serde_json::{Value, json};
+
+pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
+    match command {
+        ContainerCommand::Create { name, compression, unit, rf, place } => {
+            let mut body = said(compression, unit, rf);
+            body["name"] = json!(name);
+            let made = Client::find(&place)?.post("/v1/containers", &body)?;
+            tell(json, &made, || format!("created {}", line(&made)));
+        }
+        ContainerCommand::Ls { place } => {
+            let containers = Client::find(&place)?.get("/v1/containers")?;
+            if json {
+                output::json(&containers);
+            } else {
+                table(list(&containers)).print();
+            }
+        }
+        ContainerCommand::Show { name, place } => {
+            let client = Client::find(&place)?;
+            let path = format!("/v1/containers/{}", path_part(&name));
+            let mut container = client.get(&path)?;
+            let usage = client.get(&format!("{path}/usage"))?;
+            if json {
+                container["usage"] = usage;
+                output::json(&container);
+            } else {
+                show(&container, &usage);
+            }
+        }
+        ContainerCommand::Set { name, compression, unit, rf, place } => {
+            let body = said(compression, unit, rf);
+            if body == json!({}) {
+                return Err(Trouble::bad_input(
+                    "nothing to set: write --compression METHOD, --unit SIZE or --rf R",
+                ));
+            }
+            let path = format!("/v1/containers/{}/set", path_part(&name));
+            let changed = Client::find(&place)?.post(&path, &body)?;
+            tell(json, &changed, || line(&changed));
+        }
+        ContainerCommand::Rm { name, place } => {
+            let answer = Client::find(&place)?.delete(&format!("/v1/containers/{}", path_part(&name)))?;
+            tell(json, &answer, || format!("removed {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn said(compression: Option<String>, unit: Option<u64>, rf: Option<u32>) -> Value {
+    let mut body = json!({});
+    if let Some(method) = compression {
+        body["compression"] = json!(method);
+    }
+    if let Some(unit) = unit {
+        body["compression_unit"] = json!(unit);
+    }
+    if let Some(factor) = rf {
+        body["factor"] = json!(factor);
+    }
+    body
+}
+
+/// The policy, in a line.
+fn line(container: &Value) -> String {
+    format!(
+        "{}: compression {}, copies of new vDisks {}",
+        text(&container["name"]),
+        packed(container),
+        copies(container)
+    )
+}
+
+fn copies(container: &Value) -> String {
+    container["factor"].as_u64().map_or_else(|| "as the node gives".to_string(), |factor| factor.to_string())
+}
+
+fn table(containers: &[Value]) -> Table {
+    let mut table = Table::new(&["CONTAINER", "VDISKS", "SIZE", "COMPRESSION", "COPIES"]);
+    for container in containers {
+        table.row(vec![
+            text(&container["name"]),
+            text(&container["vdisks"]),
+            bytes(&container["vdisk_bytes"]),
+            packed(container),
+            copies(container),
+        ]);
+    }
+    table
+}
+
+fn show(container: &Value, usage: &Value) {
+    let name = text(&container["name"]);
+    let mut table = Table::new(&["name", &name]);
+    table.row(vec!["compression".into(), packed(container)]);
+    table.row(vec!["copies".into(), copies(container)]);
+    let (all, told) = (&usage["vdisks"], &usage["vdisks_told"]);
+    let count =
+        if all == told { text(all) } else { format!("{}, of which {} answered", text(all), text(told)) };
+    table.row(vec!["vdisks".into(), count]);
+    usage::rows(&mut table, usage);
+    table.print();
+}
