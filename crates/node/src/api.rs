@@ -125,6 +125,11 @@ pub struct VdiskView {
     pub compression: String,
     #[serde(default)]
     pub compression_unit: u32,
+    /// Requests, and bytes read and written, that its clients may ask for in a second; not there: as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bw_limit: Option<u64>,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
     /// How many it has.
@@ -178,9 +183,14 @@ pub struct CreateVdisk {
     /// Bytes packed together: 4, 8, 16 (without it) or 32 KiB.
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
 }
 
-/// What is not said stays. Data that was written before stays as it was packed.
+/// What is not said stays. Limits count at once; data that was written before stays as it was packed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVdisk {
@@ -188,6 +198,11 @@ pub struct SetVdisk {
     pub compression: Option<String>,
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -173,6 +173,16 @@ pub struct CompressionArgs {
     pub unit: Option<u64>,
 }
 
+#[derive(clap::Args, Debug)]
+pub struct LimitArgs {
+    /// Reads, writes and trims in a second, of any size, or `none`
+    #[arg(long, value_name = "N|none", value_parser = size::parse_count_limit)]
+    pub iops_limit: Option<u64>,
+    /// Bytes read and written in a second, like 100M, or `none`
+    #[arg(long, value_name = "SIZE|none", value_parser = size::parse_limit)]
+    pub bw_limit: Option<u64>,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
@@ -188,6 +198,8 @@ pub enum VdiskCommand {
         rf: Option<u32>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -211,12 +223,19 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed; what was written before stays as it is
-    #[command(after_help = "Example:\n  weft vdisk set vol1 --compression zstd:3 --unit 32K")]
+    /// Change how data is packed (what was written before stays as it is), and limits
+    #[command(after_help = "Examples:
+  weft vdisk set vol1 --compression zstd:3 --unit 32K
+  weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
+  weft vdisk set vol1 --iops-limit none
+
+Requests beyond a limit wait; none fails because of it.")]
     Set {
         name: String,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },

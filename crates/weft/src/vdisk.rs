@@ -1,6 +1,6 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{CompressionArgs, VdiskCommand};
+use crate::arguments::{CompressionArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::node;
@@ -12,12 +12,13 @@ use std::path::Path;
 
 pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        VdiskCommand::Create { name, size, rf, compression, place } => {
+        VdiskCommand::Create { name, size, rf, compression, limits, place } => {
             let mut body = json!({ "name": name, "size": size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
             }
             say_compression(&compression, &mut body);
+            say_limits(&limits, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
                 format!(
@@ -55,17 +56,27 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Set { name, compression, place } => {
+        VdiskCommand::Set { name, compression, limits, place } => {
             let mut body = json!({});
             say_compression(&compression, &mut body);
+            let packs = body != json!({});
+            say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --compression METHOD, --unit SIZE, or both",
+                    "nothing to set: write --compression METHOD, --unit SIZE, --iops-limit N or --bw-limit SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
-                format!("{name}: compression {} for what is written from now on", packed(&vdisk))
+                if packs {
+                    format!(
+                        "{name}: compression {} for what is written from now on; limits {}",
+                        packed(&vdisk),
+                        limited(&vdisk)
+                    )
+                } else {
+                    format!("{name}: limits {}", limited(&vdisk))
+                }
             });
         }
         VdiskCommand::Rm { name, force, with_snapshots, place } => {
@@ -130,6 +141,23 @@ fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
     if let Some(unit) = wanted.unit {
         body["compression_unit"] = json!(unit);
     }
+}
+
+fn say_limits(wanted: &LimitArgs, body: &mut Value) {
+    if let Some(iops) = wanted.iops_limit {
+        body["iops_limit"] = json!(iops);
+    }
+    if let Some(bytes) = wanted.bw_limit {
+        body["bw_limit"] = json!(bytes);
+    }
+}
+
+/// What its clients may ask for in a second.
+fn limited(vdisk: &Value) -> String {
+    let iops = vdisk["iops_limit"].as_u64().map(|iops| format!("{iops} IOPS"));
+    let bytes = vdisk["bw_limit"].as_u64().map(|_| format!("{}/s", bytes(&vdisk["bw_limit"])));
+    let limits: Vec<String> = iops.into_iter().chain(bytes).collect();
+    if limits.is_empty() { "none".to_string() } else { limits.join(", ") }
 }
 
 /// How a vDisk packs its data.
@@ -217,6 +245,7 @@ fn show(vdisk: &Value) {
         table.row(vec![label.into(), text(&vdisk[key])]);
     }
     table.row(vec!["compression".into(), packed(vdisk)]);
+    table.row(vec!["limits".into(), limited(vdisk)]);
     if vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean() {
         table.row(vec!["node".into(), owner(vdisk)]);
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);

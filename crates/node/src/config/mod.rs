@@ -4,6 +4,7 @@
 //! A single node keeps them in its directory ([`RedbStore`]); a cluster keeps them in etcd
 //! ([`cluster::ClusterStore`]), where several change them at once.
 
+mod ceiling;
 pub mod cluster;
 mod compression;
 pub(crate) mod durable_file;
@@ -14,6 +15,7 @@ mod membership;
 mod records;
 mod redb_store;
 
+pub use ceiling::CeilingRecord;
 pub use compression::CompressionRecord;
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};

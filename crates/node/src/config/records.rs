@@ -3,6 +3,7 @@
 //! Promises: what an older version wrote is read: a field that came later has a default that is right for a
 //! single node.
 
+use super::ceiling::CeilingRecord;
 use super::compression::CompressionRecord;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -99,6 +100,8 @@ pub struct FamilyConfig {
     pub state: FamilyState,
     #[serde(default, skip_serializing_if = "CompressionRecord::is_default")]
     pub compression: CompressionRecord,
+    #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
+    pub ceiling: CeilingRecord,
     /// What a clone begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CloneOrigin>,
@@ -268,6 +271,7 @@ impl FamilyConfig {
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
             compression: self.compression.engine(),
+            ceiling: self.ceiling.engine(),
         }
     }
 }

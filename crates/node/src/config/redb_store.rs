@@ -288,7 +288,7 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CompressionRecord, FamilyState, SnapshotOrigin, SnapshotState};
+    use crate::config::{CeilingRecord, CompressionRecord, FamilyState, SnapshotOrigin, SnapshotState};
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -317,6 +317,7 @@ mod tests {
             rollback: None,
             clones_made: 0,
             compression: CompressionRecord::default(),
+            ceiling: CeilingRecord::default(),
         }
     }
 

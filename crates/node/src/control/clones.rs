@@ -3,12 +3,13 @@
 //! Leaves to others: reading what a clone has not written (the engine), the records (`config`).
 
 use super::refusal::Refusal;
+use super::settings::Settings;
 use super::snapshots::DiskName;
 use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{CloneOrigin, CompressionRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
+use crate::config::{CloneOrigin, FamilyConfig, SnapshotKey, SnapshotRecord};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -71,7 +72,8 @@ struct Plan {
     snapshot: SnapshotId,
     origin: CloneOrigin,
     factor: u32,
-    compression: CompressionRecord,
+    /// The vDisk's: clones begin with what it has.
+    settings: Settings,
     created: u64,
 }
 
@@ -98,7 +100,7 @@ impl Control {
             snapshot: record.id(),
             origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
             factor: parent.map_or(1, |parent| parent.config.factor),
-            compression: parent.map_or_else(CompressionRecord::default, |parent| parent.config.compression),
+            settings: parent.map_or_else(Settings::default, |parent| Settings::of(&parent.config)),
             created: since.map_or(0, |since| since.as_secs()),
         })
     }
@@ -123,7 +125,8 @@ impl Control {
                     factor: plan.factor,
                     created: plan.created,
                     owner: None,
-                    compression: plan.compression,
+                    compression: plan.settings.compression,
+                    ceiling: plan.settings.ceiling,
                 };
                 FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
             })
@@ -163,7 +166,8 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
             factor: plan.factor,
             created: plan.created,
             owner: None,
-            compression: plan.compression,
+            compression: plan.settings.compression,
+            ceiling: plan.settings.ceiling,
         });
         let new: Vec<NewVdisk> = new.collect();
         let made =

@@ -6,7 +6,6 @@
 mod attachments;
 mod cache;
 mod clones;
-mod compression;
 mod drives;
 mod exports;
 mod groups;
@@ -16,6 +15,7 @@ mod metrics;
 mod notices;
 mod refusal;
 mod server;
+mod settings;
 mod shutdown;
 mod snapshots;
 mod start;

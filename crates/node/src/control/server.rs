@@ -5,7 +5,7 @@ mod snapshots;
 
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, cache, compression, member, metrics, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, cache, member, metrics, settings, statistics, vdisks};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
     ResizeCache, ResizeVdisk, SetVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
@@ -164,7 +164,7 @@ async fn set(
     body: Bytes,
 ) -> Result<Json<VdiskView>, Refusal> {
     let wanted: SetVdisk = parse(&body)?;
-    compression::set(&control, &name, &wanted).await.map(Json)
+    settings::set(&control, &name, &wanted).await.map(Json)
 }
 
 async fn move_vdisk(

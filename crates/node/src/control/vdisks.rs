@@ -1,8 +1,8 @@
 //! Creating, deleting and resizing vDisks.
 
 use super::clones::has_clones;
-use super::compression;
 use super::refusal::Refusal;
+use super::settings::Settings;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
 use crate::config::FamilyState;
@@ -158,7 +158,7 @@ impl Control {
             return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
         }
         self.check_room_for(1)?;
-        let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
+        let Settings { compression, ceiling } = Settings::wanted(wanted)?;
         let factor = wanted.factor.unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
@@ -171,7 +171,7 @@ impl Control {
         }
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let new = NewVdisk { name: name.clone(), size, factor, created, owner: None, compression };
+        let new = NewVdisk { name: name.clone(), size, factor, created, owner: None, compression, ceiling };
         let config = new.record(id);
         self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record());
@@ -304,6 +304,8 @@ impl Control {
             trouble,
             compression: config.compression.method_text(),
             compression_unit: config.compression.unit,
+            iops_limit: config.ceiling.iops,
+            bw_limit: config.ceiling.bytes,
             exports: self.export_views(family),
             owner_node,
             owner_shard,

@@ -7,9 +7,9 @@ use std::path::Path;
 use weft_engine::FamilyId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
 use weft_node::config::{
-    CONFIG_FILE, CompressionRecord, Config, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState,
-    ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError, Membership, MembershipStage,
-    NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
+    CONFIG_FILE, CeilingRecord, CompressionRecord, Config, ConfigStore, DirectoryLock, DriveRecord,
+    DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError, Membership,
+    MembershipStage, NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
 };
 
 /// A node's own store with something of everything; more records than one transaction takes.
@@ -50,6 +50,7 @@ fn a_single_node(dir: &Path) -> Config {
             origin: None,
             rollback: None,
             clones_made: 0,
+            ceiling: CeilingRecord { iops: Some(family), bytes: None },
             compression: CompressionRecord::default().with(Some("zstd:5"), None).expect("it is one"),
         };
         store.put_family(&record).expect("it can be put");

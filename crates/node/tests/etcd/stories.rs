@@ -8,8 +8,8 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
-    SnapshotState, WEIGHT_WHOLE,
+    CeilingRecord, CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin,
+    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 
 pub fn five_seconds() -> Duration {
@@ -61,6 +61,7 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
         created: 1,
         owner: None,
         compression: CompressionRecord::default(),
+        ceiling: CeilingRecord::default(),
     }
 }
 

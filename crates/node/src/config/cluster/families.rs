@@ -7,7 +7,7 @@ use super::create::New;
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
+use crate::config::{CeilingRecord, CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, ShardId};
 
@@ -23,6 +23,7 @@ pub struct NewVdisk {
     /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
     pub owner: Option<ShardId>,
     pub compression: CompressionRecord,
+    pub ceiling: CeilingRecord,
 }
 
 impl NewVdisk {
@@ -42,6 +43,7 @@ impl NewVdisk {
             exports: Vec::new(),
             state: FamilyState::Live,
             compression: self.compression,
+            ceiling: self.ceiling,
             origin: None,
             rollback: None,
             clones_made: 0,

@@ -6,6 +6,7 @@ use super::locality::Clients;
 use super::{Member, Phase, Served};
 use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState};
+use crate::control::settings::Settings;
 use crate::control::{Control, Stage, Standing};
 use crate::shard_loop::Mail;
 use std::sync::Arc;
@@ -82,9 +83,8 @@ impl Control {
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
         }
-        if served.compression != record.compression {
-            served.compression = record.compression;
-            let order = Order::SetCompression { family, compression: record.compression.engine() };
+        let settings = Settings::of(record);
+        for order in settings.orders(std::mem::replace(&mut served.settings, settings), family) {
             self.shards[shard].send(Mail::Order(order));
         }
         if let Some(to) = record.moving_to {
@@ -104,7 +104,7 @@ impl Control {
             shard,
             epoch,
             size: record.size,
-            compression: record.compression,
+            settings: Settings::of(record),
             phase,
             since: Instant::now(),
             clients: Clients::default(),

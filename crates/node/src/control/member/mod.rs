@@ -26,16 +26,15 @@ pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
-    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, set_compression,
-    with_store,
+    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, set_vdisk, with_store,
 };
 pub(super) use status::{cluster as cluster_view, report};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
-    CompressionRecord, ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey,
-    SnapshotRecord,
+    ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
+use crate::control::settings::Settings;
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
 use life::Living;
@@ -91,7 +90,7 @@ struct Served {
     epoch: Epoch,
     /// Bytes, as the engine was told.
     size: u64,
-    compression: CompressionRecord,
+    settings: Settings,
     phase: Phase,
     since: Instant,
     clients: locality::Clients,

@@ -4,11 +4,11 @@ use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
-use crate::config::{CompressionRecord, ExportRecord, FamilyState, SnapshotKey, SnapshotState};
-use crate::control::compression;
+use crate::config::{ExportRecord, FamilyState, SnapshotKey, SnapshotState};
 use crate::control::exports::{Exported, not_exported};
 use crate::control::listener::Address;
 use crate::control::refusal::Refusal;
+use crate::control::settings::Settings;
 use crate::control::vdisks::{
     CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
@@ -73,7 +73,7 @@ pub(in crate::control) async fn create(
 ) -> Result<VdiskView, Refusal> {
     check_name(&wanted.name)?;
     let (size, note) = check_size(wanted.size)?;
-    let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
+    let Settings { compression, ceiling } = Settings::wanted(&wanted)?;
     wait_for_places(control, wanted.factor).await;
     let factor = {
         let control = control.lock();
@@ -89,7 +89,8 @@ pub(in crate::control) async fn create(
         factor
     };
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let vdisk = NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None, compression };
+    let vdisk =
+        NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None, compression, ceiling };
     let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
     let family = made.record.id();
     seen(control, made.revision).await?;
@@ -208,15 +209,13 @@ pub(in crate::control) async fn resize(
     Ok(view)
 }
 
-pub(in crate::control) async fn set_compression(
+pub(in crate::control) async fn set_vdisk(
     control: &SharedControl,
     family: FamilyId,
-    compression: CompressionRecord,
+    settings: Settings,
 ) -> Result<VdiskView, Refusal> {
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |record| record.compression = compression)
-    })
-    .await?;
+    let changed =
+        with_store(control, move |store| store.change_vdisk(family, |record| settings.put(record))).await?;
     seen(control, changed.revision).await?;
     control.lock().view_of(family)
 }

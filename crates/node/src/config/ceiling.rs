@@ -1,0 +1,68 @@
+//! What the clients of a vDisk may ask for in a second, as it stands in records and as people write it.
+
+use serde::{Deserialize, Serialize};
+use weft_engine::interface::Ceiling;
+
+/// No limits, if nothing was ever said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CeilingRecord {
+    /// Requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u32>,
+    /// Bytes read and written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// Less would let a single block wait for longer than clients wait for an answer.
+const BYTES_LEAST: u64 = 4096;
+
+impl CeilingRecord {
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// As the engine wants it.
+    pub fn engine(&self) -> Ceiling {
+        Ceiling { iops: self.iops, bytes: self.bytes }
+    }
+
+    /// This record with what was asked for; 0 ends a limit. The error says what to write instead.
+    pub fn with(self, iops: Option<u64>, bytes: Option<u64>) -> Result<Self, String> {
+        let iops = match iops {
+            None => self.iops,
+            Some(0) => None,
+            Some(iops) => Some(u32::try_from(iops).map_err(|_| {
+                format!("{iops} requests a second are no limit; write at most {}, or none", u32::MAX)
+            })?),
+        };
+        let bytes = match bytes {
+            None => self.bytes,
+            Some(0) => None,
+            Some(bytes) if bytes < BYTES_LEAST => {
+                return Err(format!("{bytes} bytes a second are too few; write at least 4K, or none"));
+            }
+            Some(bytes) => Some(bytes),
+        };
+        Ok(Self { iops, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused_and_the_rest_stays() {
+        let none = CeilingRecord::default();
+        let both = none.with(Some(500), Some(1 << 20)).expect("these are limits");
+        assert_eq!(both.engine(), Ceiling { iops: Some(500), bytes: Some(1 << 20) });
+        assert_eq!(both.with(None, None), Ok(both), "what is not said stays");
+        assert_eq!(
+            both.with(Some(0), None).map(|record| record.engine()),
+            Ok(Ceiling { iops: None, bytes: Some(1 << 20) })
+        );
+        assert_eq!(both.with(Some(0), Some(0)), Ok(none));
+        assert!(none.with(Some(1 << 32), None).is_err() && none.with(None, Some(4095)).is_err());
+    }
+}
