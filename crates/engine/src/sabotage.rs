@@ -52,6 +52,10 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// Bytes cost nothing at a vDisk's door.
+    LargeRequestsFree,
+    /// Nobody looks at a vDisk's door when those that wait there could be let in.
+    DoorStaysShut,
 }
 
 #[cfg(feature = "sabotage")]

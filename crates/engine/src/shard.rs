@@ -369,6 +369,10 @@ impl Shard {
                     volume.compression = compression;
                 }
             }
+            Order::SetCeiling { family, ceiling } => {
+                self.with_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
             Order::SegmentsChanged { family, epoch, version, taken } => {
                 let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();
                 if self.volumes.get(&family).is_some_and(is_asker) {

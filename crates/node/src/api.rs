@@ -142,6 +142,16 @@ pub struct VdiskView {
     /// Who says so: `vdisk` or `container`.
     #[serde(default)]
     pub compression_from: String,
+    /// Requests, and bytes read and written, that its clients may ask for in a second; not there: as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bw_limit: Option<u64>,
+    /// Who says so: `vdisk` or `container`.
+    #[serde(default)]
+    pub iops_limit_from: String,
+    #[serde(default)]
+    pub bw_limit_from: String,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
     /// How many it has.
@@ -182,6 +192,30 @@ pub struct AttachmentView {
     pub read_only: bool,
 }
 
+/// A number, or `inherit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LimitWord {
+    Number(u64),
+    Word(InheritWord),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InheritWord {
+    Inherit,
+}
+
+impl LimitWord {
+    /// None: what the container says.
+    pub fn number(self) -> Option<u64> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::Word(InheritWord::Inherit) => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVdisk {
@@ -198,9 +232,14 @@ pub struct CreateVdisk {
     /// Bytes packed together: 4, 8, 16 or 32 KiB.
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
+    #[serde(default)]
+    pub iops_limit: Option<LimitWord>,
+    #[serde(default)]
+    pub bw_limit: Option<LimitWord>,
 }
 
-/// What is not said stays. Data that was written before stays as it was packed.
+/// What is not said stays. Limits count at once; data that was written before stays as it was packed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVdisk {
@@ -212,6 +251,11 @@ pub struct SetVdisk {
     pub compression: Option<String>,
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
+    #[serde(default)]
+    pub iops_limit: Option<LimitWord>,
+    #[serde(default)]
+    pub bw_limit: Option<LimitWord>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

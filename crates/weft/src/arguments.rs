@@ -9,7 +9,7 @@ mod transfer;
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
-pub use container::ContainerCommand;
+pub use container::{ContainerCommand, ContainerLimitArgs};
 pub use group::GroupCommand;
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
@@ -17,6 +17,7 @@ pub use transfer::{ExportArguments, Format, ImportArguments};
 use crate::size;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -178,6 +179,25 @@ pub struct CompressionArgs {
     pub unit: Option<u64>,
 }
 
+/// A limit as the API takes it.
+fn own_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_limit(text).map(Value::from) }
+}
+
+fn own_count_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_count_limit(text).map(Value::from) }
+}
+
+#[derive(clap::Args, Debug)]
+pub struct LimitArgs {
+    /// Reads, writes and trims in a second, of any size, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "N|none", value_parser = own_count_limit)]
+    pub iops_limit: Option<Value>,
+    /// Bytes read and written in a second, like 100M, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "SIZE|none", value_parser = own_limit)]
+    pub bw_limit: Option<Value>,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
@@ -198,6 +218,8 @@ pub enum VdiskCommand {
         container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -221,11 +243,15 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed, or put a vDisk into another container; what was written before stays as it is
+    /// Change how data is packed (what was written before stays as it is), limits, and the container
     #[command(after_help = "Examples:
   weft vdisk set vol1 --compression zstd:3 --unit 32K
   weft vdisk set vol1 --compression inherit            what its container says
-  weft vdisk set vol1 --container databases")]
+  weft vdisk set vol1 --container databases
+  weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
+  weft vdisk set vol1 --iops-limit none
+
+Requests beyond a limit wait; none fails because of it.")]
     Set {
         name: String,
         /// Its policy is that of this container from now on, where it is told nothing else; its copies stay as many
@@ -233,6 +259,8 @@ pub enum VdiskCommand {
         container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },

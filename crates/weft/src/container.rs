@@ -1,18 +1,18 @@
 //! `weft container ...`: policies that vDisks are kept by.
 
-use crate::arguments::ContainerCommand;
+use crate::arguments::{ContainerCommand, ContainerLimitArgs};
 use crate::client::{Client, path_part};
 use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
-use crate::vdisk::{packed, tell};
+use crate::vdisk::{limited, packed, tell};
 use serde_json::{Value, json};
 
 pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        ContainerCommand::Create { name, compression, unit, rf, place } => {
-            let mut body = said(compression, unit, rf);
+        ContainerCommand::Create { name, compression, unit, rf, limits, place } => {
+            let mut body = said(compression, unit, rf, &limits);
             body["name"] = json!(name);
             let made = Client::find(&place)?.post("/v1/containers", &body)?;
             tell(json, &made, || format!("created {}", line(&made)));
@@ -37,11 +37,11 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
                 show(&container, &usage);
             }
         }
-        ContainerCommand::Set { name, compression, unit, rf, place } => {
-            let body = said(compression, unit, rf);
+        ContainerCommand::Set { name, compression, unit, rf, limits, place } => {
+            let body = said(compression, unit, rf, &limits);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --compression METHOD, --unit SIZE or --rf R",
+                    "nothing to set: write --compression METHOD, --unit SIZE, --rf R, --iops-limit N or --bw-limit SIZE",
                 ));
             }
             let path = format!("/v1/containers/{}/set", path_part(&name));
@@ -56,7 +56,12 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn said(compression: Option<String>, unit: Option<u64>, rf: Option<u32>) -> Value {
+fn said(
+    compression: Option<String>,
+    unit: Option<u64>,
+    rf: Option<u32>,
+    limits: &ContainerLimitArgs,
+) -> Value {
     let mut body = json!({});
     if let Some(method) = compression {
         body["compression"] = json!(method);
@@ -67,16 +72,23 @@ fn said(compression: Option<String>, unit: Option<u64>, rf: Option<u32>) -> Valu
     if let Some(factor) = rf {
         body["factor"] = json!(factor);
     }
+    if let Some(iops) = limits.iops_limit {
+        body["iops_limit"] = json!(iops);
+    }
+    if let Some(bytes) = limits.bw_limit {
+        body["bw_limit"] = json!(bytes);
+    }
     body
 }
 
 /// The policy, in a line.
 fn line(container: &Value) -> String {
     format!(
-        "{}: compression {}, copies of new vDisks {}",
+        "{}: compression {}, copies of new vDisks {}, limits of each {}",
         text(&container["name"]),
         packed(container),
-        copies(container)
+        copies(container),
+        limited(container)
     )
 }
 
@@ -85,7 +97,7 @@ fn copies(container: &Value) -> String {
 }
 
 fn table(containers: &[Value]) -> Table {
-    let mut table = Table::new(&["CONTAINER", "VDISKS", "SIZE", "COMPRESSION", "COPIES"]);
+    let mut table = Table::new(&["CONTAINER", "VDISKS", "SIZE", "COMPRESSION", "COPIES", "LIMITS"]);
     for container in containers {
         table.row(vec![
             text(&container["name"]),
@@ -93,6 +105,7 @@ fn table(containers: &[Value]) -> Table {
             bytes(&container["vdisk_bytes"]),
             packed(container),
             copies(container),
+            limited(container),
         ]);
     }
     table
@@ -103,6 +116,7 @@ fn show(container: &Value, usage: &Value) {
     let mut table = Table::new(&["name", &name]);
     table.row(vec!["compression".into(), packed(container)]);
     table.row(vec!["copies".into(), copies(container)]);
+    table.row(vec!["limits".into(), format!("{} for each vDisk", limited(container))]);
     let (all, told) = (&usage["vdisks"], &usage["vdisks_told"]);
     let count =
         if all == told { text(all) } else { format!("{}, of which {} answered", text(all), text(told)) };

@@ -1,10 +1,11 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{CompressionArgs, VdiskCommand};
+use crate::arguments::{CompressionArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::node;
 use crate::output::{self, Table};
+use crate::size;
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
@@ -13,7 +14,7 @@ use std::path::Path;
 
 pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        VdiskCommand::Create { name, size, rf, container, compression, place } => {
+        VdiskCommand::Create { name, size, rf, container, compression, limits, place } => {
             let mut body = json!({ "name": name, "size": size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
@@ -22,6 +23,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 body["container"] = json!(container);
             }
             say_compression(&compression, &mut body);
+            say_limits(&limits, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
                 format!(
@@ -64,24 +66,27 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Set { name, container, compression, place } => {
+        VdiskCommand::Set { name, container, compression, limits, place } => {
             let mut body = json!({});
             if let Some(container) = container {
                 body["container"] = json!(container);
             }
             say_compression(&compression, &mut body);
+            say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --container NAME, --compression METHOD or --unit SIZE",
+                    "nothing to set: write --container NAME, --compression METHOD, --unit SIZE, --iops-limit N or --bw-limit \
+                     SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
                 format!(
-                    "{name}: container {}, compression {} ({}) for what is written from now on",
+                    "{name}: container {}, compression {} ({}) for what is written from now on; limits {}",
                     text(&vdisk["container"]),
                     packed(&vdisk),
-                    whose(&vdisk)
+                    whose(&vdisk["compression_from"]),
+                    limited(&vdisk)
                 )
             });
         }
@@ -149,6 +154,29 @@ fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
     }
 }
 
+fn say_limits(wanted: &LimitArgs, body: &mut Value) {
+    if let Some(iops) = &wanted.iops_limit {
+        body["iops_limit"] = iops.clone();
+    }
+    if let Some(bytes) = &wanted.bw_limit {
+        body["bw_limit"] = bytes.clone();
+    }
+}
+
+/// What the clients of a vDisk, or of each in a container, may ask for in a second.
+pub fn limited(vdisk: &Value) -> String {
+    let limits: Vec<String> = iops_limit(vdisk).into_iter().chain(bw_limit(vdisk)).collect();
+    if limits.is_empty() { "none".to_string() } else { limits.join(", ") }
+}
+
+fn iops_limit(vdisk: &Value) -> Option<String> {
+    vdisk["iops_limit"].as_u64().map(|iops| format!("{iops} IOPS"))
+}
+
+fn bw_limit(vdisk: &Value) -> Option<String> {
+    vdisk["bw_limit"].as_u64().map(|limit| format!("{}/s", size::show(limit)))
+}
+
 /// How a vDisk packs its data, or those of a container do.
 pub fn packed(vdisk: &Value) -> String {
     match vdisk["compression"].as_str() {
@@ -158,11 +186,8 @@ pub fn packed(vdisk: &Value) -> String {
 }
 
 /// Who says so.
-fn whose(vdisk: &Value) -> String {
-    match vdisk["compression_from"].as_str() {
-        Some("container") => "as its container says".to_string(),
-        _ => "its own word".to_string(),
-    }
+fn whose(from: &Value) -> &'static str {
+    if from == "container" { "as its container says" } else { "its own word" }
 }
 
 /// The answer as it is, or a line about it.
@@ -243,7 +268,15 @@ fn show(vdisk: &Value, usage: &Value) {
         table.row(vec![label.into(), text(&vdisk[key])]);
     }
     table.row(vec!["container".into(), text(&vdisk["container"])]);
-    table.row(vec!["compression".into(), format!("{}, {}", packed(vdisk), whose(vdisk))]);
+    table
+        .row(vec!["compression".into(), format!("{}, {}", packed(vdisk), whose(&vdisk["compression_from"]))]);
+    for (label, limit, from) in [
+        ("iops limit", iops_limit(vdisk), &vdisk["iops_limit_from"]),
+        ("bandwidth limit", bw_limit(vdisk), &vdisk["bw_limit_from"]),
+    ] {
+        let limit = limit.unwrap_or_else(|| "none".to_string());
+        table.row(vec![label.into(), format!("{limit}, {}", whose(from))]);
+    }
     if vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean() {
         table.row(vec!["node".into(), owner(vdisk)]);
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);

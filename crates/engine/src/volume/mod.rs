@@ -6,6 +6,7 @@
 mod ahead;
 pub(crate) mod bypass;
 mod cached;
+mod door;
 pub(crate) mod extents;
 mod origin;
 mod partial;
@@ -18,7 +19,7 @@ pub(crate) mod write;
 
 use crate::buffer::BLOCK;
 use crate::context::{Answered, Context, Purpose, earlier};
-use crate::counters::ReadSources;
+use crate::counters::{ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::drain::Drain;
@@ -35,6 +36,7 @@ use crate::map::checkpoint::Checkpointing;
 use crate::map::edits::Place;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
+use door::Door;
 use pattern::Streams;
 use read::Reads;
 use request::Requests;
@@ -78,6 +80,7 @@ pub struct Volume {
     pub(crate) origin: Option<Origin>,
     /// Of what is placed from now on.
     pub(crate) compression: Compression,
+    pub(crate) door: Door,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
@@ -115,6 +118,7 @@ impl Volume {
             origin,
             rollback,
             compression,
+            ceiling,
         } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
@@ -126,6 +130,7 @@ impl Volume {
             factor,
             origin,
             compression,
+            door: Door::new(ceiling),
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
@@ -194,6 +199,7 @@ impl Volume {
     pub fn is_quiet(&self) -> bool {
         self.is_serving()
             && self.requests.is_empty()
+            && self.door.is_empty()
             && self.reads.is_empty()
             && self.log.is_idle()
             && self.placing.is_empty()
@@ -230,6 +236,11 @@ impl Volume {
     /// Where the reads of clients came from.
     pub fn read_sources(&self) -> &ReadSources {
         &self.reads.sources
+    }
+
+    /// Requests that its limits made wait, and how long together.
+    pub fn throttled(&self) -> Throttled {
+        self.door.throttled
     }
 
     pub fn is_pool_full(&self) -> bool {
@@ -343,6 +354,7 @@ impl Volume {
                 self.continue_packing(ctx);
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
+                self.open_door(ctx);
                 self.start_waiting(ctx);
                 self.start_snapshots(ctx);
                 self.continue_rollback(ctx);
@@ -460,6 +472,7 @@ impl Volume {
     pub fn close(&mut self, error: RequestError, ctx: &mut Context) {
         self.phase = Phase::Failed;
         self.requests.answer_all(error, ctx);
+        self.door.answer_all(error, ctx);
         self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
     }
@@ -487,6 +500,7 @@ impl Volume {
             self.audit.wake_at(),
             self.compaction.wake_at(),
             self.requests.wake_at(),
+            self.door.wake_at(),
         ]
         .into_iter()
         .flatten()

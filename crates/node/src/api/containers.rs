@@ -12,6 +12,12 @@ pub struct ContainerView {
     pub compression_unit: u32,
     /// Copies of vDisks made in it; None: what the node or cluster gives.
     pub factor: Option<u32>,
+    /// What the clients of each of its vDisks may ask for in a second: requests, and bytes read and written. Not there: as much as
+    /// there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bw_limit: Option<u64>,
     /// How many are in it, and their sizes together.
     pub vdisks: u64,
     pub vdisk_bytes: u64,
@@ -28,6 +34,11 @@ pub struct CreateContainer {
     pub compression_unit: Option<u64>,
     #[serde(default)]
     pub factor: Option<u32>,
+    /// For each of its vDisks; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
 }
 
 /// What is not said stays.
@@ -41,6 +52,11 @@ pub struct SetContainer {
     /// 0: what the node or cluster gives.
     #[serde(default)]
     pub factor: Option<u32>,
+    /// For each of its vDisks; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
 }
 
 /// What a vDisk takes and saves, in bytes. Data that was written lately is in `log_bytes`. What it replaces counts until the next

@@ -1,9 +1,12 @@
 //! Containers: policies with a name. Every vDisk is in one, and is kept by what that says unless it has a word of its own.
 //! Promises: what an older version wrote is read: its vDisks are in the container `default`, which says what was so before.
 
+use super::ceiling::CeilingRecord;
 use super::compression::CompressionRecord;
 use super::records::FamilyConfig;
 use serde::{Deserialize, Serialize};
+use weft_engine::FamilyId;
+use weft_engine::interface::Order;
 
 /// The container of vDisks for which nothing else was said. It always exists.
 pub const DEFAULT_CONTAINER: &str = "default";
@@ -16,6 +19,9 @@ pub struct ContainerRecord {
     pub created: u64,
     #[serde(default)]
     pub compression: CompressionRecord,
+    /// What the clients of each of its vDisks may ask for.
+    #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
+    pub ceiling: CeilingRecord,
     /// Copies of vDisks that are made in it; None: what the node or cluster gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<u32>,
@@ -35,6 +41,7 @@ impl Default for ContainerRecord {
             name: DEFAULT_CONTAINER.to_string(),
             created: 0,
             compression: CompressionRecord::default(),
+            ceiling: CeilingRecord::default(),
             factor: None,
             joined: 0,
         }
@@ -51,13 +58,52 @@ impl ContainerRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
     pub compression: CompressionRecord,
+    pub ceiling: CeilingRecord,
+}
+
+/// A vDisk's own word, where it has one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnPolicy {
+    pub compression: Option<CompressionRecord>,
+    pub ceiling: CeilingRecord,
+}
+
+impl Policy {
+    /// What an owner has to be told that knows of `before`.
+    pub fn orders(self, before: Self, family: FamilyId) -> impl Iterator<Item = Order> {
+        let Self { compression, ceiling } = self;
+        let packing = (before.compression != compression)
+            .then(|| Order::SetCompression { family, compression: compression.engine() });
+        let limits =
+            (before.ceiling != ceiling).then(|| Order::SetCeiling { family, ceiling: ceiling.engine() });
+        packing.into_iter().chain(limits)
+    }
 }
 
 impl FamilyConfig {
     /// What holds for it. `container` is the record of its own; None: the default one, of which nothing was ever said.
     pub fn policy(&self, container: Option<&ContainerRecord>) -> Policy {
-        let inherited = container.map_or_else(CompressionRecord::default, |container| container.compression);
-        Policy { compression: self.compression.unwrap_or(inherited) }
+        let default = ContainerRecord::default();
+        let container = container.unwrap_or(&default);
+        self.own_policy().over(container)
+    }
+
+    pub fn own_policy(&self) -> OwnPolicy {
+        OwnPolicy { compression: self.compression, ceiling: self.ceiling }
+    }
+}
+
+impl OwnPolicy {
+    pub fn over(self, container: &ContainerRecord) -> Policy {
+        Policy {
+            compression: self.compression.unwrap_or(container.compression),
+            ceiling: self.ceiling.over(container.ceiling),
+        }
+    }
+
+    pub fn put(self, record: &mut FamilyConfig) {
+        record.compression = self.compression;
+        record.ceiling = self.ceiling;
     }
 }
 

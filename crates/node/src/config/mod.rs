@@ -4,6 +4,7 @@
 //! A single node keeps them in its directory ([`RedbStore`]); a cluster keeps them in etcd
 //! ([`cluster::ClusterStore`]), where several change them at once.
 
+mod ceiling;
 pub mod cluster;
 mod compression;
 mod containers;
@@ -15,8 +16,9 @@ mod membership;
 mod records;
 mod redb_store;
 
+pub use ceiling::CeilingRecord;
 pub use compression::CompressionRecord;
-pub use containers::{ContainerRecord, DEFAULT_CONTAINER, Policy};
+pub use containers::{ContainerRecord, DEFAULT_CONTAINER, OwnPolicy, Policy};
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};

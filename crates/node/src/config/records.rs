@@ -3,6 +3,7 @@
 //! Promises: what an older version wrote is read: a field that came later has a default that is right for a
 //! single node.
 
+use super::ceiling::CeilingRecord;
 use super::compression::CompressionRecord;
 use super::containers::{Policy, default_container, is_default_container};
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,8 @@ pub struct FamilyConfig {
     /// None: as its container says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionRecord>,
+    #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
+    pub ceiling: CeilingRecord,
     /// What a clone begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CloneOrigin>,
@@ -273,6 +276,7 @@ impl FamilyConfig {
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
             compression: policy.compression.engine(),
+            ceiling: policy.ceiling.engine(),
         }
     }
 }

@@ -303,7 +303,9 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CompressionRecord, FamilyState, Policy, SnapshotOrigin, SnapshotState};
+    use crate::config::{
+        CeilingRecord, CompressionRecord, FamilyState, Policy, SnapshotOrigin, SnapshotState,
+    };
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -333,6 +335,7 @@ mod tests {
             clones_made: 0,
             container: "default".to_string(),
             compression: None,
+            ceiling: CeilingRecord::default(),
         }
     }
 
@@ -420,6 +423,7 @@ mod tests {
         store.put_container(&ContainerRecord::default()).expect("it can be put");
         store.put_container(&fast).expect("it can be put");
         fast.factor = Some(2);
+        fast.ceiling.iops = Some(500);
         store.put_container(&fast).expect("it can be changed");
         let inside = FamilyConfig { container: "fast".to_string(), ..family() };
         store.put_family(&inside).expect("it can be put");
@@ -428,7 +432,8 @@ mod tests {
         let config = store.load().expect("it loads");
         assert_eq!(config.containers, [ContainerRecord::default(), fast.clone()]);
         assert_eq!(config.families, std::slice::from_ref(&inside));
-        assert_eq!(inside.policy(Some(&fast)).compression, lz4);
+        let policy = inside.policy(Some(&fast));
+        assert_eq!((policy.compression, policy.ceiling), (lz4, fast.ceiling));
         let own = FamilyConfig { compression: Some(off), ..inside };
         assert_eq!(own.policy(Some(&fast)).compression, off, "its own word counts");
         store.remove_container("fast").expect("it can be removed");

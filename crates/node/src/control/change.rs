@@ -70,8 +70,8 @@ impl Control {
             }
             self.order_owner(family, Order::Resize { family, size });
         }
-        if self.policy(&changed) != self.policy(&before) {
-            self.order_policy(family);
+        for order in self.policy(&changed).orders(self.policy(&before), family) {
+            self.order_owner(family, order);
         }
         Ok(changed)
     }

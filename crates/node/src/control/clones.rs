@@ -8,9 +8,7 @@ use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{
-    CloneOrigin, CompressionRecord, DEFAULT_CONTAINER, FamilyConfig, SnapshotKey, SnapshotRecord,
-};
+use crate::config::{CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, OwnPolicy, SnapshotKey, SnapshotRecord};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -74,7 +72,7 @@ struct Plan {
     origin: CloneOrigin,
     factor: u32,
     container: String,
-    compression: Option<CompressionRecord>,
+    own: OwnPolicy,
     created: u64,
 }
 
@@ -103,7 +101,7 @@ impl Control {
             factor: parent.map_or(1, |parent| parent.config.factor),
             // By what its origin is kept.
             container: parent.map_or(DEFAULT_CONTAINER, |parent| &parent.config.container).to_string(),
-            compression: parent.and_then(|parent| parent.config.compression),
+            own: parent.map_or_else(OwnPolicy::default, |parent| parent.config.own_policy()),
             created: since.map_or(0, |since| since.as_secs()),
         })
     }
@@ -129,7 +127,7 @@ impl Control {
                     created: plan.created,
                     owner: None,
                     container: plan.container.clone(),
-                    compression: plan.compression,
+                    own: plan.own,
                 };
                 FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
             })
@@ -170,7 +168,7 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
             created: plan.created,
             owner: None,
             container: plan.container.clone(),
-            compression: plan.compression,
+            own: plan.own,
         });
         let new: Vec<NewVdisk> = new.collect();
         let made =

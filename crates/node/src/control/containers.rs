@@ -7,7 +7,9 @@ use super::refusal::Refusal;
 use super::vdisks::check_name;
 use super::{Control, Part, SharedControl, member};
 use crate::api::{ContainerView, CreateContainer, SetContainer};
-use crate::config::{CompressionRecord, ContainerRecord, DEFAULT_CONTAINER, FamilyConfig, FamilyState};
+use crate::config::{
+    CeilingRecord, CompressionRecord, ContainerRecord, DEFAULT_CONTAINER, FamilyConfig, FamilyState, Policy,
+};
 use std::time::SystemTime;
 use weft_engine::FamilyId;
 
@@ -35,8 +37,9 @@ pub(super) async fn create(
         .with(wanted.compression.as_deref(), wanted.compression_unit)
         .map_err(Refusal::bad_input)?;
     check_factor(wanted.factor)?;
+    let ceiling = limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let record = ContainerRecord { name, created, compression, factor: wanted.factor, joined: 0 };
+    let record = ContainerRecord { name, created, compression, ceiling, factor: wanted.factor, joined: 0 };
     {
         let mut control = control.lock();
         control.check_ready()?;
@@ -71,9 +74,12 @@ pub(super) async fn set(
     CompressionRecord::default()
         .with(wanted.compression.as_deref(), wanted.compression_unit)
         .map_err(Refusal::bad_input)?;
+    limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     let alter = move |record: &mut ContainerRecord| {
         let changed = record.compression.with(wanted.compression.as_deref(), wanted.compression_unit);
         record.compression = changed.expect("it was just found to be right");
+        record.ceiling = limits(record.ceiling, wanted.iops_limit, wanted.bw_limit)
+            .expect("they were just found to be right");
         record.factor = match wanted.factor {
             Some(0) => None,
             Some(factor) => Some(factor),
@@ -131,6 +137,11 @@ pub(super) async fn remove(control: &SharedControl, name: &str) -> Result<(), Re
     member::seen(control, revision).await
 }
 
+/// What is not said stays.
+fn limits(present: CeilingRecord, iops: Option<u64>, bytes: Option<u64>) -> Result<CeilingRecord, Refusal> {
+    present.with(iops.map(Some), bytes.map(Some)).map_err(Refusal::bad_input)
+}
+
 fn check_factor(factor: Option<u32>) -> Result<(), Refusal> {
     match factor {
         Some(factor) if !(1..=FACTOR_MAX).contains(&factor) => {
@@ -172,12 +183,16 @@ impl Control {
     /// For a node that is alone: writes it down, and tells the owners of its vDisks.
     fn put_container(&mut self, record: ContainerRecord) -> Result<ContainerView, Refusal> {
         let name = record.name.clone();
+        let inside = self.vdisks_in(&name).into_iter();
+        let before: Vec<(FamilyId, Policy)> = inside.map(|vdisk| (vdisk.id(), self.policy(vdisk))).collect();
         let alone = self.part.alone();
         alone.store.put_container(&record)?;
         alone.containers.insert(name.clone(), record);
-        let inside: Vec<FamilyId> = self.vdisks_in(&name).into_iter().map(FamilyConfig::id).collect();
-        for family in inside {
-            self.order_policy(family);
+        for (family, before) in before {
+            let now = self.policy(&self.families[&family].config);
+            for order in now.orders(before, family) {
+                self.order_owner(family, order);
+            }
         }
         self.container_view(&name)
     }
@@ -190,6 +205,8 @@ impl Control {
             compression: record.compression.method_text(),
             compression_unit: record.compression.unit,
             factor: record.factor,
+            iops_limit: record.ceiling.engine().iops,
+            bw_limit: record.ceiling.engine().bytes,
             vdisks: inside.len() as u64,
             vdisk_bytes: inside.iter().map(|vdisk| vdisk.size).sum(),
             name: record.name,

@@ -1,14 +1,12 @@
 //! By what vDisks are kept: their own word if they have one, else their container's. Asked for when one is made, changed at any time.
-//! Promises: what is answered is in the store; the owner uses it for what it places from then on.
-//! Leaves to others: packing (the engine), telling the owner in a cluster (`member/families.rs`, like every change).
+//! Promises: what is answered is in the store; the owner uses it for what comes from then on.
+//! Leaves to others: packing and limiting (the engine), telling the owner in a cluster (`member/families.rs`, like every change).
 
 use super::change::{change_vdisk, move_vdisk_into};
 use super::refusal::Refusal;
 use super::{Control, Part, SharedControl};
-use crate::api::{CreateVdisk, SetVdisk, VdiskView};
-use crate::config::{CompressionRecord, ContainerRecord, FamilyConfig, Policy};
-use weft_engine::FamilyId;
-use weft_engine::interface::Order;
+use crate::api::{CreateVdisk, LimitWord, SetVdisk, VdiskView};
+use crate::config::{CeilingRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy};
 
 /// The word that gives back what a vDisk has of its own.
 const INHERIT: &str = "inherit";
@@ -31,12 +29,19 @@ fn own_compression(
 }
 
 /// What a new vDisk says of itself.
-pub(super) fn wanted(
-    wanted: &CreateVdisk,
-    container: &ContainerRecord,
-) -> Result<Option<CompressionRecord>, Refusal> {
+pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Result<OwnPolicy, Refusal> {
     let method = wanted.compression.as_deref();
-    Ok(own_compression(method, wanted.compression_unit, container.compression)?.flatten())
+    let compression = own_compression(method, wanted.compression_unit, container.compression)?.flatten();
+    let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
+    Ok(OwnPolicy { compression, ceiling })
+}
+
+fn own_ceiling(
+    own: CeilingRecord,
+    iops: Option<LimitWord>,
+    bytes: Option<LimitWord>,
+) -> Result<CeilingRecord, Refusal> {
+    own.with(iops.map(LimitWord::number), bytes.map(LimitWord::number)).map_err(Refusal::bad_input)
 }
 
 /// Changes what a vDisk says of itself, and the container that it is in.
@@ -55,14 +60,14 @@ pub(super) async fn set(
             control.container_named(container)?;
         }
         let present = control.policy(config).compression;
-        let own = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
+        let compression = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
+        let own = OwnPolicy {
+            compression: compression.unwrap_or(config.compression),
+            ceiling: own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?,
+        };
         (family, own, container)
     };
-    let alter = move |record: &mut FamilyConfig| {
-        if let Some(own) = own {
-            record.compression = own;
-        }
-    };
+    let alter = move |record: &mut FamilyConfig| own.put(record);
     match container {
         Some(container) => move_vdisk_into(control, family, container, alter).await?,
         None => change_vdisk(control, family, alter).await?,
@@ -77,13 +82,6 @@ impl Control {
             Part::Alone(alone) => config.policy(alone.containers.get(&config.container)),
             Part::Member(member) => member.policy(config),
         }
-    }
-
-    /// Tells the owner of a vDisk what holds for it now.
-    pub(super) fn order_policy(&self, family: FamilyId) {
-        let Some(entry) = self.families.get(&family) else { return };
-        let Policy { compression } = self.policy(&entry.config);
-        self.order_owner(family, Order::SetCompression { family, compression: compression.engine() });
     }
 }
 

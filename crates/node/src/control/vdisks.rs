@@ -6,7 +6,7 @@ use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
 use crate::config::cluster::NewVdisk;
-use crate::config::{DEFAULT_CONTAINER, FamilyState};
+use crate::config::{DEFAULT_CONTAINER, FamilyState, Policy};
 use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -159,7 +159,7 @@ impl Control {
         }
         self.check_room_for(1)?;
         let container = self.container_named(wanted.container.as_deref().unwrap_or(DEFAULT_CONTAINER))?;
-        let compression = policy::wanted(wanted, &container)?;
+        let own = policy::wanted(wanted, &container)?;
         let factor = wanted.factor.or(container.factor).unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
@@ -173,7 +173,7 @@ impl Control {
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (name, container) = (name.clone(), container.name);
-        let new = NewVdisk { name, size, factor, created, owner: None, container, compression };
+        let new = NewVdisk { name, size, factor, created, owner: None, container, own };
         let config = new.record(id);
         self.part.alone().store.put_family(&config)?;
         let (family, record) = (config.id(), config.record(&self.policy(&config)));
@@ -278,7 +278,8 @@ impl Control {
     pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
         let entry = &self.families[&family];
         let config = &entry.config;
-        let compression = self.policy(config).compression;
+        let Policy { compression, ceiling } = self.policy(config);
+        let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
             Part::Member(member) => member.owner_view(family),
             Part::Alone(_) => (None, None, entry.serving == Serving::Ready),
@@ -303,7 +304,11 @@ impl Control {
             container: config.container.clone(),
             compression: compression.method_text(),
             compression_unit: compression.unit,
-            compression_from: if config.compression.is_some() { "vdisk" } else { "container" }.to_string(),
+            compression_from: who(config.compression.is_some()),
+            iops_limit: ceiling.engine().iops,
+            bw_limit: ceiling.engine().bytes,
+            iops_limit_from: who(config.ceiling.iops.is_some()),
+            bw_limit_from: who(config.ceiling.bytes.is_some()),
             exports: self.export_views(family),
             owner_node,
             owner_shard,

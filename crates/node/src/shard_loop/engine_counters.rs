@@ -32,6 +32,8 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
     put("ahead_wasted", ahead.wasted);
     put("ahead_waited", ahead.waited);
     put("ahead_refused", ahead.refused);
+    put("throttled", counters.throttled.requests);
+    put("throttled_us", counters.throttled.us);
     macro_rules! take {
         ($($name:ident),* $(,)?) => {
             $(named.insert(stringify!($name).to_string(), counters.$name);)*
@@ -83,6 +85,9 @@ pub fn named_of(volume: &Volume) -> BTreeMap<String, u64> {
     named.insert("page_hits".to_string(), volume.page_hits());
     named.insert("page_misses".to_string(), volume.page_misses());
     named.insert("pages_bytes".to_string(), volume.pages_bytes());
+    let throttled = volume.throttled();
+    named.insert("throttled".to_string(), throttled.requests);
+    named.insert("throttled_us".to_string(), throttled.us);
     if volume.is_serving() {
         put_space(volume, &mut named);
     }

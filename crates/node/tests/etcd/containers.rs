@@ -29,7 +29,12 @@ fn what_a_container_says_holds_for_its_vdisks_and_everybody_hears_of_it() {
     assert!(matches!(twice, Err(ClusterError::ContainerExists { .. })), "{twice:?}");
     let family = cluster.create_vdisk(&inside("v", "fast")).expect("it is made").record.id();
     let lz4 = CompressionRecord::default().with(Some("lz4"), None).expect("it is one");
-    let changed = cluster.change_container("fast", |record| record.compression = lz4).expect("it is changed");
+    let changed = cluster
+        .change_container("fast", |record| {
+            record.compression = lz4;
+            record.ceiling.iops = Some(500);
+        })
+        .expect("it is changed");
     assert_eq!(changed.record.joined, 1, "one is in it");
     let missing = cluster.change_container("slow", |_| panic!("there is none"));
     assert!(matches!(missing, Err(ClusterError::NoContainer { .. })));
@@ -43,7 +48,8 @@ fn what_a_container_says_holds_for_its_vdisks_and_everybody_hears_of_it() {
         }
         mirror.as_ref().filter(|mirror| mirror.revision >= changed.revision).map(|mirror| {
             assert_eq!(mirror.containers.keys().collect::<Vec<_>>(), [DEFAULT_CONTAINER, "fast"]);
-            assert_eq!(mirror.policy(&mirror.families[&family].record).compression, lz4);
+            let policy = mirror.policy(&mirror.families[&family].record);
+            assert_eq!((policy.compression, policy.ceiling.iops), (lz4, Some(500)));
         })
     });
     let off = CompressionRecord::default();

@@ -7,9 +7,9 @@ use std::path::Path;
 use weft_engine::FamilyId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
 use weft_node::config::{
-    CONFIG_FILE, CompressionRecord, Config, ConfigStore, ContainerRecord, DirectoryLock, DriveRecord,
-    DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError, Membership,
-    MembershipStage, NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
+    CONFIG_FILE, CeilingRecord, CompressionRecord, Config, ConfigStore, ContainerRecord, DirectoryLock,
+    DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError,
+    Membership, MembershipStage, NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
 };
 
 /// A node's own store with something of everything; more records than one transaction takes.
@@ -51,6 +51,7 @@ fn a_single_node(dir: &Path) -> Config {
             rollback: None,
             clones_made: 0,
             container: if family % 2 == 0 { "fast" } else { "default" }.to_string(),
+            ceiling: CeilingRecord { iops: Some(family), bytes: None },
             compression: CompressionRecord::default().with(Some("zstd:5"), None).ok(),
         };
         store.put_family(&record).expect("it can be put");

@@ -8,8 +8,8 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
-    SnapshotState, WEIGHT_WHOLE,
+    DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
+    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 
 pub fn five_seconds() -> Duration {
@@ -61,7 +61,7 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
         created: 1,
         owner: None,
         container: DEFAULT_CONTAINER.to_string(),
-        compression: None,
+        own: OwnPolicy::default(),
     }
 }
 

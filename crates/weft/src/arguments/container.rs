@@ -9,6 +9,7 @@ pub enum ContainerCommand {
     /// Make a container: a policy with a name, for many vDisks
     #[command(after_help = "Examples:
   weft container create databases --compression lz4 --rf 3
+  weft container create tests --iops-limit 500 --bw-limit 50M     for each of its vDisks
   weft vdisk create pg1 --size 100G --container databases
 
 A vDisk does what its container says, unless it was told something else itself (weft vdisk set). vDisks for which no
@@ -25,6 +26,8 @@ container is named are in `default`, which always exists.")]
         /// Copies of vDisks that are made in it from now on; those there are keep theirs [default: the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
+        #[command(flatten)]
+        limits: ContainerLimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -58,6 +61,8 @@ What was written before stays as it is. vDisks that were told something else the
         #[arg(long, value_name = "R", value_parser = copies)]
         rf: Option<u32>,
         #[command(flatten)]
+        limits: ContainerLimitArgs,
+        #[command(flatten)]
         place: Place,
     },
     /// Remove a container that no vDisk is in
@@ -66,6 +71,16 @@ What was written before stays as it is. vDisks that were told something else the
         #[command(flatten)]
         place: Place,
     },
+}
+
+#[derive(clap::Args, Debug)]
+pub struct ContainerLimitArgs {
+    /// Reads, writes and trims in a second, of any size, that each of its vDisks gets, or `none`
+    #[arg(long, value_name = "N|none", value_parser = size::parse_count_limit)]
+    pub iops_limit: Option<u64>,
+    /// Bytes read and written in a second, like 100M, that each of its vDisks gets, or `none`
+    #[arg(long, value_name = "SIZE|none", value_parser = size::parse_limit)]
+    pub bw_limit: Option<u64>,
 }
 
 /// 0 for those of the node.

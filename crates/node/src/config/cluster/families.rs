@@ -7,7 +7,7 @@ use super::create::New;
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
+use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, ShardId};
 
@@ -23,8 +23,7 @@ pub struct NewVdisk {
     /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
     pub owner: Option<ShardId>,
     pub container: String,
-    /// None: as the container says.
-    pub compression: Option<CompressionRecord>,
+    pub own: OwnPolicy,
 }
 
 impl NewVdisk {
@@ -44,7 +43,8 @@ impl NewVdisk {
             exports: Vec::new(),
             state: FamilyState::Live,
             container: self.container.clone(),
-            compression: self.compression,
+            compression: self.own.compression,
+            ceiling: self.own.ceiling,
             origin: None,
             rollback: None,
             clones_made: 0,

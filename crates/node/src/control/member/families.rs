@@ -89,10 +89,8 @@ impl Control {
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
         }
-        if served.policy != policy {
-            // Said about it or about its container.
-            served.policy = policy;
-            let order = Order::SetCompression { family, compression: policy.compression.engine() };
+        // Said about it or about its container.
+        for order in policy.orders(std::mem::replace(&mut served.policy, policy), family) {
             self.shards[shard].send(Mail::Order(order));
         }
         if let Some(to) = record.moving_to {

@@ -78,7 +78,7 @@ pub(in crate::control) async fn create(
     let (size, note) = check_size(wanted.size)?;
     let container = wanted.container.as_deref().unwrap_or(DEFAULT_CONTAINER);
     let container = control.lock().container_named(container)?;
-    let compression = policy::wanted(&wanted, &container)?;
+    let own = policy::wanted(&wanted, &container)?;
     let factor = wanted.factor.or(container.factor);
     wait_for_places(control, factor).await;
     let factor = {
@@ -96,7 +96,7 @@ pub(in crate::control) async fn create(
     };
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (name, container) = (wanted.name.clone(), container.name);
-    let vdisk = NewVdisk { name, size, factor, created, owner: None, container, compression };
+    let vdisk = NewVdisk { name, size, factor, created, owner: None, container, own };
     let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
     let family = made.record.id();
     seen(control, made.revision).await?;
