@@ -133,6 +133,66 @@ fn a_container_decides_where_its_vdisks_say_nothing() {
     support::run_weft(&["check", dir.to_str().expect("a plain name")]);
 }
 
+/// Limits that hold for a vDisk, and who says so.
+fn limits(vdisk: &Value) -> (Option<u64>, Option<u64>, [&str; 2]) {
+    let from = ["iops_limit_from", "bw_limit_from"].map(|field| vdisk[field].as_str().unwrap_or("?"));
+    (vdisk["iops_limit"].as_u64(), vdisk["bw_limit"].as_u64(), from)
+}
+
+#[test]
+fn limits_are_inherited_one_by_one() {
+    let scratch = Scratch::new("container-limits");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    node.weft(&["container", "create", "small", "--iops-limit", "500", "--bw-limit", "10M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "64M", "--container", "small"]);
+    let (of_both, of_vdisk) = (["container", "container"], ["vdisk", "container"]);
+    let shown = || node.json(&["vdisk", "show", "v"]);
+    assert_eq!(limits(&shown()), (Some(500), Some(10 * MIB), of_both));
+    let uri = export(&node, "v", &scratch.socket("v"));
+    // One after the other: each waits until the one before is paid for.
+    let write_pieces = |pattern: u8| {
+        let pieces = (0..4).map(|piece| format!("write -P {pattern} {}M 4M", piece * 4));
+        let mut line: Vec<String> = ["qemu-io", "-f", "raw"].map(str::to_string).to_vec();
+        pieces.for_each(|piece| line.extend(["-c".to_string(), piece]));
+        line.push(uri.clone());
+        tool(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    };
+    // What waits is counted.
+    let throttled = || {
+        let stats = node.json(&["stats", "v"]);
+        stats["vdisks"][0]["engine"]["throttled"].as_u64().expect("it is counted")
+    };
+    write_pieces(1);
+    let before = throttled();
+    assert!(before > 0, "it was told when it was opened");
+    node.weft(&["container", "set", "small", "--iops-limit", "none", "--bw-limit", "none"]);
+    assert_eq!(limits(&shown()), (None, None, of_both));
+    // What waits behind the limit of before is let in first.
+    write(&uri, 2, "0 1M");
+    let before = throttled();
+    write_pieces(2);
+    assert_eq!(throttled(), before, "nothing waits any more");
+    node.weft(&["container", "set", "small", "--bw-limit", "4M"]);
+    write_pieces(3);
+    assert!(throttled() > before, "and again, while a client works");
+    node.weft(&["vdisk", "set", "v", "--iops-limit", "7"]);
+    assert_eq!(limits(&shown()), (Some(7), Some(4 * MIB), of_vdisk));
+    node.weft(&["vdisk", "set", "v", "--iops-limit", "none"]);
+    node.weft(&["container", "set", "small", "--iops-limit", "9"]);
+    assert_eq!(limits(&shown()), (None, Some(4 * MIB), of_vdisk), "no limit is its own word");
+    node.weft(&["vdisk", "set", "v", "--iops-limit", "inherit", "--bw-limit", "8M"]);
+    assert_eq!(limits(&shown()), (Some(9), Some(8 * MIB), ["container", "vdisk"]));
+    node.weft(&["vdisk", "set", "v", "--container", "default"]);
+    assert_eq!(limits(&shown()), (None, Some(8 * MIB), ["container", "vdisk"]));
+    let dir = node.dir.clone();
+    node.kill();
+    let node = Node::start(&dir, &[]);
+    assert_eq!(limits(&node.json(&["vdisk", "show", "v"])), (None, Some(8 * MIB), ["container", "vdisk"]));
+    let text = node.weft(&["container", "show", "small"]);
+    assert!(text.contains("9 IOPS, 4 MiB/s for each vDisk"), "{text}");
+    node.stop();
+}
+
 #[test]
 fn what_is_saved_is_told_apart() {
     let scratch = Scratch::new("container-usage");
@@ -195,6 +255,9 @@ fn mistakes_are_told_in_a_line() {
         (&["container", "create", "d", "--compression", "gzip"], "lz4"),
         (&["container", "create", "d", "--unit", "5K"], "4K, 8K"),
         (&["container", "create", "d", "--rf", "4"], "4"),
+        (&["container", "create", "d", "--bw-limit", "1"], "at least 4K"),
+        (&["container", "create", "d", "--iops-limit", "inherit"], "none"),
+        (&["vdisk", "set", "v", "--bw-limit", "0"], "--bw-limit"),
         (&["container", "set", "c"], "nothing to set"),
         (&["container", "set", "c", "--compression", "inherit"], "lz4"),
         (&["container", "set", "none", "--compression", "lz4"], "weft container ls"),
