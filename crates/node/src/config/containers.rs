@@ -100,11 +100,6 @@ impl OwnPolicy {
             ceiling: self.ceiling.over(container.ceiling),
         }
     }
-
-    pub fn put(self, record: &mut FamilyConfig) {
-        record.compression = self.compression;
-        record.ceiling = self.ceiling;
-    }
 }
 
 pub(super) fn default_container() -> String {

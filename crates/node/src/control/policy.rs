@@ -11,8 +11,7 @@ use crate::config::{CeilingRecord, CompressionRecord, ContainerRecord, FamilyCon
 /// The word that gives back what a vDisk has of its own.
 const INHERIT: &str = "inherit";
 
-/// What a vDisk shall say of its own, where `inherited` is what holds if it says nothing, and `present` what holds now. The outer
-/// None: as before.
+/// What a vDisk shall say of its own, where `present` is what holds now. The outer None: as before.
 fn own_compression(
     method: Option<&str>,
     unit: Option<u64>,
@@ -50,7 +49,7 @@ pub(super) async fn set(
     name: &str,
     wanted: &SetVdisk,
 ) -> Result<VdiskView, Refusal> {
-    let (family, own, container) = {
+    let (family, compression, container) = {
         let control = control.lock();
         control.check_ready()?;
         let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
@@ -61,13 +60,16 @@ pub(super) async fn set(
         }
         let present = control.policy(config).compression;
         let compression = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
-        let own = OwnPolicy {
-            compression: compression.unwrap_or(config.compression),
-            ceiling: own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?,
-        };
-        (family, own, container)
+        // What is wrong with them is told before anything is done.
+        own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?;
+        (family, compression, container)
     };
-    let alter = move |record: &mut FamilyConfig| own.put(record);
+    let (iops, bytes) = (wanted.iops_limit, wanted.bw_limit);
+    // Only what was said: somebody else may set the rest at this moment.
+    let alter = move |record: &mut FamilyConfig| {
+        record.compression = compression.unwrap_or(record.compression);
+        record.ceiling = own_ceiling(record.ceiling, iops, bytes).expect("they were just found to be right");
+    };
     match container {
         Some(container) => move_vdisk_into(control, family, container, alter).await?,
         None => change_vdisk(control, family, alter).await?,
