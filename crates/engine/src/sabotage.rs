@@ -56,6 +56,10 @@ pub enum Bug {
     LargeRequestsFree,
     /// Nobody looks at a vDisk's door when those that wait there could be let in.
     DoorStaysShut,
+    /// Of those who wait for a drive, nobody has a share for sure.
+    TurnsByGreed,
+    /// Turns to read never end.
+    TurnsKept,
 }
 
 #[cfg(feature = "sabotage")]

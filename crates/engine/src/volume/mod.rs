@@ -43,6 +43,9 @@ use request::Requests;
 use snapshots::Snapshots;
 use std::collections::BTreeMap;
 
+/// Who wrote within this time shares the log with others who did.
+const WRITTEN_LATELY_US: u64 = 100_000;
+
 /// Where a family is in its life on this shard.
 #[derive(Debug)]
 pub(crate) enum Phase {
@@ -193,6 +196,12 @@ impl Volume {
     /// Bytes that will need space in egroups: acknowledged or on their way.
     pub fn undrained_bytes(&self) -> u64 {
         self.overlay.dirty_bytes() + self.log.pending_bytes()
+    }
+
+    /// Whether clients have written to it lately.
+    pub(crate) fn is_written_to(&self, now: Time) -> bool {
+        let at = self.requests.last_written;
+        at != Time(0) && now.since(at) < WRITTEN_LATELY_US
     }
 
     /// Nothing is under way, waiting or owed.

@@ -62,6 +62,9 @@ pub(crate) struct Requests {
     pub outstanding: u64,
     /// When a client last asked for something.
     pub last_asked: Time,
+    pub last_written: Time,
+    /// Those that wait leave the log to others; there is room.
+    pub crowded: bool,
     /// Something may have changed for those that wait.
     pub stirred: bool,
     pub waited_since: Option<Time>,
@@ -188,6 +191,7 @@ impl Volume {
                 self.begin_client_read(ticket, snapshot, offset, len, ctx);
             }
             Request::Write { offset, data } => {
+                self.requests.last_written = ctx.now;
                 ctx.counters.writes += 1;
                 ctx.counters.write_bytes += data.len() as u64;
                 let request = self.requests.begin(ticket, data.len() as u64);

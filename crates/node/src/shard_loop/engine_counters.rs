@@ -32,6 +32,11 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
     put("ahead_wasted", ahead.wasted);
     put("ahead_waited", ahead.waited);
     put("ahead_refused", ahead.refused);
+    let held: Vec<_> = shard.keepers().map(|(_, keeper)| keeper.held_back()).collect();
+    put("turns_reads_held", held.iter().map(|held| held.reads).sum());
+    put("turns_read_us", held.iter().map(|held| held.read_us).sum());
+    put("turns_background_held", held.iter().map(|held| held.background).sum());
+    put("turns_background_us", held.iter().map(|held| held.background_us).sum());
     put("throttled", counters.throttled.requests);
     put("throttled_us", counters.throttled.us);
     macro_rules! take {
