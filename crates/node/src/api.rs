@@ -139,6 +139,9 @@ pub struct VdiskView {
     pub compression: String,
     #[serde(default)]
     pub compression_unit: u32,
+    /// When it is packed once more; not there: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<ColdWord>,
     /// Who says so: `vdisk` or `container`.
     #[serde(default)]
     pub compression_from: String,
@@ -232,6 +235,8 @@ pub struct CreateVdisk {
     /// Bytes packed together: 4, 8, 16 or 32 KiB.
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    #[serde(default)]
+    pub cold: Option<ColdWord>,
     /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
     #[serde(default)]
     pub iops_limit: Option<LimitWord>,
@@ -239,7 +244,17 @@ pub struct CreateVdisk {
     pub bw_limit: Option<LimitWord>,
 }
 
-/// What is not said stays. Limits count at once; data that was written before stays as it was packed.
+/// After how many seconds in which no drive was asked for it data is packed once more, and with which level of zstd (9 without
+/// it); 0 seconds: never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ColdWord {
+    pub after_s: u64,
+    #[serde(default)]
+    pub level: Option<u8>,
+}
+
+/// What is not said stays. Limits count at once; data that was written before is packed again in the background.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVdisk {
@@ -251,6 +266,8 @@ pub struct SetVdisk {
     pub compression: Option<String>,
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    #[serde(default)]
+    pub cold: Option<ColdWord>,
     /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
     #[serde(default)]
     pub iops_limit: Option<LimitWord>,

@@ -16,7 +16,7 @@ pub use lab::{LabCommand, LabRunArguments, Scenario};
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 
-use crate::size;
+use crate::{duration, size};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
@@ -179,6 +179,23 @@ pub struct CompressionArgs {
     /// How much is packed together: 4K, 8K, 16K or 32K. More compresses better, and more is read for one block
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub unit: Option<u64>,
+    #[command(flatten)]
+    pub cold: ColdArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub struct ColdArgs {
+    /// Pack data once more, with zstd, when no drive was asked for it in so long (such as 12h), or `never`
+    #[arg(long, value_name = "TIME", value_parser = cold_after)]
+    pub cold_after: Option<u64>,
+    /// The level of zstd for that, 1 to 19 [default: 9]
+    #[arg(long, value_name = "LEVEL", requires = "cold_after", value_parser = clap::value_parser!(u8).range(1..=19))]
+    pub cold_level: Option<u8>,
+}
+
+/// Seconds; 0: never.
+fn cold_after(text: &str) -> Result<u64, String> {
+    if text == "never" { Ok(0) } else { duration::parse_seconds(text) }
 }
 
 /// A limit as the API takes it.
@@ -245,9 +262,10 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed (what was written before stays as it is), limits, and the container
+    /// Change how data is packed (what was written before is packed again in the background), limits, and the container
     #[command(after_help = "Examples:
   weft vdisk set vol1 --compression zstd:3 --unit 32K
+  weft vdisk set vol1 --compression lz4 --cold-after 12h
   weft vdisk set vol1 --compression inherit            what its container says
   weft vdisk set vol1 --container databases
   weft vdisk set vol1 --iops-limit 500 --bw-limit 100M

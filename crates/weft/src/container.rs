@@ -1,18 +1,18 @@
 //! `weft container ...`: policies that vDisks are kept by.
 
-use crate::arguments::{ContainerCommand, ContainerLimitArgs};
+use crate::arguments::{ColdArgs, ContainerCommand, ContainerLimitArgs};
 use crate::client::{Client, path_part};
 use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
-use crate::vdisk::{limited, packed, tell};
+use crate::vdisk::{limited, packed, say_cold, tell};
 use serde_json::{Value, json};
 
 pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        ContainerCommand::Create { name, compression, unit, rf, limits, place } => {
-            let mut body = said(compression, unit, rf, &limits);
+        ContainerCommand::Create { name, compression, unit, cold, rf, limits, place } => {
+            let mut body = said(compression, unit, &cold, rf, &limits);
             body["name"] = json!(name);
             let made = Client::find(&place)?.post("/v1/containers", &body)?;
             tell(json, &made, || format!("created {}", line(&made)));
@@ -37,11 +37,11 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
                 show(&container, &usage);
             }
         }
-        ContainerCommand::Set { name, compression, unit, rf, limits, place } => {
-            let body = said(compression, unit, rf, &limits);
+        ContainerCommand::Set { name, compression, unit, cold, rf, limits, place } => {
+            let body = said(compression, unit, &cold, rf, &limits);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --compression METHOD, --unit SIZE, --rf R, --iops-limit N or --bw-limit SIZE",
+                    "nothing to set: write --compression METHOD, --unit SIZE, --cold-after TIME, --rf R, --iops-limit N or --bw-limit SIZE",
                 ));
             }
             let path = format!("/v1/containers/{}/set", path_part(&name));
@@ -59,6 +59,7 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
 fn said(
     compression: Option<String>,
     unit: Option<u64>,
+    cold: &ColdArgs,
     rf: Option<u32>,
     limits: &ContainerLimitArgs,
 ) -> Value {
@@ -69,6 +70,7 @@ fn said(
     if let Some(unit) = unit {
         body["compression_unit"] = json!(unit);
     }
+    say_cold(cold, &mut body);
     if let Some(factor) = rf {
         body["factor"] = json!(factor);
     }

@@ -1,8 +1,9 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{CompressionArgs, LimitArgs, VdiskCommand};
+use crate::arguments::{ColdArgs, CompressionArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
+use crate::duration;
 use crate::node;
 use crate::output::{self, Table};
 use crate::size;
@@ -75,14 +76,14 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --container NAME, --compression METHOD, --unit SIZE, --iops-limit N or --bw-limit \
+                    "nothing to set: write --container NAME, --compression METHOD, --unit SIZE, --cold-after TIME, --iops-limit N or --bw-limit \
                      SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
                 format!(
-                    "{name}: container {}, compression {} ({}) for what is written from now on; limits {}",
+                    "{name}: container {}, compression {} ({}); limits {}",
                     text(&vdisk["container"]),
                     packed(&vdisk),
                     whose(&vdisk["compression_from"]),
@@ -152,6 +153,13 @@ fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
     if let Some(unit) = wanted.unit {
         body["compression_unit"] = json!(unit);
     }
+    say_cold(&wanted.cold, body);
+}
+
+pub fn say_cold(wanted: &ColdArgs, body: &mut Value) {
+    if let Some(after_s) = wanted.cold_after {
+        body["cold"] = json!({ "after_s": after_s, "level": wanted.cold_level });
+    }
 }
 
 fn say_limits(wanted: &LimitArgs, body: &mut Value) {
@@ -179,9 +187,19 @@ fn bw_limit(vdisk: &Value) -> Option<String> {
 
 /// How a vDisk packs its data, or those of a container do.
 pub fn packed(vdisk: &Value) -> String {
-    match vdisk["compression"].as_str() {
+    let method = match vdisk["compression"].as_str() {
         None | Some("" | "off") => "off".to_string(),
         Some(method) => format!("{method}, {} together", bytes(&vdisk["compression_unit"])),
+    };
+    match vdisk["cold"]["after_s"].as_u64() {
+        Some(after_s) => {
+            format!(
+                "{method}; zstd:{} after {} without a read",
+                vdisk["cold"]["level"],
+                duration::show(after_s)
+            )
+        }
+        None => method,
     }
 }
 

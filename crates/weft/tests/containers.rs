@@ -124,6 +124,13 @@ fn a_container_decides_where_its_vdisks_say_nothing() {
     for (pattern, range) in [(1, "0 16M"), (2, "16M 16M"), (4, "32M 16M")] {
         expect(&uris[0], pattern, range);
     }
+    step("what was written under other policies is packed by the present one, while nobody asks");
+    wait_for_usage(&node, "vdisk", "a", |count| {
+        count("placed_bytes") == 48 * MIB && count("stored_bytes") < 8 * MIB
+    });
+    for (pattern, range) in [(1, "0 16M"), (2, "16M 16M"), (4, "32M 16M")] {
+        expect(&uris[0], pattern, range);
+    }
     for name in ["a", "d"] {
         node.weft(&["vdisk", "set", name, "--container", "default"]);
     }

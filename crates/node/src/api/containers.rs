@@ -1,5 +1,6 @@
 //! The documents about containers, and about what vDisks take.
 
+use super::ColdWord;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -10,6 +11,9 @@ pub struct ContainerView {
     /// `off`, `lz4` or `zstd:LEVEL`, and bytes packed together.
     pub compression: String,
     pub compression_unit: u32,
+    /// When it is packed once more; not there: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<ColdWord>,
     /// Copies of vDisks made in it; None: what the node or cluster gives.
     pub factor: Option<u32>,
     /// What the clients of each of its vDisks may ask for in a second: requests, and bytes read and written. Not there: as much as
@@ -33,6 +37,8 @@ pub struct CreateContainer {
     #[serde(default)]
     pub compression_unit: Option<u64>,
     #[serde(default)]
+    pub cold: Option<ColdWord>,
+    #[serde(default)]
     pub factor: Option<u32>,
     /// For each of its vDisks; 0 for no limit.
     #[serde(default)]
@@ -49,6 +55,8 @@ pub struct SetContainer {
     pub compression: Option<String>,
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    #[serde(default)]
+    pub cold: Option<ColdWord>,
     /// 0: what the node or cluster gives.
     #[serde(default)]
     pub factor: Option<u32>,

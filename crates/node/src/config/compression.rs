@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weft_engine::buffer::BLOCK;
-use weft_engine::interface::{Compression, Method};
+use weft_engine::interface::{Cold, Compression, Method};
 
 /// Off, and frames of 16 KiB, if nothing was ever said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,6 +10,16 @@ pub struct CompressionRecord {
     pub method: MethodRecord,
     /// Bytes packed together: 4, 8, 16 or 32 KiB.
     pub unit: u32,
+    /// When what nobody reads is packed once more; None: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<ColdRecord>,
+}
+
+/// After so many seconds in which no drive was asked for it, data is packed with this level of zstd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColdRecord {
+    pub after_s: u32,
+    pub level: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,10 +34,12 @@ const UNITS: [u32; 4] = [4096, 8192, 16_384, 32_768];
 const UNIT_DEFAULT: u32 = 16_384;
 const ZSTD_LEVELS: std::ops::RangeInclusive<u8> = 1..=19;
 const ZSTD_LEVEL_DEFAULT: u8 = 3;
+/// Cold data is packed once, when nobody waits for it.
+const ZSTD_LEVEL_COLD: u8 = 9;
 
 impl Default for CompressionRecord {
     fn default() -> Self {
-        Self { method: MethodRecord::Off, unit: UNIT_DEFAULT }
+        Self { method: MethodRecord::Off, unit: UNIT_DEFAULT, cold: None }
     }
 }
 
@@ -41,7 +53,8 @@ impl CompressionRecord {
         };
         // What a newer version may write is rounded to what this one can do.
         let frame_units = (self.unit / BLOCK as u32).clamp(1, 8).next_power_of_two() as u8;
-        Compression { method, frame_units, cold: None }
+        let cold = self.cold.map(|ColdRecord { after_s, level }| Cold { after_s, level });
+        Compression { method, frame_units, cold }
     }
 
     /// This record with what was asked for: `method` is off, lz4, zstd or zstd:LEVEL. The error says what to write instead.
@@ -65,7 +78,22 @@ impl CompressionRecord {
                 format!("{bytes} bytes cannot be packed together; write 4K, 8K, 16K or 32K")
             })?,
         };
-        Ok(Self { method, unit })
+        Ok(Self { method, unit, ..self })
+    }
+
+    /// This record, with data packed once more after so many seconds; 0: never. The error says what to write instead.
+    pub fn with_cold(self, after_s: u64, level: Option<u8>) -> Result<Self, String> {
+        if after_s == 0 {
+            return Ok(Self { cold: None, ..self });
+        }
+        let after_s = u32::try_from(after_s).map_err(|_| {
+            format!("{after_s} seconds without a read are more than anybody waits for; write 30d or less")
+        })?;
+        let level = level.unwrap_or(ZSTD_LEVEL_COLD);
+        if !ZSTD_LEVELS.contains(&level) {
+            return Err(format!("{level} is no level of zstd; write one of 1 to 19"));
+        }
+        Ok(Self { cold: Some(ColdRecord { after_s, level }), ..self })
     }
 
     /// As it is written in commands.
@@ -98,6 +126,12 @@ mod tests {
         let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
         assert_eq!(lz4.engine(), Compression { method: Method::Lz4, frame_units: 8, cold: None });
         assert_eq!(lz4.with(None, None), Ok(lz4), "what is not said stays");
+        let cold = lz4.with_cold(3600, None).expect("it is one");
+        assert_eq!(cold.cold, Some(ColdRecord { after_s: 3600, level: 9 }));
+        assert_eq!(cold.with(Some("lz4"), None), Ok(cold), "a rule stays when the method is set");
+        assert_eq!(cold.with_cold(0, None), Ok(lz4));
+        assert!(lz4.with_cold(1, Some(20)).is_err());
+        assert!(lz4.with_cold(1 << 40, None).is_err());
         assert_eq!(off.engine(), Compression::default());
     }
 }

@@ -17,7 +17,7 @@ mod records;
 mod redb_store;
 
 pub use ceiling::CeilingRecord;
-pub use compression::CompressionRecord;
+pub use compression::{ColdRecord, CompressionRecord};
 pub use containers::{ContainerRecord, DEFAULT_CONTAINER, OwnPolicy, Policy};
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};

@@ -5,8 +5,8 @@
 
 use super::refusal::Refusal;
 use super::vdisks::check_name;
-use super::{Control, Part, SharedControl, member};
-use crate::api::{ContainerView, CreateContainer, SetContainer};
+use super::{Control, Part, SharedControl, member, policy};
+use crate::api::{ColdWord, ContainerView, CreateContainer, SetContainer};
 use crate::config::{
     CeilingRecord, CompressionRecord, ContainerRecord, DEFAULT_CONTAINER, FamilyConfig, FamilyState, Policy,
 };
@@ -32,10 +32,12 @@ pub(super) async fn create(
              first a letter or digit"
         ))
     })?;
-    let compression = CompressionRecord::default();
-    let compression = compression
-        .with(wanted.compression.as_deref(), wanted.compression_unit)
-        .map_err(Refusal::bad_input)?;
+    let compression = policy::packing(
+        CompressionRecord::default(),
+        wanted.compression.as_deref(),
+        wanted.compression_unit,
+        wanted.cold,
+    )?;
     check_factor(wanted.factor)?;
     let ceiling = limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -71,12 +73,20 @@ pub(super) async fn set(
 ) -> Result<ContainerView, Refusal> {
     check_factor(wanted.factor.filter(|&factor| factor != 0))?;
     // What is wrong with it is told before anything is done.
-    CompressionRecord::default()
-        .with(wanted.compression.as_deref(), wanted.compression_unit)
-        .map_err(Refusal::bad_input)?;
+    policy::packing(
+        CompressionRecord::default(),
+        wanted.compression.as_deref(),
+        wanted.compression_unit,
+        wanted.cold,
+    )?;
     limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     let alter = move |record: &mut ContainerRecord| {
-        let changed = record.compression.with(wanted.compression.as_deref(), wanted.compression_unit);
+        let changed = policy::packing(
+            record.compression,
+            wanted.compression.as_deref(),
+            wanted.compression_unit,
+            wanted.cold,
+        );
         record.compression = changed.expect("it was just found to be right");
         record.ceiling = limits(record.ceiling, wanted.iops_limit, wanted.bw_limit)
             .expect("they were just found to be right");
@@ -204,6 +214,7 @@ impl Control {
             created: record.created,
             compression: record.compression.method_text(),
             compression_unit: record.compression.unit,
+            cold: record.compression.cold.map(ColdWord::from),
             factor: record.factor,
             iops_limit: record.ceiling.engine().iops,
             bw_limit: record.ceiling.engine().bytes,

@@ -5,8 +5,10 @@
 use super::change::{change_vdisk, move_vdisk_into};
 use super::refusal::Refusal;
 use super::{Control, Part, SharedControl};
-use crate::api::{CreateVdisk, LimitWord, SetVdisk, VdiskView};
-use crate::config::{CeilingRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy};
+use crate::api::{ColdWord, CreateVdisk, LimitWord, SetVdisk, VdiskView};
+use crate::config::{
+    CeilingRecord, ColdRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy,
+};
 
 /// The word that gives back what a vDisk has of its own.
 const INHERIT: &str = "inherit";
@@ -15,22 +17,39 @@ const INHERIT: &str = "inherit";
 fn own_compression(
     method: Option<&str>,
     unit: Option<u64>,
+    cold: Option<ColdWord>,
     present: CompressionRecord,
 ) -> Result<Option<Option<CompressionRecord>>, Refusal> {
-    match (method, unit) {
-        (None, None) => Ok(None),
-        (Some(INHERIT), None) => Ok(Some(None)),
-        (Some(INHERIT), Some(_)) => Err(Refusal::bad_input(
-            "what is inherited has the unit of the container; leave --unit out, or write a compression",
+    match (method, unit, cold) {
+        (None, None, None) => Ok(None),
+        (Some(INHERIT), None, None) => Ok(Some(None)),
+        (Some(INHERIT), _, _) => Err(Refusal::bad_input(
+            "what is inherited has the unit and the rule for cold data of the container; leave --unit and --cold-after out, or \
+             write a compression",
         )),
-        _ => present.with(method, unit).map(|own| Some(Some(own))).map_err(Refusal::bad_input),
+        _ => packing(present, method, unit, cold).map(|own| Some(Some(own))),
     }
+}
+
+/// How data is packed; what is not said stays.
+pub(super) fn packing(
+    present: CompressionRecord,
+    method: Option<&str>,
+    unit: Option<u64>,
+    cold: Option<ColdWord>,
+) -> Result<CompressionRecord, Refusal> {
+    let packed = present.with(method, unit).and_then(|packed| match cold {
+        Some(ColdWord { after_s, level }) => packed.with_cold(after_s, level),
+        None => Ok(packed),
+    });
+    packed.map_err(Refusal::bad_input)
 }
 
 /// What a new vDisk says of itself.
 pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Result<OwnPolicy, Refusal> {
     let method = wanted.compression.as_deref();
-    let compression = own_compression(method, wanted.compression_unit, container.compression)?.flatten();
+    let compression =
+        own_compression(method, wanted.compression_unit, wanted.cold, container.compression)?.flatten();
     let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     Ok(OwnPolicy { compression, ceiling })
 }
@@ -59,7 +78,8 @@ pub(super) async fn set(
             control.container_named(container)?;
         }
         let present = control.policy(config).compression;
-        let compression = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
+        let compression =
+            own_compression(wanted.compression.as_deref(), wanted.compression_unit, wanted.cold, present)?;
         // What is wrong with them is told before anything is done.
         own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?;
         (family, compression, container)
@@ -75,6 +95,12 @@ pub(super) async fn set(
         None => change_vdisk(control, family, alter).await?,
     };
     control.lock().view_of(family)
+}
+
+impl From<ColdRecord> for ColdWord {
+    fn from(ColdRecord { after_s, level }: ColdRecord) -> Self {
+        Self { after_s: after_s.into(), level: Some(level) }
+    }
 }
 
 impl Control {
@@ -95,12 +121,12 @@ mod tests {
     fn a_vdisk_says_something_or_inherits() {
         let off = CompressionRecord::default();
         let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
-        assert_eq!(own_compression(None, None, lz4), Ok(None), "as before");
-        assert_eq!(own_compression(Some("inherit"), None, lz4), Ok(Some(None)));
-        assert_eq!(own_compression(Some("lz4"), Some(32_768), off), Ok(Some(Some(lz4))));
-        let unit = own_compression(None, Some(4096), lz4).expect("it is fine").flatten();
+        assert_eq!(own_compression(None, None, None, lz4), Ok(None), "as before");
+        assert_eq!(own_compression(Some("inherit"), None, None, lz4), Ok(Some(None)));
+        assert_eq!(own_compression(Some("lz4"), Some(32_768), None, off), Ok(Some(Some(lz4))));
+        let unit = own_compression(None, Some(4096), None, lz4).expect("it is fine").flatten();
         assert_eq!(unit.map(|own| own.method_text()), Some("lz4".to_string()), "the unit of what holds now");
-        assert!(own_compression(Some("inherit"), Some(4096), lz4).is_err());
-        assert!(own_compression(Some("gzip"), None, lz4).is_err());
+        assert!(own_compression(Some("inherit"), Some(4096), None, lz4).is_err());
+        assert!(own_compression(Some("gzip"), None, None, lz4).is_err());
     }
 }

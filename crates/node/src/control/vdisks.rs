@@ -4,7 +4,7 @@ use super::clones::has_clones;
 use super::policy;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
-use crate::api::{CreateVdisk, ExportView, VdiskView};
+use crate::api::{ColdWord, CreateVdisk, ExportView, VdiskView};
 use crate::config::cluster::NewVdisk;
 use crate::config::{DEFAULT_CONTAINER, FamilyState, Policy};
 use crate::shard_loop::Disk;
@@ -304,6 +304,7 @@ impl Control {
             container: config.container.clone(),
             compression: compression.method_text(),
             compression_unit: compression.unit,
+            cold: compression.cold.map(ColdWord::from),
             compression_from: who(config.compression.is_some()),
             iops_limit: ceiling.engine().iops,
             bw_limit: ceiling.engine().bytes,

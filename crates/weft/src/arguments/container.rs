@@ -1,6 +1,6 @@
 //! What may be said about containers.
 
-use super::Place;
+use super::{ColdArgs, Place};
 use crate::size;
 use clap::Subcommand;
 
@@ -23,6 +23,8 @@ container is named are in `default`, which always exists.")]
         /// How much is packed together: 4K, 8K, 16K or 32K [default: 16K]
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         unit: Option<u64>,
+        #[command(flatten)]
+        cold: ColdArgs,
         /// Copies of vDisks that are made in it from now on; those there are keep theirs [default: the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
@@ -42,12 +44,12 @@ container is named are in `default`, which always exists.")]
         #[command(flatten)]
         place: Place,
     },
-    /// Change the policy of a container; it holds at once for what its vDisks write
+    /// Change the policy of a container; at once for what its vDisks write
     #[command(after_help = "Examples:
   weft container set databases --compression zstd:3 --unit 32K
-  weft container set default --compression lz4
+  weft container set default --compression lz4 --cold-after 12h
 
-What was written before stays as it is. vDisks that were told something else themselves stay with that
+What was written before is packed again in the background. vDisks that were told something else themselves stay with that
 (weft vdisk set NAME --compression inherit ends it).")]
     Set {
         name: String,
@@ -57,6 +59,8 @@ What was written before stays as it is. vDisks that were told something else the
         /// How much is packed together: 4K, 8K, 16K or 32K
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         unit: Option<u64>,
+        #[command(flatten)]
+        cold: ColdArgs,
         /// Copies of vDisks that are made in it from now on, or `inherit`: the node's; those there are keep theirs
         #[arg(long, value_name = "R", value_parser = copies)]
         rf: Option<u32>,
