@@ -17,10 +17,12 @@ pub(crate) mod snapshots;
 pub(crate) mod warm;
 pub(crate) mod write;
 
+use crate::buffer::BLOCK;
 use crate::context::{Answered, Context, Purpose, earlier};
 use crate::counters::{ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
+use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
@@ -98,10 +100,13 @@ pub struct Volume {
     pub(crate) checkpointing: Checkpointing,
     pub(crate) audit: Audit,
     pub(crate) compaction: Compaction,
+    pub(crate) repacking: Repacking,
     /// The control plane wants everything drained and in pages.
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
     pub(crate) pressed: Seq,
+    /// Blocks of writes that were zeros, and so got no place.
+    pub(crate) zero_blocks: u64,
     view_version: u64,
 }
 
@@ -145,8 +150,10 @@ impl Volume {
             checkpointing: Checkpointing::default(),
             audit: Audit::default(),
             compaction: Compaction::default(),
+            repacking: Repacking::new(compression, ctx.now),
             settling: false,
             pressed: Seq(0),
+            zero_blocks: 0,
             view_version: ctx.view.version,
         };
         volume.open_rolling_back(rollback);
@@ -182,6 +189,11 @@ impl Volume {
     /// Bytes acknowledged and not yet in egroups.
     pub fn dirty_bytes(&self) -> u64 {
         self.overlay.dirty_bytes()
+    }
+
+    /// Bytes of writes, since it was opened, that were zeros and so are not stored.
+    pub fn zero_bytes(&self) -> u64 {
+        self.zero_blocks * BLOCK as u64
     }
 
     /// Bytes that will need space in egroups: acknowledged or on their way.
@@ -362,6 +374,7 @@ impl Volume {
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
                 self.start_compaction(ctx);
+                self.start_repacking(ctx);
                 self.start_audit(ctx);
                 self.finish_settling(ctx);
             }
@@ -499,6 +512,7 @@ impl Volume {
             self.placing.wake_at(),
             self.audit.wake_at(),
             self.compaction.wake_at(),
+            self.repacking.wake_at(),
             self.requests.wake_at(),
             self.door.wake_at(),
         ]

@@ -166,6 +166,7 @@ impl Volume {
                     return self.take_bypass(work, ctx);
                 }
                 if is_zero(data.bytes()) {
+                    self.zero_blocks += *count;
                     let seq = self.log.push(Body::Zero { block: *block, count: *count });
                     self.waiters.insert(seq, Waiter::Request(*request));
                     return;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weft_engine::interface::Ceiling;
 
-/// No limits, if nothing was ever said.
+/// No limits, if nothing was ever said. Of a vDisk, what is not said is its container's; 0 says that there is none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CeilingRecord {
     /// Requests.
@@ -24,25 +24,30 @@ impl CeilingRecord {
 
     /// As the engine wants it.
     pub fn engine(&self) -> Ceiling {
-        Ceiling { iops: self.iops, bytes: self.bytes }
+        Ceiling { iops: self.iops.filter(|&iops| iops > 0), bytes: self.bytes.filter(|&bytes| bytes > 0) }
     }
 
-    /// This record with what was asked for; 0 ends a limit. The error says what to write instead.
-    pub fn with(self, iops: Option<u64>, bytes: Option<u64>) -> Result<Self, String> {
+    /// What holds where this is silent and `inherited` is not.
+    pub fn over(self, inherited: Self) -> Self {
+        Self { iops: self.iops.or(inherited.iops), bytes: self.bytes.or(inherited.bytes) }
+    }
+
+    /// This record with what was asked for: 0 is no limit, None inside is silence. The error says what to write instead.
+    pub fn with(self, iops: Option<Option<u64>>, bytes: Option<Option<u64>>) -> Result<Self, String> {
         let iops = match iops {
             None => self.iops,
-            Some(0) => None,
-            Some(iops) => Some(u32::try_from(iops).map_err(|_| {
+            Some(None) => None,
+            Some(Some(iops)) => Some(u32::try_from(iops).map_err(|_| {
                 format!("{iops} requests a second are no limit; write at most {}, or none", u32::MAX)
             })?),
         };
         let bytes = match bytes {
             None => self.bytes,
-            Some(0) => None,
-            Some(bytes) if bytes < BYTES_LEAST => {
+            Some(None) => None,
+            Some(Some(bytes)) if bytes != 0 && bytes < BYTES_LEAST => {
                 return Err(format!("{bytes} bytes a second are too few; write at least 4K, or none"));
             }
-            Some(bytes) => Some(bytes),
+            Some(Some(bytes)) => Some(bytes),
         };
         Ok(Self { iops, bytes })
     }
@@ -54,15 +59,18 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_taken_or_refused_and_the_rest_stays() {
-        let none = CeilingRecord::default();
-        let both = none.with(Some(500), Some(1 << 20)).expect("these are limits");
+        let silent = CeilingRecord::default();
+        let both = silent.with(Some(Some(500)), Some(Some(1 << 20))).expect("these are limits");
         assert_eq!(both.engine(), Ceiling { iops: Some(500), bytes: Some(1 << 20) });
         assert_eq!(both.with(None, None), Ok(both), "what is not said stays");
-        assert_eq!(
-            both.with(Some(0), None).map(|record| record.engine()),
-            Ok(Ceiling { iops: None, bytes: Some(1 << 20) })
+        assert_eq!(both.with(Some(None), Some(None)), Ok(silent));
+        let free = both.with(Some(Some(0)), None).expect("none is fine");
+        assert_eq!(free.engine(), Ceiling { iops: None, bytes: Some(1 << 20) });
+        assert_eq!(free.over(both), free, "no limit of its own is a word too");
+        let own = silent.with(None, Some(Some(4096))).expect("it is a limit");
+        assert_eq!(own.over(both), CeilingRecord { iops: Some(500), bytes: Some(4096) });
+        assert!(
+            silent.with(Some(Some(1 << 32)), None).is_err() && silent.with(None, Some(Some(4095))).is_err()
         );
-        assert_eq!(both.with(Some(0), Some(0)), Ok(none));
-        assert!(none.with(Some(1 << 32), None).is_err() && none.with(None, Some(4095)).is_err());
     }
 }

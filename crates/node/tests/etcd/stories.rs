@@ -8,7 +8,7 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    CeilingRecord, CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin,
+    DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
     SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 
@@ -60,8 +60,8 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
         factor: 2,
         created: 1,
         owner: None,
-        compression: CompressionRecord::default(),
-        ceiling: CeilingRecord::default(),
+        container: DEFAULT_CONTAINER.to_string(),
+        own: OwnPolicy::default(),
     }
 }
 

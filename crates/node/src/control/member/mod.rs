@@ -20,21 +20,23 @@ mod nodes;
 mod requests;
 pub(super) mod start;
 mod status;
+mod usage;
 mod view;
 
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
-    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, set_vdisk, with_store,
+    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, with_store,
 };
 pub(super) use status::{cluster as cluster_view, report};
+pub(super) use usage::{usage_of, usage_of_all};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
-    ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey, SnapshotRecord,
+    ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
+    SnapshotKey, SnapshotRecord,
 };
-use crate::control::settings::Settings;
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
 use life::Living;
@@ -90,7 +92,7 @@ struct Served {
     epoch: Epoch,
     /// Bytes, as the engine was told.
     size: u64,
-    settings: Settings,
+    policy: Policy,
     phase: Phase,
     since: Instant,
     clients: locality::Clients,
@@ -144,6 +146,19 @@ impl Member {
 
     pub(super) fn consistency(&self) -> &BTreeMap<String, Versioned<ConsistencyRecord>> {
         &self.mirror.consistency
+    }
+
+    pub(super) fn containers(&self) -> &BTreeMap<String, Versioned<ContainerRecord>> {
+        &self.mirror.containers
+    }
+
+    pub(super) fn container(&self, name: &str) -> Option<&Versioned<ContainerRecord>> {
+        self.mirror.containers.get(name)
+    }
+
+    /// By what a vDisk is kept.
+    pub(super) fn policy(&self, config: &FamilyConfig) -> Policy {
+        self.mirror.policy(config)
     }
 
     /// What is known here of the store.
