@@ -239,7 +239,7 @@ pub struct CreateVdisk {
     pub bw_limit: Option<LimitWord>,
 }
 
-/// What is not said stays. Limits count at once; data that was written before stays as it was packed.
+/// What is not said stays. Limits count at once; data that was written before is packed again in the background.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVdisk {

@@ -82,7 +82,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
                 format!(
-                    "{name}: container {}, compression {} ({}) for what is written from now on; limits {}",
+                    "{name}: container {}, compression {} ({}); limits {}",
                     text(&vdisk["container"]),
                     packed(&vdisk),
                     whose(&vdisk["compression_from"]),

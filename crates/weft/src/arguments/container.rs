@@ -47,7 +47,7 @@ container is named are in `default`, which always exists.")]
   weft container set databases --compression zstd:3 --unit 32K
   weft container set default --compression lz4
 
-What was written before stays as it is. vDisks that were told something else themselves stay with that
+What was written before follows in the background. vDisks that were told something else themselves stay with that
 (weft vdisk set NAME --compression inherit ends it).")]
     Set {
         name: String,
