@@ -242,6 +242,16 @@ fn what_is_saved_is_told_apart() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(node.weft(&["vdisk", "show", "v"]).contains("16 MiB of 64 MiB"));
+
+    step("every second block of a write is zeros");
+    let mixed = scratch.file("mixed");
+    let pair: Vec<u8> = [vec![7; 4096], vec![0; 4096]].concat();
+    std::fs::write(&mixed, pair.repeat(128)).expect("it can be written");
+    let line = format!("write -s {} 48M 1M", mixed.display());
+    tool(&["qemu-io", "-f", "raw", "-c", &line, &nbd_uri(&first, "v")]);
+    wait_for_usage(&node, "vdisk", "v", |count| {
+        count("zero_bytes") == 16 * MIB + MIB / 2 && count("mapped_bytes") == 16 * MIB + MIB / 2
+    });
     node.stop();
 }
 
