@@ -342,5 +342,10 @@ mod tests {
         let family: FamilyConfig = serde_json::from_str(family).expect("it is understood");
         assert_eq!((family.epoch, family.owner), (9, None));
         assert_eq!((family.container.as_str(), family.compression), ("default", None));
+        let packed = r#"{"family":4,"name":"four","size":4096,"factor":1,"created":0,"epoch":9,"segments":[],"version":2,
+            "exports":[],"state":"live","compression":{"method":"lz4","unit":32768}}"#;
+        let packed: FamilyConfig = serde_json::from_str(packed).expect("it is understood");
+        let lz4 = CompressionRecord::default().with(Some("lz4"), Some(32_768)).expect("it is one");
+        assert_eq!(packed.compression, Some(lz4), "what it was told stays its own word");
     }
 }
