@@ -159,6 +159,17 @@ mod tests {
         assert!(line("raw").contains("1.00"), "{text}");
         assert!(line("broken").contains("failed: connection refused"), "{text}");
         assert!(line("take care").starts_with("warning: "), "{text}");
+        assert!(!text.contains("of its latency"), "only rows that differ by their data are told in words");
+        for one in &mut results.measurements {
+            if let Some(summary) = &mut one.summary {
+                summary.read =
+                    Some(LatencySummary { us_mean: summary.iops_median * 3.0, ..Default::default() });
+            }
+        }
+        results.rows[0].compressible_percent = Some(75);
+        let told = "fast has 2.00 of the rate of raw and 2.00 of its latency.";
+        assert!(crate::table::terminal(&results).contains(told), "{}", crate::table::terminal(&results));
+        assert!(crate::table::markdown(&results).contains(told));
         let markdown = crate::table::markdown(&results);
         let columns = |line: &str| line.matches('|').count();
         let lines: Vec<&str> = markdown.lines().take_while(|line| !line.is_empty()).collect();

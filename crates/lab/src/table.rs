@@ -128,10 +128,36 @@ pub fn terminal(results: &Results) -> String {
             text += &format!("idle {}: {cpu:.1} % of a core, {} MiB of memory\n", target.label, bytes >> 20);
         }
     }
+    for sentence in against_baseline(results) {
+        text += &format!("{sentence}\n");
+    }
     for warning in &results.warnings {
         text += &format!("warning: {warning}\n");
     }
     text
+}
+
+/// Of rows that differ by their data: rate and latency of each target against the baseline's, in words.
+fn against_baseline(results: &Results) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for row in results.rows.iter().filter(|row| row.compressible_percent.is_some()) {
+        let mean = |one: &Measurement| Some(one.summary.as_ref()?.first_latency().us_mean);
+        let base = results.of_row(&row.key).find(|one| one.target == results.baseline).and_then(mean);
+        for one in results.of_row(&row.key).filter(|one| one.target != results.baseline) {
+            if let (Some(rate), Some(own), Some(base)) = (results.ratio(one), mean(one), base)
+                && base > 0.0
+            {
+                sentences.push(format!(
+                    "{}: {} has {rate:.2} of the rate of {} and {:.2} of its latency.",
+                    row.title,
+                    one.target,
+                    results.baseline,
+                    own / base
+                ));
+            }
+        }
+    }
+    sentences
 }
 
 /// Row titles stand at the left edge.
@@ -149,6 +175,10 @@ pub fn markdown(results: &Results) -> String {
         for measurement in results.of_row(&row.key) {
             text += &format!("| {} | {} |\n", row.title, cells(results, measurement).join(" | "));
         }
+    }
+    let against = against_baseline(results);
+    if !against.is_empty() {
+        text += &format!("\n- {}\n", against.join("\n- "));
     }
     let idle: Vec<String> = results
         .targets

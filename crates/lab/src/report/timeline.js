@@ -74,9 +74,14 @@ function chart({ title, note, lines, marks = [], troubles = [], band, log = fals
 // What was done to the shown targets; nearly at the same time is once.
 function marks() {
   const found = new Map();
+  if (neighbour) {
+    const events = shown().flatMap(run => run.events);
+    if (!events.length) return [];
+    return [{ x: Math.min(...events.map(event => event.at_s)), until: Math.max(...events.map(event => event.at_s + event.took_s)), text: "neighbour" }];
+  }
   for (const run of shown()) for (const event of run.events) {
     const key = `${Math.round(event.at_s)} ${event.text}`;
-    if (!found.has(key)) found.set(key, { x: event.at_s, until: neighbour ? event.at_s + event.took_s : undefined, text: event.text });
+    if (!found.has(key)) found.set(key, { x: event.at_s, text: event.text });
   }
   return [...found.values()];
 }

@@ -101,7 +101,7 @@ impl Bucket {
             let wanted = (self.us.len() as f64 * percent / 100.0).ceil().max(1.0) as usize;
             self.us.get(wanted - 1).copied().map_or(0.0, f64::from)
         };
-        let sum: f64 = self.us.iter().map(|us| f64::from(*us)).sum();
+        let sum = self.us.iter().fold(0.0, |sum, us| sum + f64::from(*us));
         let tenths = |us: f64| (us * 10.0).round() / 10.0;
         Second {
             ios: self.us.len() as u64,

@@ -516,7 +516,8 @@ fn window(
         from_s,
         to_s,
         seconds: own.len(),
-        iops_mean: samples.iter().sum::<f64>() / samples.len().max(1) as f64,
+        // Not sum(), which is -0 for nothing.
+        iops_mean: samples.iter().fold(0.0, |sum, iops| sum + iops) / samples.len().max(1) as f64,
         in_band_share: band.share(&samples),
         us_mean: all.us_mean,
         us_p50: all.us_p50,

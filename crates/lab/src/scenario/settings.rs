@@ -31,7 +31,7 @@ pub struct ScenarioSettings {
     pub rate_iops: u64,
     /// Seconds of load before the first snapshot, which all later ones are compared with.
     pub lead_s: u64,
-    /// Seconds of rest between the fill and the load, and at most this long between targets.
+    /// Seconds of rest between the fill and the load.
     pub idle_s: u64,
     /// How often all targets are run, one after the other.
     pub repeats: u32,

@@ -368,3 +368,82 @@ pub fn degraded_explained() -> String {
         percent(DEGRADED_RATE)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::results::{ClientFloor, Event, Phase, Window};
+    use super::super::verdict::{Band, Verdict};
+    use super::*;
+
+    fn results(run: TargetRun) -> ScenarioResults {
+        ScenarioResults {
+            format: 1,
+            scenario: "snapshot-impact".into(),
+            explanation: "A database.".into(),
+            interrupted: false,
+            provenance: Provenance::default(),
+            client: Some(ClientFloor { iops_mean: 100.0, variation: 0.05, in_band_share: 0.97 }),
+            band: Band::around(100.0),
+            targets: Vec::new(),
+            runs: vec![run],
+            warnings: Vec::new(),
+        }
+    }
+
+    fn calm() -> TargetRun {
+        let window = Window { seconds: 9, iops_mean: 99.0, ..Window::default() };
+        let event =
+            |number, took_s| Event { number, took_s, text: format!("snapshot {number}"), ..Event::default() };
+        TargetRun {
+            target: "one".into(),
+            verdict: Some(Verdict { iops_mean: 99.0, in_band_share: 0.96, ..Verdict::default() }),
+            phases: vec![Phase { name: "before the first snapshot".into(), window, ..Phase::default() }],
+            events: vec![event(1, 0.02), event(2, 0.31)],
+            ..TargetRun::default()
+        }
+    }
+
+    #[test]
+    fn a_calm_run_is_told_without_warnings() {
+        let results = results(calm());
+        assert_eq!(warnings(&results), Vec::<String>::new());
+        assert_eq!(sentences(&results), ["one: 2 snapshots, the slowest took 310 ms; not degraded by any."]);
+        let text = terminal(&results);
+        assert!(
+            text.lines().nth(1).is_some_and(|line| line.starts_with("one") && line.contains("96 %")),
+            "{text}"
+        );
+        assert_eq!(events_csv(&results).lines().count(), 3);
+    }
+
+    #[test]
+    fn each_trouble_is_named() {
+        let told = |change: &dyn Fn(&mut ScenarioResults)| {
+            let mut results = results(calm());
+            change(&mut results);
+            (warnings(&results).join("; "), sentences(&results).join("; "))
+        };
+        let busy =
+            |results: &mut ScenarioResults| results.client.as_mut().expect("known").in_band_share = 0.5;
+        assert!(told(&busy).0.contains("only 50 % of this client's seconds"));
+        assert!(told(&|results| results.client = None).0.contains("is not known"));
+        assert!(told(&|results| results.runs[0].errors = 7).0.contains("7 I/Os failed"));
+        assert!(told(&|results| results.interrupted = true).0.contains("stopped before its end"));
+        let slow = |results: &mut ScenarioResults| results.runs[0].phases[0].window.iops_mean = 80.0;
+        assert!(told(&slow).0.contains("did not reach the rate even before"));
+        let failing =
+            |results: &mut ScenarioResults| results.runs[0].events[1].error = Some("no space".into());
+        let (warned, sentence) = told(&failing);
+        assert!(warned.contains("1 of 2 failed, the first: no space"), "{warned}");
+        assert!(sentence.contains("1 snapshots, 1 failed, the slowest took 20 ms"), "{sentence}");
+        let degraded = |results: &mut ScenarioResults| results.runs[0].first_degraded = Some(10);
+        assert!(told(&degraded).1.ends_with("degraded from snapshot 10 on."));
+        let gone = |results: &mut ScenarioResults| {
+            results.runs[0].verdict = None;
+            results.runs[0].error = Some("the server has ended".into());
+            let text = terminal(results);
+            assert!(text.contains("  failed: the server has ended"), "{text}");
+        };
+        assert!(told(&gone).0.contains("the server has ended"));
+    }
+}
