@@ -113,15 +113,22 @@ impl Histogram {
     /// The value that `part` (0 to 1) of all values do not exceed, or a little more: the highest of its bucket. 0 if nothing
     /// was counted.
     pub fn percentile(&self, part: f64) -> u64 {
+        self.bucket_at(part).map_or(0, |bucket| bucket.high)
+    }
+
+    /// Likewise, or a little less: for values that are mostly powers of two, of which it is the exact one.
+    pub fn floor(&self, part: f64) -> u64 {
+        self.bucket_at(part).map_or(0, |bucket| bucket.low)
+    }
+
+    /// The bucket of the value that `part` of all values do not exceed.
+    fn bucket_at(&self, part: f64) -> Option<Bucket> {
         let rank = ((part * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
-        for bucket in self.buckets() {
+        self.buckets().find(|bucket| {
             seen += bucket.count;
-            if seen >= rank {
-                return bucket.high;
-            }
-        }
-        0
+            seen >= rank
+        })
     }
 
     /// The highest value, or a little more.
@@ -170,6 +177,11 @@ mod tests {
                 let rank = ((part * 5_000.0_f64).ceil() as usize).max(1);
                 let (told, is) = (histogram.percentile(part), exact[rank - 1]);
                 assert!(told >= is && told <= is + is / 8, "{part} of {spread}: {told}, and it is {is}");
+                let floor = histogram.floor(part);
+                assert!(
+                    floor <= is && is <= floor + floor / 8,
+                    "{part} of {spread}: {floor}, and it is {is}"
+                );
             }
             assert_eq!(histogram.total(), exact.iter().sum::<u64>());
             assert_eq!(histogram.count(), 5_000);

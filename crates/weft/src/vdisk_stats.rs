@@ -112,6 +112,7 @@ pub fn share(part: u64, all: u64) -> String {
 /// A bar for each power of two.
 fn bars(title: &str, view: &HistogramView, show: &dyn Fn(u64) -> String) -> String {
     let histogram = view.histogram();
+    let is_size = title.starts_with("SIZES");
     let (mut rows, mut before) = (Vec::new(), 0);
     for power in 0..=41 {
         let below = histogram.below(power);
@@ -125,7 +126,13 @@ fn bars(title: &str, view: &HistogramView, show: &dyn Fn(u64) -> String) -> Stri
     let mut table = Table::new(&["", "", ""]);
     for (power, count) in rows {
         let length = (count * BAR).div_ceil(most) as usize;
-        table.row(vec![format!("below {}", show(1 << power)), count.to_string(), "#".repeat(length)]);
+        // Sizes are mostly powers of two: a bar says where it begins.
+        let label = if is_size {
+            format!("from {}", show(1 << power >> 1))
+        } else {
+            format!("below {}", show(1 << power))
+        };
+        table.row(vec![label, count.to_string(), "#".repeat(length)]);
     }
     let table = table.render();
     let (_, rows) = table.split_once('\n').expect("a table has a heading");
@@ -141,10 +148,13 @@ mod tests {
     fn bars_are_as_long_as_their_part_and_count_everything() {
         let mut histogram = Histogram::default();
         [100, 120, 70, 65, 300, 5_000].into_iter().for_each(|us| histogram.record(us));
+        let mut sizes = Histogram::default();
+        sizes.record(4096);
         let view = VdiskFiguresView {
             name: "db".to_string(),
             size: 1 << 30,
             read_us: HistogramView::from(&histogram),
+            write_size: HistogramView::of_sizes(&sizes),
             ..VdiskFiguresView::default()
         };
         let text = render(&view);
@@ -154,6 +164,7 @@ mod tests {
         assert_eq!(lines[at + 1].trim_end(), format!("below 128us   4  {}", "#".repeat(40)), "{text}");
         assert!(lines[at + 2].contains("256us") && lines[at + 2].ends_with('0'), "a gap is shown: {text}");
         assert_eq!(lines[at + 3].matches('#').count(), 10, "{text}");
+        assert!(text.contains("SIZES OF WRITES: 1, p50 4 KiB, p99 4 KiB\nfrom 4 KiB  1  ##"), "{text}");
         assert!(!text.contains("LATENCY OF WRITES"), "what never was has no bars");
         assert!(text.contains("last 2 minutes"));
     }

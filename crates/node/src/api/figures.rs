@@ -7,7 +7,8 @@ use weft_engine::histogram::Histogram;
 
 use super::VdiskStatsView;
 
-/// How often values of each size came. Percentiles are at most 12.5 % too high, and exact below 16.
+/// How often values of each size came. Percentiles are at most 12.5 % too high (those of sizes of requests too low, so that
+/// 4096 is told as 4096), and exact below 16.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HistogramView {
@@ -40,6 +41,18 @@ impl From<&Histogram> for HistogramView {
 }
 
 impl HistogramView {
+    /// Of values that are mostly powers of two.
+    pub fn of_sizes(histogram: &Histogram) -> Self {
+        Self {
+            p50: histogram.floor(0.5),
+            p90: histogram.floor(0.9),
+            p99: histogram.floor(0.99),
+            p999: histogram.floor(0.999),
+            max: histogram.floor(1.0),
+            ..Self::from(histogram)
+        }
+    }
+
     /// What it was made of.
     pub fn histogram(&self) -> Histogram {
         Histogram::from_parts(self.total, self.buckets.iter().copied())

@@ -5,8 +5,8 @@
 use super::refusal::Refusal;
 use super::{Control, Serving, SharedControl};
 use crate::api::{
-    DestinationView, ElsewhereView, LatencyView, MinuteView, PatternView, SourceView, StageView, TouchedView,
-    VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
+    DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, PatternView, SourceView,
+    StageView, TouchedView, VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
 };
 use crate::shard_loop::{FamilyFigures, Mail, RATED, Rated, ShardFigures, TouchedSet};
 use std::time::Duration;
@@ -178,8 +178,8 @@ impl Control {
             read_us: (&histograms.read_us).into(),
             write_us: (&histograms.write_us).into(),
             flush_us: (&histograms.flush_us).into(),
-            read_size: (&histograms.read_size).into(),
-            write_size: (&histograms.write_size).into(),
+            read_size: HistogramView::of_sizes(&histograms.read_size),
+            write_size: HistogramView::of_sizes(&histograms.write_size),
             outstanding: (&histograms.outstanding).into(),
             outstanding_now: *outstanding,
             pattern: PatternView {

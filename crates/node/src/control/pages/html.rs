@@ -9,7 +9,7 @@ const REFRESH_SECONDS: u32 = 5;
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2430;--dim:#667;--line:#d5dae2;--bar:#4a7fd4;--other:#d98a3d;--back:#fff;--warn:#b3261e}\
 @media(prefers-color-scheme:dark){:root{--ink:#e3e7ee;--dim:#98a2b3;--line:#343b47;--bar:#6c9cf0;--other:#e0a060;--back:#14181f;--warn:#ff8a80}}\
-body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back);margin:1.5em auto;max-width:76em;padding:0 1em}\
+body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back);margin:1.5em auto;max-width:90em;padding:0 1em}\
 a{color:var(--bar)}h1{font-size:1.35em;margin:.4em 0}h2{font-size:1.05em;margin:1.4em 0 .3em}\
 p{margin:.3em 0}.dim{color:var(--dim)}.warn{color:var(--warn)}\
 table{border-collapse:collapse;margin:.4em 0}td,th{padding:.15em .8em .15em 0;border-bottom:1px solid var(--line);\
@@ -17,7 +17,7 @@ text-align:right;font-variant-numeric:tabular-nums;font-weight:normal;white-spac
 th{color:var(--dim)}td.t,th.t{text-align:left}td.w{white-space:normal;text-align:left;color:var(--dim)}\
 td:first-child,th:first-child{text-align:left}\
 .bar{display:inline-block;height:.75em;background:var(--bar);vertical-align:baseline;min-width:1px}\
-.bar.o{background:var(--other)}.track{display:block;width:16em;text-align:left}\
+.bar.o{background:var(--other)}.track{display:block;width:9em;text-align:left}.side .track{width:16em}\
 .side{display:flex;flex-wrap:wrap;gap:0 3em}button{font:inherit}";
 
 /// Text that is shown as it is, also in an attribute.
@@ -116,8 +116,9 @@ impl Page {
         self.raw("</table>");
     }
 
-    /// A histogram: a bar for each power of two with something in it or between two that have. `show` tells a value.
-    pub fn histogram(&mut self, title: &str, view: &HistogramView, show: impl Fn(u64) -> String) {
+    /// A histogram: a bar for each power of two with something in it or between two that have.
+    pub fn histogram(&mut self, title: &str, view: &HistogramView, scale: Scale) {
+        let show = |value| scale.show(value);
         self.raw(&format!("<div><h2>{}</h2>", escape(title)));
         if view.count == 0 {
             self.raw("<p class=\"dim\">none yet</p></div>");
@@ -143,11 +144,7 @@ impl Page {
         let most = counts.iter().map(|(_, count)| *count).max().unwrap_or(0);
         self.raw("<table>");
         for (power, count) in counts {
-            self.row(&[
-                format!("below {}", escape(&show(1 << power))),
-                bar(count, most, false),
-                share(count, view.count),
-            ]);
+            self.row(&[escape(&scale.label(power)), bar(count, most, false), share(count, view.count)]);
         }
         self.raw("</table></div>");
     }
@@ -155,6 +152,34 @@ impl Page {
     pub fn end(mut self) -> String {
         self.0.push_str("</body></html>\n");
         self.0
+    }
+}
+
+/// What a histogram's values are.
+#[derive(Debug, Clone, Copy)]
+pub enum Scale {
+    /// Microseconds.
+    Time,
+    /// Bytes of requests: mostly powers of two, so a bar says where it begins.
+    Size,
+    Number,
+}
+
+impl Scale {
+    fn show(self, value: u64) -> String {
+        match self {
+            Scale::Time => microseconds(value),
+            Scale::Size => bytes(value),
+            Scale::Number => number(value),
+        }
+    }
+
+    /// Of the bar below this power of two and not below the one before.
+    fn label(self, power: u32) -> String {
+        match self {
+            Scale::Time | Scale::Number => format!("below {}", self.show(1 << power)),
+            Scale::Size => format!("from {}", self.show(1 << power >> 1)),
+        }
     }
 }
 

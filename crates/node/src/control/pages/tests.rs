@@ -38,7 +38,9 @@ fn a_vdisk(name: &str) -> VdiskFiguresView {
     let mut vdisk = VdiskFiguresView { name: name.to_string(), size: 1 << 30, ..Default::default() };
     vdisk.counts.reads = 12_345;
     vdisk.read_us = a_histogram([0, 100, 100, 200, 5_000]);
-    vdisk.read_size = a_histogram([4096, 4096, 8192]);
+    let mut sizes = Histogram::default();
+    [4096, 4096, 8192].into_iter().for_each(|bytes| sizes.record(bytes));
+    vdisk.read_size = HistogramView::of_sizes(&sizes);
     vdisk.pattern.reads_random = 3;
     vdisk.pattern.reads_sequential = 1;
     vdisk.working_set.minutes.bytes = 3 << 20;
@@ -58,7 +60,8 @@ fn the_page_of_a_vdisk_shows_what_it_did() {
         "3 MiB</td>",
         "5 in all; half up to 103 µs",
         "below 8.2 ms",
-        "below 8 KiB",
+        "from 4 KiB",
+        "3 in all; half up to 4 KiB, 99 % up to 8 KiB",
         "48 KiB</td><td>75.0 %",
     ] {
         assert!(page.contains(part), "{part} in {page}");
@@ -74,7 +77,7 @@ fn the_page_of_a_vdisk_shows_what_it_did() {
 fn a_histogram_of_a_page_counts_everything_once() {
     let view = a_histogram([0, 1, 2, 3, 4, 7, 8, 100, 1 << 20, (1 << 20) + 1]);
     let mut page = html::Page::new("t", "");
-    page.histogram("h", &view, |value| value.to_string());
+    page.histogram("h", &view, html::Scale::Number);
     let page = page.end();
     assert_well_formed(&page);
     let shares = page.split("%</td>").filter_map(|part| part.rsplit_once("<td>"));

@@ -1,6 +1,6 @@
 //! `/vdisk_stats/NAME`: everything about one vDisk.
 
-use super::html::{Page, bar, bytes, microseconds, number, share};
+use super::html::{Page, Scale, bar, bytes, number, share};
 use super::vdisks::place;
 use crate::api::{ElsewhereView, VdiskFiguresView};
 
@@ -38,12 +38,12 @@ pub fn vdisk(view: &VdiskFiguresView) -> String {
         number(counts.errors)
     ));
     page.raw("<div class=\"side\">");
-    page.histogram("Latency of reads", &view.read_us, microseconds);
-    page.histogram("Latency of writes", &view.write_us, microseconds);
-    page.histogram("Latency of flushes", &view.flush_us, microseconds);
-    page.histogram("Sizes of reads", &view.read_size, bytes);
-    page.histogram("Sizes of writes", &view.write_size, bytes);
-    page.histogram("Requests outstanding when another one came", &view.outstanding, number);
+    page.histogram("Latency of reads", &view.read_us, Scale::Time);
+    page.histogram("Latency of writes", &view.write_us, Scale::Time);
+    page.histogram("Latency of flushes", &view.flush_us, Scale::Time);
+    page.histogram("Sizes of reads", &view.read_size, Scale::Size);
+    page.histogram("Sizes of writes", &view.write_size, Scale::Size);
+    page.histogram("Requests outstanding when another one came", &view.outstanding, Scale::Number);
     page.raw("</div>");
     pattern(&mut page, view);
     working_set(&mut page, view);
