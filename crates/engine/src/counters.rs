@@ -133,6 +133,8 @@ pub struct Counters {
     pub pages_written: u64,
     pub egroups_deleted: u64,
     pub egroups_compacted: u64,
+    /// Begun to be packed again, because it is wanted otherwise now or because they are cold.
+    pub egroups_repacked: u64,
     pub copies_bad: u64,
     pub copies_repaired: u64,
     pub orphans_deleted: u64,

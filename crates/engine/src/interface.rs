@@ -213,7 +213,7 @@ pub enum Order {
     DropFamily { family: FamilyId, epoch: Epoch },
     /// The size of a served family has changed (in bytes).
     Resize { family: FamilyId, size: u64 },
-    /// What is placed from now on is packed so; what was placed before stays as it is.
+    /// What is placed from now on is packed so; what was placed before is packed again in the background.
     SetCompression { family: FamilyId, compression: Compression },
     /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
     SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
@@ -463,6 +463,15 @@ pub struct Compression {
     pub method: Method,
     /// Units of 4 KiB that are packed together: 1, 2, 4 or 8. More compress better, and more is read for one of them.
     pub frame_units: u8,
+    /// What nobody has read for long is packed once more, for good.
+    pub cold: Option<Cold>,
+}
+
+/// When data is cold, and the level of zstd that it is packed with then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cold {
+    pub after_s: u32,
+    pub level: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -474,7 +483,7 @@ pub enum Method {
 
 impl Default for Compression {
     fn default() -> Self {
-        Self { method: Method::Off, frame_units: 4 }
+        Self { method: Method::Off, frame_units: 4, cold: None }
     }
 }
 

@@ -372,6 +372,7 @@ impl Shard {
             Order::SetCompression { family, compression } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.compression = compression;
+                    volume.repacking.on_policy(compression, now);
                 }
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {

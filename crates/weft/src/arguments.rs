@@ -2,6 +2,7 @@
 
 mod cluster;
 mod group;
+mod lab;
 mod snapshot;
 mod transfer;
 mod watching;
@@ -10,6 +11,7 @@ pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
 pub use group::GroupCommand;
+pub use lab::{LabCommand, LabRunArguments, Scenario};
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 pub use watching::{LatencyArguments, TopArguments};
@@ -348,110 +350,4 @@ pub struct StatsArguments {
     pub vdisk: Option<String>,
     #[command(flatten)]
     pub place: Place,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum LabCommand {
-    /// Run a scenario on one or more targets, and compare them
-    #[command(after_help = "Targets:
-  weft:NAME                          a vDisk of the node of --dir; it must be exported
-  nbd+unix:///NAME?socket=PATH       any NBD server on a Unix socket
-  nbd://HOST:PORT/EXPORT             any NBD server on TCP
-  file:PATH                          a file, made when it is not there
-  /dev/...                           a block device
-  LABEL=TARGET                       any of these under a name of its own in the tables
-NBD targets may end in ,pid=N (the server's process, for its CPU and memory) and ,durable=always, ,durable=flush
-or ,durable=URI (how a durable write is asked of it).
-
-The first target is what the others are compared with, unless --baseline names another by its label.
-A file or device that holds something else is refused unless --destroy is given.
-
-Example:
-  weft lab run four-corners --target file:./raw.img --target weft:vol1 --out ./report")]
-    Run(LabRunArguments),
-    /// Write the report of a finished run again
-    Report { dir: PathBuf },
-    /// Show the load profiles: the fio jobs that the scenarios are made of
-    Profiles,
-}
-
-#[derive(Args, Debug)]
-pub struct LabRunArguments {
-    /// The scenario
-    #[arg(default_value = "four-corners")]
-    pub scenario: String,
-    /// What to measure (may be repeated)
-    #[arg(long, required = true, value_name = "TARGET")]
-    pub target: Vec<String>,
-    /// Directory for raw samples, results and the report
-    #[arg(long, env = "WEFT_LAB_OUT", value_name = "DIR")]
-    pub out: PathBuf,
-    /// How much of each target is used [default: chosen by the scenario]
-    #[arg(long, env = "WEFT_LAB_SIZE", value_name = "SIZE", value_parser = size::parse)]
-    pub size: Option<u64>,
-    /// Seconds of each measurement
-    #[arg(long, env = "WEFT_LAB_RUNTIME", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
-    pub runtime: Option<u32>,
-    /// Requests outstanding
-    #[arg(long, env = "WEFT_LAB_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub depth: Option<u32>,
-    /// How often everything is measured
-    #[arg(long, env = "WEFT_LAB_REPEATS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub repeats: Option<u32>,
-    /// The target that ratios refer to
-    #[arg(long, env = "WEFT_LAB_BASELINE", value_name = "TARGET")]
-    pub baseline: Option<String>,
-    /// Which rows: the four corners, or the longer table of docs/benchmarks.md
-    #[arg(long, env = "WEFT_LAB_ROWS", value_enum, default_value_t = Rows::Corners)]
-    pub rows: Rows,
-    /// Whether the touched range is written before anything is measured
-    #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
-    pub prefill: Fill,
-    /// Seconds of random reads before the first measurement
-    #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
-    pub warm_up: Option<u32>,
-    /// Seconds of rest after each measurement
-    #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
-    pub idle: Option<u32>,
-    /// Seed of fio's random offsets
-    #[arg(long, env = "WEFT_LAB_SEED")]
-    pub seed: Option<u64>,
-    /// Measure also where something else lies: it is overwritten
-    #[arg(long)]
-    pub destroy: bool,
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum Rows {
-    Corners,
-    Table,
-}
-
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum Fill {
-    Always,
-    /// Only if no earlier run has filled the target as far
-    IfNeeded,
-    Never,
-}
-
-impl From<Rows> for weft_lab::RowSet {
-    fn from(rows: Rows) -> Self {
-        match rows {
-            Rows::Corners => Self::Corners,
-            Rows::Table => Self::Table,
-        }
-    }
-}
-
-impl From<Fill> for weft_lab::Prefill {
-    fn from(fill: Fill) -> Self {
-        match fill {
-            Fill::Always => Self::Always,
-            Fill::IfNeeded => Self::IfNeeded,
-            Fill::Never => Self::Never,
-        }
-    }
 }

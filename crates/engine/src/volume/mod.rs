@@ -20,6 +20,7 @@ use crate::context::{Answered, Context, Purpose, earlier};
 use crate::counters::{self, ReadSources};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
+use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
@@ -97,6 +98,7 @@ pub struct Volume {
     pub(crate) checkpointing: Checkpointing,
     pub(crate) audit: Audit,
     pub(crate) compaction: Compaction,
+    pub(crate) repacking: Repacking,
     /// The control plane wants everything drained and in pages.
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
@@ -144,6 +146,7 @@ impl Volume {
             checkpointing: Checkpointing::default(),
             audit: Audit::default(),
             compaction: Compaction::default(),
+            repacking: Repacking::new(compression, ctx.now),
             settling: false,
             pressed: Seq(0),
             view_version: ctx.view.version,
@@ -373,6 +376,7 @@ impl Volume {
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
                 self.start_compaction(ctx);
+                self.start_repacking(ctx);
                 self.start_audit(ctx);
                 self.finish_settling(ctx);
             }
@@ -509,6 +513,7 @@ impl Volume {
             self.placing.wake_at(),
             self.audit.wake_at(),
             self.compaction.wake_at(),
+            self.repacking.wake_at(),
             self.requests.wake_at(),
         ]
         .into_iter()

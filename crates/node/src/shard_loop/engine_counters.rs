@@ -58,6 +58,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         pages_written,
         egroups_deleted,
         egroups_compacted,
+        egroups_repacked,
         copies_bad,
         copies_repaired,
         orphans_deleted,

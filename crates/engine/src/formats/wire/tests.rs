@@ -4,6 +4,7 @@ use super::*;
 use crate::buffer::{BLOCK, Pages, zeros};
 use crate::codec::Codec;
 use crate::formats::packing::{FrameSize, Packing, tests::some_sizes};
+use crate::formats::recipe::Recipe;
 use crate::formats::record::{
     Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
@@ -47,7 +48,8 @@ fn some_named(random: &mut SmallRng) -> NamedEgroup {
         egroup: EgroupId(random.random()),
         group: GroupId(random.random()),
         units: random.random(),
-        stored: random.random(),
+        stored: random.random_range(0..1 << 24),
+        recipe: Recipe::from_byte([0, 5, 11][random.random_range(0..3)]).expect("it is one"),
         generation: Generation(random.random()),
     }
 }
