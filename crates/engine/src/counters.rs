@@ -100,6 +100,15 @@ pub struct Pattern {
     pub write_bytes_to_zeroes: u64,
 }
 
+/// What limits have cost the clients of a vDisk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttled {
+    /// Requests that waited.
+    pub requests: u64,
+    /// Microseconds that they waited, all together.
+    pub us: u64,
+}
+
 /// Numbers since the shard began; bytes where the name says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -126,6 +135,8 @@ pub struct Counters {
     pub partial_writes: u64,
     /// Requests that had to wait for room.
     pub waited: u64,
+    /// Requests that waited because of a limit of their vDisk.
+    pub throttled: Throttled,
     pub refused_no_space: u64,
     pub egroups_written: u64,
     pub units_drained: u64,

@@ -68,6 +68,12 @@ pub enum Request {
         offset: u64,
         len: u32,
     },
+    /// Like `ReadSnapshot`, asked by a clone for a request of its own clients: its own limits have let that in.
+    ReadOrigin {
+        snapshot: Generation,
+        offset: u64,
+        len: u32,
+    },
     /// Like `Extents`, of a snapshot.
     SnapshotExtents {
         snapshot: Generation,
@@ -215,6 +221,8 @@ pub enum Order {
     Resize { family: FamilyId, size: u64 },
     /// What is placed from now on is packed so; what was placed before is packed again in the background.
     SetCompression { family: FamilyId, compression: Compression },
+    /// What its clients may ask for in a second, from now on.
+    SetCeiling { family: FamilyId, ceiling: Ceiling },
     /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
     SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
     /// Drain everything and write a checkpoint, to make the next start quick.
@@ -455,6 +463,17 @@ pub struct FamilyRecord {
     pub rollback: Option<Generation>,
     /// Of what is placed from now on.
     pub compression: Compression,
+    /// What its clients may ask for in a second.
+    pub ceiling: Ceiling,
+}
+
+/// What the clients of a vDisk may ask for in a second; requests beyond it wait. None (or 0): as much as there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ceiling {
+    /// Reads, writes and trims, of any size.
+    pub iops: Option<u32>,
+    /// Bytes read and written.
+    pub bytes: Option<u64>,
 }
 
 /// How data is packed when it goes into egroups.

@@ -52,6 +52,14 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// Bytes cost nothing at a vDisk's door.
+    LargeRequestsFree,
+    /// Nobody looks at a vDisk's door when those that wait there could be let in.
+    DoorStaysShut,
+    /// Of those who wait for a drive, nobody has a share for sure.
+    TurnsByGreed,
+    /// Turns to read never end.
+    TurnsKept,
 }
 
 #[cfg(feature = "sabotage")]

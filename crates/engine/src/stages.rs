@@ -87,9 +87,9 @@ stages! {
     Trim "trim" Request,
     /// A flush: what is acknowledged is durable already, so nothing is left to do
     Flush "flush" Request,
-    /// Held back by the limits of a vDisk or container, or by the shares of others
+    /// A request that the limits of its vDisk held back
     Throttled "throttled" Wait,
-    /// A write that waited for room in the log, or for another write of the same blocks
+    /// A write that waited for room in the log, its turn among others, or another write of the same blocks
     Room "room" Wait,
     /// Appending records to the log on a drive of this node
     LogLocal "log_local" Wait,

@@ -201,6 +201,8 @@ pub struct Parameters {
     pub families: Vec<FamilyPlan>,
     pub load: LoadPlan,
     pub snapshots: Option<SnapshotPlan>,
+    /// Percent of vDisks that have limits, others in each round.
+    pub ceilings: u32,
     pub rounds: usize,
     /// Virtual microseconds of trouble per round, and requests wanted in them.
     pub round_us: u64,
@@ -328,6 +330,7 @@ impl Parameters {
             rounds,
             round_us,
             snapshots,
+            ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
             faults,
@@ -399,6 +402,12 @@ fn chosen_snapshots(plan: Plan, seed: u64, round_us: u64) -> Option<SnapshotPlan
     }
     let every_us = round_us / rng.random_range(5..40);
     rng.random_bool(0.35).then(|| SnapshotPlan { every_us, most: rng.random_range(1..=3), reads })
+}
+
+/// With a randomness of their own, likewise.
+fn chosen_ceilings(seed: u64) -> u32 {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xd134_2543_de82_ef95));
+    *[0, 0, 30, 100].choose(&mut rng).expect("not empty")
 }
 
 fn varied_limits(rng: &mut SmallRng) -> Limits {

@@ -1,6 +1,7 @@
 //! The command line: what may be said, with the help that teaches it.
 
 mod cluster;
+mod container;
 mod group;
 mod lab;
 mod snapshot;
@@ -10,6 +11,7 @@ mod watching;
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
+pub use container::{ContainerCommand, ContainerLimitArgs};
 pub use group::GroupCommand;
 pub use lab::{LabCommand, LabRunArguments, Scenario};
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
@@ -19,6 +21,7 @@ pub use watching::{LatencyArguments, TopArguments};
 use crate::size;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -59,6 +62,9 @@ pub enum Command {
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
     Vdisk(VdiskCommand),
+    /// Make, list and change containers: policies that virtual disks are kept by
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Take, list and remove snapshots of virtual disks, by hand or by a schedule
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -173,7 +179,7 @@ pub struct UpOptions {
 
 #[derive(clap::Args, Debug)]
 pub struct CompressionArgs {
-    /// off, lz4, zstd or zstd:LEVEL (1 to 19)
+    /// off, lz4, zstd or zstd:LEVEL (1 to 19), or inherit: what the container says
     #[arg(long, value_name = "METHOD")]
     pub compression: Option<String>,
     /// How much is packed together: 4K, 8K, 16K or 32K. More compresses better, and more is read for one block
@@ -181,21 +187,47 @@ pub struct CompressionArgs {
     pub unit: Option<u64>,
 }
 
+/// A limit as the API takes it.
+fn own_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_limit(text).map(Value::from) }
+}
+
+fn own_count_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_count_limit(text).map(Value::from) }
+}
+
+#[derive(clap::Args, Debug)]
+pub struct LimitArgs {
+    /// Reads, writes and trims in a second, of any size, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "N|none", value_parser = own_count_limit)]
+    pub iops_limit: Option<Value>,
+    /// Bytes read and written in a second, like 100M, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "SIZE|none", value_parser = own_limit)]
+    pub bw_limit: Option<Value>,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
-    #[command(after_help = "Example:\n  weft vdisk create vol1 --size 8G --rf 2")]
+    #[command(
+        after_help = "Examples:\n  weft vdisk create vol1 --size 8G --rf 2\n  weft vdisk create pg1 --size 8G --container databases"
+    )]
     Create {
         /// Letters, digits, dot, dash, underscore; at most 63
         name: String,
         /// For example 8G, 512M, 1T; only what is written takes space
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: u64,
-        /// Copies of everything, on distinct drives [default: the node's]
+        /// Copies of everything, on distinct drives [default: the container's, or the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
+        /// Whose policy it has where it is told nothing else (see weft container) [default: default]
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -219,12 +251,24 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed; what was written before stays as it is
-    #[command(after_help = "Example:\n  weft vdisk set vol1 --compression zstd:3 --unit 32K")]
+    /// Change how data is packed (what was written before stays as it is), limits, and the container
+    #[command(after_help = "Examples:
+  weft vdisk set vol1 --compression zstd:3 --unit 32K
+  weft vdisk set vol1 --compression inherit            what its container says
+  weft vdisk set vol1 --container databases
+  weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
+  weft vdisk set vol1 --iops-limit none
+
+Requests beyond a limit wait; none fails because of it.")]
     Set {
         name: String,
+        /// Its policy is that of this container from now on, where it is told nothing else; its copies stay as many
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },

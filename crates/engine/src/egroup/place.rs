@@ -480,6 +480,13 @@ impl Volume {
             self.repacking.note_use(egroup, ctx.now);
             self.placing.written.insert(job.egroup, job.written);
         }
+        if let Intent::Drain { edits, .. } | Intent::Bypass { edits, .. } = &job.intent
+            && units > 0
+        {
+            // Beside data these are blocks of zeros in writes; what was trimmed is named by itself.
+            let zeroes = edits.iter().filter(|edit| edit.unit.is_none());
+            self.zero_blocks += zeroes.map(|edit| edit.count).sum::<u64>();
+        }
         match job.intent {
             Intent::Drain { edits, .. } => {
                 ctx.counters.units_drained += u64::from(units);

@@ -55,7 +55,7 @@ impl Volume {
         let ask = ctx.calls.number();
         self.reads.origin_asks.insert(ask, OriginAsk { job, block, count, since: ctx.now });
         ctx.counters.blocks_from_origin += count;
-        let request = Request::ReadSnapshot {
+        let request = Request::ReadOrigin {
             snapshot: origin.snapshot,
             offset: block.0 * BLOCK as u64,
             len: u32::try_from(count * BLOCK as u64).expect("a read is shorter than 4 GiB"),

@@ -32,10 +32,6 @@ impl Default for CompressionRecord {
 }
 
 impl CompressionRecord {
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// As the engine wants it.
     pub fn engine(&self) -> Compression {
         let method = match self.method {

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::interface::{Cold, Compression, FamilyRecord, Method, Segment};
+use weft_engine::interface::{Ceiling, Cold, Compression, FamilyRecord, Method, Segment};
 use weft_engine::{Epoch, FamilyId, Order};
 
 impl World {
@@ -34,6 +34,7 @@ impl World {
                 origin: None,
                 rollback: None,
                 compression: Compression::default(),
+                ceiling: Ceiling::default(),
             },
             owner: None,
             phase: FamilyPhase::Closed,

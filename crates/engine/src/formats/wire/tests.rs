@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
 const QUESTIONS: u32 = 11;
 const ANSWERS: u32 = 17;
-const REQUESTS: u32 = 9;
+const REQUESTS: u32 = 10;
 const REPLIES: u32 = 11;
 const KINDS: u32 = QUESTIONS + ANSWERS + REQUESTS + REPLIES + 4;
 
@@ -232,6 +232,11 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
         3 => Request::Flush,
         7 => Request::Warm { offset, len: random.random(), data: random.random() },
         4 => Request::ReadSnapshot {
+            snapshot: Generation(random.random()),
+            offset,
+            len: random.random_range(0..32 << 20),
+        },
+        8 => Request::ReadOrigin {
             snapshot: Generation(random.random()),
             offset,
             len: random.random_range(0..32 << 20),

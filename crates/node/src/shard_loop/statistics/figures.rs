@@ -134,7 +134,9 @@ impl Observer {
         let figures = self.families.entry(family).or_default();
         figures.outstanding += 1;
         match request {
-            Request::Read { offset, len } | Request::ReadSnapshot { offset, len, .. } => {
+            Request::Read { offset, len }
+            | Request::ReadSnapshot { offset, len, .. }
+            | Request::ReadOrigin { offset, len, .. } => {
                 figures.touched.read(now, *offset, u64::from(*len));
             }
             Request::Write { offset, data } => figures.touched.written(now, *offset, data.len() as u64),
