@@ -4,6 +4,7 @@
 mod world;
 
 use weft_engine::counters::Source;
+use weft_engine::identity::Ticket;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 use weft_engine::stages::Stage;
@@ -92,4 +93,24 @@ fn the_maps_of_drives_are_asked_and_what_is_not_known_there_is_told_apart() {
     assert_eq!((counters.egroup_map_hits - before, counters.egroup_map_misses), (1, 0));
     assert_eq!(counters.stages.of(Stage::UnitsLocal).count(), 1);
     assert_eq!(counters.stages.of(Stage::UnitsAhead).count(), 0);
+}
+
+#[test]
+fn what_a_limit_holds_back_is_counted_as_throttled() {
+    let mut world = World::new(1, 1, Limits::default());
+    let ceiling = Ceiling { iops: Some(10), bytes: None };
+    world.step(Input::Order(Order::SetCeiling { family: FAMILY, ceiling }));
+    let mut tickets = Vec::new();
+    for at in 0..3 {
+        let ticket = Ticket(1_000 + at);
+        let request = Request::Read { offset: at * MIB, len: 4096 };
+        world.step(Input::Request { ticket, family: FAMILY, request });
+        tickets.push(ticket);
+    }
+    world.pass(2_000_000);
+    assert!(tickets.iter().all(|ticket| world.replies.contains_key(ticket)), "nobody waits for ever");
+    let throttled = world.shard.counters().stages.of(Stage::Throttled);
+    assert_eq!(throttled.count(), 2, "the first one was within the limit");
+    // The second one was within the burst, but for a moment; the third waited for a tenth of a second.
+    assert!((90_000_000..150_000_000).contains(&throttled.max()), "{throttled:?}");
 }
