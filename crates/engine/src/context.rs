@@ -44,9 +44,10 @@ struct Call {
     drive: DriveId,
     purpose: Purpose,
     question: Question,
+    asked: Time,
     ask_again: Time,
-    /// Of a read: when it was asked, and how many reads the drive had then.
-    read: Option<(Time, u64)>,
+    /// Of a read: how many reads the drive had when it was asked.
+    read: Option<u64>,
 }
 
 impl Call {
@@ -73,6 +74,7 @@ pub struct Answered {
     pub drive: DriveId,
     pub purpose: Purpose,
     pub answer: Result<Answer, Refusal>,
+    pub took_us: u64,
 }
 
 impl Calls {
@@ -155,7 +157,8 @@ impl Calls {
             return None;
         }
         let call = self.open.remove(&call).expect("it was just found");
-        if let Some((asked, questions)) = call.read {
+        let asked = call.asked;
+        if let Some(questions) = call.read {
             self.paces.ended(call.drive);
             if call.is_of_client() {
                 self.budget.client_ended(call.drive);
@@ -167,7 +170,8 @@ impl Calls {
                 }
             }
         }
-        Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer })
+        let took_us = now.since(asked);
+        Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer, took_us })
     }
 
     /// Questions to drives that are no longer up.
@@ -309,8 +313,9 @@ impl Context<'_> {
             self.local.push_back(Message::Answer { call, drive, family, free: 0, answer });
             let ask_again = NEVER;
             let question = Question::Trim { up_to: crate::identity::Seq(0) };
-            let read = None;
-            self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again, read });
+            let (asked, read) = (self.now, None);
+            let open = Call { family, epoch, drive, purpose, question, asked, ask_again, read };
+            self.calls.open.insert(call, open);
             return;
         }
         let shard = shard.expect("a drive that is up is in the view");
@@ -321,11 +326,12 @@ impl Context<'_> {
         }
         let message = Message::Ask { call, drive, family, epoch, question: question.clone() };
         let is_read = matches!(question, Question::ReadUnits { .. });
-        let read = is_read.then(|| (self.now, self.calls.paces.asked(drive)));
+        let (asked, read) = (self.now, is_read.then(|| self.calls.paces.asked(drive)));
         if is_read && matches!(purpose, Purpose::Units(_)) {
             self.calls.budget.client_asked(drive, self.now);
         }
-        self.calls.open.insert(call, Call { family, epoch, drive, purpose, question, ask_again, read });
+        let open = Call { family, epoch, drive, purpose, question, asked, ask_again, read };
+        self.calls.open.insert(call, open);
         if own {
             self.local.push_back(message);
         } else {

@@ -1,5 +1,7 @@
 //! What a shard has done, counted. Read by the node for statistics and by the simulator for coverage.
 
+use crate::stages::{Stage, Stages};
+
 /// Where a part of a read came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
@@ -41,6 +43,24 @@ impl Source {
             Source::Origin => "origin",
         }
     }
+
+    /// The slowest of those that gave some blocks.
+    pub fn slowest(blocks: &[u64; 7]) -> Option<Source> {
+        Source::ALL.into_iter().rev().find(|&source| blocks[source as usize] > 0)
+    }
+
+    /// The time of whole reads that needed it.
+    pub fn stage(self) -> Stage {
+        match self {
+            Source::Overlay => Stage::FromOverlay,
+            Source::Zeroes => Stage::FoundZeroes,
+            Source::Cache => Stage::FromCache,
+            Source::Ahead => Stage::FromAhead,
+            Source::Local => Stage::FromLocal,
+            Source::Remote => Stage::FromRemote,
+            Source::Origin => Stage::FromOrigin,
+        }
+    }
 }
 
 /// Where the reads of clients were answered from. A read counts for each source it got something from.
@@ -59,6 +79,25 @@ impl ReadSources {
             self.blocks[index] += count;
         }
     }
+}
+
+/// What the requests of a vDisk were like, and where its writes went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pattern {
+    /// Reads and writes that went on where another one ended, of up to 32 streams at once, and the others.
+    pub reads_sequential: u64,
+    pub reads_random: u64,
+    pub writes_sequential: u64,
+    pub writes_random: u64,
+    /// Pieces of at most 1 MiB of writes that went into the log, and their bytes ...
+    pub writes_to_log: u64,
+    pub write_bytes_to_log: u64,
+    /// ... those that went around it into egroups ...
+    pub writes_to_bypass: u64,
+    pub write_bytes_to_bypass: u64,
+    /// ... and those that were zeros, of which only that is noted.
+    pub writes_to_zeroes: u64,
+    pub write_bytes_to_zeroes: u64,
 }
 
 /// What limits have cost the clients of a vDisk.
@@ -124,4 +163,11 @@ pub struct Counters {
     pub frames_tried: u64,
     pub frames_kept: u64,
     pub frames_skipped: u64,
+    /// Compressed frames that were unpacked for reads.
+    pub frames_unpacked: u64,
+    /// Egroups looked for in the maps of the shard's drives, which are in memory whole: found, and not known there.
+    pub egroup_map_hits: u64,
+    pub egroup_map_misses: u64,
+    /// What the owners on this shard waited for.
+    pub stages: Stages,
 }

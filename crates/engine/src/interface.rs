@@ -2,6 +2,7 @@
 //! The node and the simulator speak exactly this; the engine knows no file, socket, clock or thread.
 
 use crate::buffer::Buffer;
+use crate::counters::Source;
 use crate::identity::{
     DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket,
 };
@@ -540,6 +541,8 @@ pub struct Outputs {
     pub operations: Vec<DriveOperation>,
     pub messages: Vec<(ShardId, Message)>,
     pub replies: Vec<(Ticket, Reply)>,
+    /// Of replies to reads, in their order: the slowest place that the data came from. For statistics.
+    pub sources: Vec<(Ticket, Source)>,
     pub notices: Vec<Notice>,
     pub requests: Vec<OriginRequest>,
 }

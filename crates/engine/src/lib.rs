@@ -15,6 +15,7 @@ pub mod curator;
 pub mod drain;
 pub mod egroup;
 pub mod formats;
+pub mod histogram;
 pub mod identity;
 pub mod interface;
 pub mod keeper;
@@ -25,6 +26,7 @@ pub mod message;
 pub mod pace;
 pub mod sabotage;
 pub mod shard;
+pub mod stages;
 pub mod volume;
 
 pub use identity::{

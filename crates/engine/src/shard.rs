@@ -10,7 +10,7 @@ use crate::interface::{
     DriveFault, DriveResult, DriveState, FamilyRecord, Geometry, Input, Notice, Order, Outputs, Reply,
     RequestError, View,
 };
-use crate::keeper::{Effects, Keeper, State};
+use crate::keeper::{Effects, Keeper, State, Tally};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal};
 use crate::volume::Volume;
@@ -347,6 +347,11 @@ impl Shard {
     /// What keepers want done.
     fn take_effects(&mut self, now: Time, out: &mut Outputs) {
         out.operations.append(&mut self.effects.operations);
+        let Tally { frames_unpacked, map_hits, map_misses } = std::mem::take(&mut self.effects.tally);
+        let counters = &mut self.world.counters;
+        counters.frames_unpacked += frames_unpacked;
+        counters.egroup_map_hits += map_hits;
+        counters.egroup_map_misses += map_misses;
         for (to, message) in std::mem::take(&mut self.effects.messages) {
             self.send(to, message, out);
         }

@@ -40,6 +40,10 @@
 //! | `DELETE /v1/consistency/GROUP` | | [`DoneView`] |
 //! | `POST /v1/consistency/GROUP/snapshots` | [`GroupSnapshot`] | 201 list of [`SnapshotView`] |
 //! | `GET /v1/stats` | | [`StatsView`] |
+//! | `GET /v1/vdisk_stats` | | [`VdiskFiguresListView`] of the node that is asked |
+//! | `GET /v1/vdisk_stats/NAME` | | [`VdiskFiguresView`], or 421 [`MisdirectedView`] if another node serves it |
+//! | `GET /v1/latency` | | [`LatencyView`] of the node that is asked |
+//! | `POST /v1/latency/reset` | | [`DoneView`]; `since_reset` begins again |
 //! | `POST /v1/shutdown` | | [`DoneView`]; the node stops cleanly after it |
 //! | `GET /v1/cluster` | | [`ClusterView`]; this and what follows on members of a cluster, 409 elsewhere |
 //! | `POST /v1/cluster` | [`SetCluster`] | [`DoneView`] |
@@ -53,10 +57,13 @@
 //! | `GET /v1/groups` | | list of [`GroupPlaceView`] |
 //! | `POST /v1/vdisks/NAME/move` | [`MoveVdisk`] | [`VdiskView`] |
 //! | `GET /healthz`, `GET /readyz` | | 200 `ok`, or 503 and why |
+//! | `GET /`, `/latency`, `/cache_stats`, `/vdisk_stats`, `/vdisk_stats/NAME` | | pages for people |
+//! | `POST /latency/reset` | | the same as with `/v1`, and 303 to the page |
 //! | `GET /metrics` | | Prometheus text |
 
 mod cluster;
 mod containers;
+mod figures;
 mod snapshots;
 
 pub use cluster::{
@@ -65,6 +72,10 @@ pub use cluster::{
 };
 pub use containers::{
     ContainerUsageView, ContainerView, CreateContainer, OwnUsageView, SetContainer, UsageView,
+};
+pub use figures::{
+    DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, MisdirectedView, PatternView,
+    SourceView, StageView, TimesView, TouchedView, VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
 };
 pub use snapshots::{
     ChangeConsistency, ConsistencyView, CreateClones, CreateConsistency, CreateSnapshot, DiffView,
@@ -346,6 +357,13 @@ pub struct CacheView {
     pub ahead_issued: u64,
     pub ahead_used: u64,
     pub ahead_wasted: u64,
+    /// Maps of the drives' egroups: in memory whole, so a miss is an egroup that is not there (any more).
+    #[serde(default)]
+    pub egroup_map_hits: u64,
+    #[serde(default)]
+    pub egroup_map_misses: u64,
+    #[serde(default)]
+    pub minute: MinuteView,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

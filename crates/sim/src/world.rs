@@ -359,6 +359,7 @@ impl World {
                 self.withhold(ticket);
             }
         }
+        outputs.sources.clear();
         for notice in outputs.notices.drain(..) {
             self.noticed(shard, notice);
         }

@@ -6,6 +6,7 @@ mod group;
 mod lab;
 mod snapshot;
 mod transfer;
+mod watching;
 
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
@@ -15,6 +16,7 @@ pub use group::GroupCommand;
 pub use lab::{LabCommand, LabRunArguments, Scenario};
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
+pub use watching::{LatencyArguments, TopArguments};
 
 use crate::{duration, size};
 use clap::builder::FalseyValueParser;
@@ -92,6 +94,10 @@ pub enum Command {
     Cache(CacheCommand),
     /// Counters of drives, shards and vDisks
     Stats(StatsArguments),
+    /// Watch what every vDisk does: load, latency, where reads come from and writes go
+    Top(TopArguments),
+    /// Where time goes, stage by stage
+    Latency(LatencyArguments),
     /// Look at what lies on the drives of a stopped node
     Inspect(crate::inspect::InspectArgs),
     /// Verify everything on the drives of a stopped node; changes nothing
@@ -359,6 +365,15 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
         /// Its data too, as far as the read cache has room
         #[arg(long)]
         data: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// What its requests were like: latencies, sizes, randomness, working set, where they went
+    #[command(
+        after_help = "Example:\n  weft vdisk stats vol1\n\nThe same as a page: /vdisk_stats/NAME of the node's API. `weft top` shows what happens now."
+    )]
+    Stats {
+        name: String,
         #[command(flatten)]
         place: Place,
     },

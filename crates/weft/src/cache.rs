@@ -55,6 +55,13 @@ fn table(view: &CacheView) -> Table {
     let used = format!("{} of {} blocks", view.ahead_used, view.ahead_issued);
     table.row(vec!["read ahead and used".into(), used]);
     table.row(vec!["read ahead in vain".into(), format!("{} blocks", view.ahead_wasted)]);
+    let found = format!("{}{}", view.egroup_map_hits, share(view.egroup_map_hits, view.egroup_map_misses));
+    table.row(vec!["egroups found".into(), found]);
+    let minute = &view.minute;
+    let hits = format!("{} blocks{}", minute.hits, share(minute.hits, minute.misses));
+    table.row(vec!["hits, last minute".into(), hits]);
+    let hits = format!("{}{}", minute.page_hits, share(minute.page_hits, minute.page_misses));
+    table.row(vec!["pages, last minute".into(), hits]);
     table
 }
 
@@ -115,6 +122,7 @@ fn told(name: &str, data: bool, all: &WarmView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_node::api::MinuteView;
 
     #[test]
     fn a_cache_that_was_not_asked_yet_has_no_shares() {
@@ -128,6 +136,9 @@ mod tests {
             ahead_issued: 0,
             ahead_used: 0,
             ahead_wasted: 0,
+            egroup_map_hits: 0,
+            egroup_map_misses: 0,
+            minute: MinuteView::default(),
         };
         let text = table(&view).render();
         assert!(text.contains("hits                 0 blocks\n") && text.contains("3 (75.0 %)"), "{text}");

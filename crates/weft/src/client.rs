@@ -58,6 +58,12 @@ impl Client {
         self.call("GET", path, None)
     }
 
+    /// Likewise, without waiting longer than this.
+    pub fn get_within(&self, path: &str, longest: Duration) -> Result<Value, Trouble> {
+        let request = self.agent.request("GET", &format!("{}{path}", self.base)).timeout(longest);
+        self.read("GET", path, request.call())
+    }
+
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
         self.call("POST", path, Some(body))
     }
@@ -77,6 +83,15 @@ impl Client {
             Some(body) => request.send_json(body),
             None => request.call(),
         };
+        self.read(method, path, answer)
+    }
+
+    fn read(
+        &self,
+        method: &str,
+        path: &str,
+        answer: Result<ureq::Response, ureq::Error>,
+    ) -> Result<Value, Trouble> {
         match answer {
             Ok(response) => read_body(response),
             Err(ureq::Error::Status(code, response)) => {

@@ -15,6 +15,7 @@ mod emptying;
 mod group;
 mod inspect;
 mod lab;
+mod latency;
 mod node;
 mod output;
 mod pg;
@@ -22,11 +23,13 @@ mod size;
 mod snapshot;
 mod stats;
 mod status;
+mod top;
 mod transfer;
 mod trouble;
 mod up;
 mod usage;
 mod vdisk;
+mod vdisk_stats;
 
 use arguments::{Arguments, Command};
 use clap::{CommandFactory, Parser};
@@ -66,6 +69,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Pg(command) => pg::run(command, json)?,
         Command::Cache(command) => cache::run(command, json)?,
         Command::Stats(stats) => stats::run(&stats, json)?,
+        Command::Top(arguments) => top::run(&arguments, json)?,
+        Command::Latency(arguments) => latency::run(&arguments, json)?,
         Command::Lab(command) => return lab::run(command, json),
         Command::Check(mut arguments) => {
             arguments.json |= json;

@@ -10,6 +10,7 @@ use crate::size;
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
+use crate::vdisk_stats;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -136,6 +137,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 }
             });
         }
+        VdiskCommand::Stats { name, place } => vdisk_stats::run(&place, &name, json)?,
         VdiskCommand::Warm { name, data, place } => cache::warm(&place, &name, data, json)?,
         VdiskCommand::Detach { name, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));

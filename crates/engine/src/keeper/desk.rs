@@ -4,7 +4,7 @@
 
 use crate::identity::{DriveId, FamilyId, ShardId};
 use crate::interface::{Area, DriveOperation, DriveWork, Notice};
-use crate::keeper::Effects;
+use crate::keeper::{Effects, Tally};
 use crate::message::{Answer, Message, Refusal};
 use std::collections::BTreeMap;
 
@@ -148,5 +148,9 @@ impl Desk {
         effects.operations.append(&mut self.effects.operations);
         effects.messages.append(&mut self.effects.messages);
         effects.notices.append(&mut self.effects.notices);
+        let Tally { frames_unpacked, map_hits, map_misses } = std::mem::take(&mut self.effects.tally);
+        effects.tally.frames_unpacked += frames_unpacked;
+        effects.tally.map_hits += map_hits;
+        effects.tally.map_misses += map_misses;
     }
 }

@@ -76,8 +76,10 @@ impl Store {
         desk: &mut Desk,
     ) {
         let Some(stored) = self.egroups.get(&(caller.family, egroup)) else {
+            desk.effects.tally.map_misses += 1;
             return Self::refuse_unknown(caller, desk);
         };
+        desk.effects.tally.map_hits += 1;
         let (slot, first) = (stored.slot, stored.first);
         let parts = parts_of(&runs, stored);
         let job = self.number();
@@ -130,7 +132,8 @@ impl Store {
         };
         let outcome: Vec<_> = match read.wanted {
             Wanted::Units => {
-                read.runs.iter().map(|run| read.units(name, stored, *run, decompressor)).collect()
+                let unpacked = &mut desk.effects.tally.frames_unpacked;
+                read.runs.iter().map(|run| read.units(name, stored, *run, decompressor, unpacked)).collect()
             }
             Wanted::Frames => read.runs.iter().map(|run| read.frames(name, stored, *run)).collect(),
         };
@@ -269,6 +272,7 @@ impl UnitRead {
         stored: &Stored,
         run: UnitRun,
         decompressor: &mut Decompressor,
+        unpacked: &mut u64,
     ) -> Result<Buffer, BadUnit> {
         if run.count == 0 {
             return Ok(zeros(0));
@@ -291,6 +295,7 @@ impl UnitRead {
             let sound = match &stored.packing {
                 Some(packing) if !frame.is_raw() => {
                     let len = frame.units as usize * BLOCK;
+                    *unpacked += 1;
                     decompressor.unpack_part(packing.codec(), bytes.bytes(), len, skip, out)
                 }
                 _ => {

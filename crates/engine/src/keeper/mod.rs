@@ -48,6 +48,16 @@ pub struct Effects {
     pub operations: Vec<DriveOperation>,
     pub messages: Vec<(ShardId, Message)>,
     pub notices: Vec<Notice>,
+    pub tally: Tally,
+}
+
+/// What a keeper counts on its way.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub frames_unpacked: u64,
+    /// Egroups that were read, and those that are not known here.
+    pub map_hits: u64,
+    pub map_misses: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::identity::{Block, EgroupId};
 use crate::map::lookup::{PageWaiter, Where};
 use crate::message::UnitRun;
+use crate::stages::Stage;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -77,7 +78,8 @@ impl Volume {
             }
         }
         // They look again: the map may have moved on, and a copy that is bad here has to be looked for elsewhere.
-        for Waiting { job, block, count } in waiting {
+        for Waiting { job, block, count, since } in waiting {
+            ctx.counters.stages.record_us(Stage::AheadWait, ctx.now.since(since));
             self.look_up(job, block, count, ctx);
             self.finish_job(job, ctx);
         }

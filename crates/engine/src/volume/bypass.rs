@@ -49,6 +49,8 @@ impl Volume {
 
     pub(crate) fn take_bypass(&mut self, work: Work, ctx: &mut Context) {
         ctx.counters.bypassed += 1;
+        self.pattern.writes_to_bypass += 1;
+        self.pattern.write_bytes_to_bypass += work.count * BLOCK as u64;
         let lock = self.requests.lock(work.block, work.count);
         self.requests.bypass.queue.push_back(Queued { work, lock });
     }

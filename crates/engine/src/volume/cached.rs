@@ -51,7 +51,8 @@ impl Volume {
                 let Reader::Ahead(waiting) = &mut ask.reader else {
                     unreachable!("only what is read ahead is noted as under way");
                 };
-                waiting.push(Waiting { job: number, block: here, count: u64::from(count) });
+                let (job, since) = (number, ctx.now);
+                waiting.push(Waiting { job, block: here, count: u64::from(count), since });
                 at += count;
                 continue;
             }

@@ -13,6 +13,7 @@ use crate::counters::Throttled;
 use crate::identity::{Ticket, Time};
 use crate::interface::{Ceiling, Reply, Request, RequestError};
 use crate::sabotage::{Bug, planted};
+use crate::stages::Stage;
 use std::collections::VecDeque;
 
 /// What was not used for so long can be made up for at once. Short enough for small limits to be smooth, long enough for
@@ -188,6 +189,7 @@ impl Volume {
         }
         while let Some(Waiting { ticket, request, since, .. }) = self.door.next(ctx.now) {
             let waited_us = ctx.now.since(since);
+            ctx.counters.stages.record_us(Stage::Throttled, waited_us);
             for throttled in [&mut self.door.throttled, &mut ctx.counters.throttled] {
                 throttled.requests += 1;
                 throttled.us += waited_us;

@@ -19,14 +19,14 @@ pub(crate) mod write;
 
 use crate::buffer::BLOCK;
 use crate::context::{Answered, Context, Purpose, earlier};
-use crate::counters::{ReadSources, Throttled};
+use crate::counters::{self, ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
-use crate::identity::{Block, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
+use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
 use crate::interface::{Compression, FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
 use crate::log::append::{Appender, Changed};
 use crate::log::layers::Layers;
@@ -37,6 +37,7 @@ use crate::map::checkpoint::Checkpointing;
 use crate::map::edits::Place;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
+use crate::stages::Stage;
 use door::Door;
 use pattern::Streams;
 use read::Reads;
@@ -95,6 +96,10 @@ pub struct Volume {
     pub(crate) reads: Reads,
     /// Sequential reads of clients.
     streams: Streams,
+    /// Likewise writes, for statistics only.
+    write_streams: Streams,
+    /// What clients did.
+    pub(crate) pattern: counters::Pattern,
     pub(crate) drain: Drain,
     pub(crate) placing: Placing,
     pub(crate) checkpointing: Checkpointing,
@@ -145,6 +150,8 @@ impl Volume {
             requests: Requests::default(),
             reads: Reads::default(),
             streams: Streams::default(),
+            write_streams: Streams::default(),
+            pattern: counters::Pattern::default(),
             drain: Drain::default(),
             placing: Placing::new(epoch),
             checkpointing: Checkpointing::default(),
@@ -245,6 +252,11 @@ impl Volume {
         self.map.pages.misses
     }
 
+    /// What clients did, and where their writes went.
+    pub fn pattern(&self) -> &counters::Pattern {
+        &self.pattern
+    }
+
     /// Where the reads of clients came from.
     pub fn read_sources(&self) -> &ReadSources {
         &self.reads.sources
@@ -284,12 +296,17 @@ impl Volume {
 
     /// The answer to one of this volume's questions.
     pub fn on_answer(&mut self, answered: Answered, ctx: &mut Context) {
-        let Answered { drive, purpose, answer, .. } = answered;
+        let Answered { drive, purpose, answer, took_us, .. } = answered;
         if let Err(Refusal::Fenced(newer)) = &answer {
             // Somebody serves it elsewhere. Everything open here has an unknown outcome. (A keeper may also
             // say so to late questions of a former life; those carry older epochs and were forgotten.)
             assert!(*newer > self.epoch, "an owner is fenced by newer ones only");
             return self.fail(FamilyTrouble::Fenced, ctx);
+        }
+        if answer.is_ok()
+            && let Some(stage) = self.stage_of(purpose, drive, ctx)
+        {
+            ctx.counters.stages.record_us(stage, took_us);
         }
         match purpose {
             Purpose::Fence => self.on_fenced(drive, answer, ctx),
@@ -313,6 +330,21 @@ impl Volume {
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
             Purpose::Forget | Purpose::Drop => {}
+        }
+    }
+
+    /// What an answer's time is counted as.
+    fn stage_of(&self, purpose: Purpose, drive: DriveId, ctx: &Context) -> Option<Stage> {
+        let near = |here, elsewhere| if ctx.is_near(drive) { here } else { elsewhere };
+        match purpose {
+            Purpose::Append => Some(near(Stage::LogLocal, Stage::LogRemote)),
+            Purpose::Place(_) => Some(Stage::EgroupWrite),
+            Purpose::Page(_) => Some(Stage::MapPage),
+            Purpose::Units(ask) if self.reads.is_for_client(ask) => {
+                Some(near(Stage::UnitsLocal, Stage::UnitsRemote))
+            }
+            Purpose::Units(_) => Some(Stage::UnitsAhead),
+            _ => None,
         }
     }
 

@@ -9,10 +9,11 @@
 use super::Volume;
 use crate::buffer::BLOCK;
 use crate::context::Context;
-use crate::identity::Block;
+use crate::identity::{Block, Time};
 use crate::interface::{Origin, OriginRequest, Reply, Request, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::map::lookup::{Located, Where};
+use crate::stages::Stage;
 
 /// A part of a read that the origin is asked for.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(super) struct OriginAsk {
     pub job: u64,
     pub block: Block,
     pub count: u64,
+    since: Time,
 }
 
 impl Origin {
@@ -51,7 +53,7 @@ impl Volume {
     pub(super) fn ask_origin(&mut self, job: u64, block: Block, count: u64, ctx: &mut Context) {
         let origin = self.origin.expect("only a clone has an origin");
         let ask = ctx.calls.number();
-        self.reads.origin_asks.insert(ask, OriginAsk { job, block, count });
+        self.reads.origin_asks.insert(ask, OriginAsk { job, block, count, since: ctx.now });
         ctx.counters.blocks_from_origin += count;
         let request = Request::ReadOrigin {
             snapshot: origin.snapshot,
@@ -64,9 +66,12 @@ impl Volume {
 
     /// The origin has answered. Asks that are not known are of a read that failed, or of an earlier life.
     pub fn on_told(&mut self, ask: u64, reply: Reply, ctx: &mut Context) {
-        let Some(OriginAsk { job, block, count }) = self.reads.origin_asks.remove(&ask) else { return };
+        let Some(OriginAsk { job, block, count, since }) = self.reads.origin_asks.remove(&ask) else {
+            return;
+        };
         match reply {
             Reply::Data(pieces) => {
+                ctx.counters.stages.record_us(Stage::OriginAsk, ctx.now.since(since));
                 let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
                 assert_eq!(bytes as u64, count * BLOCK as u64, "a read is answered whole");
                 self.take_from_origin(job, block, pieces);

@@ -32,6 +32,8 @@ impl Volume {
             }
         };
         let Change::Part { from, bytes } = work.change else { unreachable!("only parts are merged") };
+        self.pattern.writes_to_log += 1;
+        self.pattern.write_bytes_to_log += bytes.len() as u64;
         let mut whole = Pages::zeroed(BLOCK);
         let mut at = 0;
         for piece in pieces {

@@ -13,7 +13,7 @@ use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::cache::Place;
 use crate::context::{Context, Purpose};
 use crate::counters::{ReadSources, Source};
-use crate::identity::{Block, DriveId, EgroupId, Generation};
+use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where};
 use crate::map::view::ViewWaiter;
@@ -99,6 +99,7 @@ pub(super) struct Waiting {
     pub job: u64,
     pub block: Block,
     pub count: u64,
+    pub since: Time,
 }
 
 /// Units asked of one drive, and the blocks they are for.
@@ -129,6 +130,11 @@ impl Reads {
         self.jobs.is_empty() && self.warmings.is_empty()
     }
 
+    /// Whether a read of a client waits for this ask.
+    pub(super) fn is_for_client(&self, ask: u64) -> bool {
+        self.asks.get(&ask).is_some_and(|ask| matches!(ask.reader, Reader::Job(_)))
+    }
+
     pub(super) fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -151,12 +157,14 @@ impl Volume {
         let number = self.reads.number();
         let room = ctx.cache.ahead.limit();
         // Of snapshots nothing is read ahead.
-        let seen = if room > 0 && at == PRESENT {
+        let seen = if at == PRESENT {
             let jobs = &self.reads.jobs;
             self.streams.on_read(offset, len, number, room, ctx.limits, |job| jobs.contains_key(&job))
         } else {
             Seen::default()
         };
+        self.pattern.reads_sequential += u64::from(seen.sequential);
+        self.pattern.reads_random += u64::from(!seen.sequential);
         // Who reads parts of blocks comes back for the rest.
         let is_whole = skip == 0 && (offset + len).is_multiple_of(block_bytes);
         let keep = if len >= LARGE_BYTES || seen.sequential && is_whole { Keep::Names } else { Keep::Units };
@@ -172,7 +180,7 @@ impl Volume {
             blocks: [0; 7],
         };
         self.begin_job(number, job, Block(first), count, ctx);
-        if let Some(wanted) = seen.wanted {
+        if let Some(wanted) = seen.wanted.filter(|_| room > 0) {
             self.read_ahead(wanted, ctx);
         }
     }
@@ -441,6 +449,9 @@ impl Volume {
             Target::Request(request) => {
                 self.reads.sources.count(&job.blocks);
                 ctx.counters.sources.count(&job.blocks);
+                if let Some(source) = Source::slowest(&job.blocks) {
+                    self.note_source(request, source, ctx);
+                }
                 self.reply(request, Reply::Data(pieces), ctx);
             }
             Target::Partial { work, lock } => self.on_partial_read(work, lock, Ok(pieces), ctx),

@@ -7,6 +7,7 @@ use super::Volume;
 use super::door::Door;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
+use crate::counters::Source;
 use crate::identity::{Block, Generation, Ticket, Time};
 use crate::interface::{Reply, Request, RequestError, Warmed};
 use crate::limits::VDISK_BYTES_MAX;
@@ -31,6 +32,8 @@ pub(crate) struct Work {
     pub block: Block,
     pub count: u64,
     pub change: Change,
+    /// When it had to wait for room or a lock.
+    pub waits_since: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -193,8 +196,10 @@ impl Volume {
             Request::Write { offset, data } => {
                 self.requests.last_written = ctx.now;
                 ctx.counters.writes += 1;
-                ctx.counters.write_bytes += data.len() as u64;
-                let request = self.requests.begin(ticket, data.len() as u64);
+                let len = data.len() as u64;
+                ctx.counters.write_bytes += len;
+                self.note_write(offset, len, ctx);
+                let request = self.requests.begin(ticket, len);
                 self.begin_write(request, offset, data, ctx);
             }
             Request::Zero { offset, len } => {
@@ -249,6 +254,19 @@ impl Volume {
         }
     }
 
+    /// Whether it goes on where another write ended.
+    fn note_write(&mut self, offset: u64, len: u64, ctx: &Context) {
+        let seen = self.write_streams.on_read(offset, len, 0, 0, ctx.limits, |_| true);
+        self.pattern.writes_sequential += u64::from(seen.sequential);
+        self.pattern.writes_random += u64::from(!seen.sequential);
+    }
+
+    /// Where the data of a read came from, which is answered next.
+    pub(crate) fn note_source(&mut self, request: u64, source: Source, ctx: &mut Context) {
+        let open = self.requests.open.get(&request).expect("it is answered next");
+        ctx.out.sources.push((open.ticket, source));
+    }
+
     /// The one reply.
     pub(crate) fn reply(&mut self, request: u64, reply: Reply, ctx: &mut Context) {
         let open = self.requests.open.remove(&request).expect("a request is answered once");
@@ -268,7 +286,7 @@ impl Volume {
                 let len = (block_bytes - within).min(end - at);
                 let bytes = data.slice(taken..taken + len as usize);
                 let change = Change::Part { from: within as usize, bytes };
-                works.push(Work { request, block, count: 1, change });
+                works.push(Work { request, block, count: 1, change, waits_since: None });
                 at += len;
             } else {
                 let blocks = (end - at) / block_bytes;
@@ -278,6 +296,7 @@ impl Volume {
                     block,
                     count: blocks,
                     change: Change::Whole(Content::Data(bytes)),
+                    waits_since: None,
                 });
                 at += blocks * block_bytes;
             }
@@ -293,7 +312,8 @@ impl Volume {
         let mut part = |from: u64, to: u64| {
             let bytes = crate::buffer::zeros((to - from) as usize);
             let change = Change::Part { from: (from % block_bytes) as usize, bytes };
-            works.push(Work { request, block: Block(from / block_bytes), count: 1, change });
+            let block = Block(from / block_bytes);
+            works.push(Work { request, block, count: 1, change, waits_since: None });
         };
         if whole.start > whole.end {
             part(offset, end);
@@ -311,6 +331,7 @@ impl Volume {
                     block: Block(whole.start),
                     count,
                     change: Change::Whole(Content::Zero),
+                    waits_since: None,
                 });
             }
         }

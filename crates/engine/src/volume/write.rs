@@ -13,6 +13,7 @@ use crate::identity::Block;
 use crate::interface::RequestError;
 use crate::limits::RECORD_BLOCKS;
 use crate::log::overlay::Content;
+use crate::stages::Stage;
 
 /// Zero records of one vDisk that may go into the log while it has no room: each takes a block or two of the reserve,
 /// and frees space in the end. More of them would use up what map and checkpoint records need to make room.
@@ -50,8 +51,9 @@ impl Volume {
         }
     }
 
-    fn wait(&mut self, work: Work, ctx: &mut Context) {
+    fn wait(&mut self, mut work: Work, ctx: &mut Context) {
         ctx.counters.waited += 1;
+        work.waits_since = Some(ctx.now);
         self.requests.waiting.push_back(work);
         self.requests.waited_since.get_or_insert(ctx.now);
     }
@@ -152,7 +154,10 @@ impl Volume {
 
     /// Gives the work its records.
     fn start(&mut self, work: Work, ctx: &mut Context) {
-        let Work { request, block, count, change } = &work;
+        if let Some(since) = work.waits_since {
+            ctx.counters.stages.record_us(Stage::Room, ctx.now.since(since));
+        }
+        let Work { request, block, count, change, .. } = &work;
         match change {
             Change::Part { .. } => self.start_partial(work, ctx),
             Change::Whole(Content::Zero) => {
@@ -166,6 +171,8 @@ impl Volume {
                     return self.take_bypass(work, ctx);
                 }
                 if is_zero(data.bytes()) {
+                    self.pattern.writes_to_zeroes += 1;
+                    self.pattern.write_bytes_to_zeroes += data.len() as u64;
                     self.zero_blocks += *count;
                     let seq = self.log.push(Body::Zero { block: *block, count: *count });
                     self.waiters.insert(seq, Waiter::Request(*request));
@@ -182,18 +189,21 @@ impl Volume {
         let fits = (self.room() / BLOCK as u64).saturating_sub(1);
         let first = (data.blocks() as u64).min(RECORD_BLOCKS).min(fits.max(1));
         let rest = data.blocks() as u64 - first;
+        self.pattern.writes_to_log += 1;
+        self.pattern.write_bytes_to_log += first * BLOCK as u64;
         let seq = self.log.push(Body::Data { block, data: aligned(data.slice(0..first as usize * BLOCK)) });
         self.waiters.insert(seq, Waiter::Request(request));
         if rest > 0 {
             let bytes = data.slice(first as usize * BLOCK..data.len());
             let change = Change::Whole(Content::Data(bytes));
             self.requests.add_part(request);
-            let work = Work { request, block: block.plus(first), count: rest, change };
+            let mut work = Work { request, block: block.plus(first), count: rest, change, waits_since: None };
             match self.verdict(&work, ctx) {
                 Verdict::Go => self.start(work, ctx),
                 Verdict::Refuse(error) => self.refuse(work, error, ctx),
                 verdict @ (Verdict::Locked | Verdict::NoRoom | Verdict::NoTurn) => {
                     self.requests.crowded = matches!(verdict, Verdict::NoTurn);
+                    work.waits_since = Some(ctx.now);
                     self.requests.waiting.push_front(work);
                     self.requests.waited_since.get_or_insert(ctx.now);
                 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::buffer::Buffer;
+use weft_engine::counters::Source;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -28,6 +29,8 @@ pub struct World {
     /// Other families, and what they have asked their origins.
     pub clones: Vec<FamilyRecord>,
     pub asks: BTreeMap<Ticket, (FamilyId, u64)>,
+    /// What was told of replies to reads.
+    pub sources: Vec<(Ticket, Source)>,
 }
 
 impl World {
@@ -56,6 +59,7 @@ impl World {
             now: 1_000_000,
             areas,
             replies: BTreeMap::new(),
+            sources: Vec::new(),
             notices: Vec::new(),
             last_ticket: 0,
             geometry,
@@ -145,6 +149,7 @@ impl World {
                 self.shard.step(Time(self.now), input, &mut out);
             }
         }
+        self.sources.append(&mut out.sources);
     }
 
     pub fn work(&mut self, drive: DriveId, area: Area, work: DriveWork) -> DriveResult {

@@ -3,7 +3,7 @@
 //! Leaves to others: what is kept (the engine).
 
 use super::refusal::Refusal;
-use super::{Control, SharedControl, statistics};
+use super::{Control, SharedControl, figures, statistics};
 use crate::api::{CacheView, WarmView};
 use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, Instant};
@@ -50,6 +50,7 @@ impl Control {
 
 pub async fn show(control: &SharedControl) -> CacheView {
     let stats = statistics::gather(control).await;
+    let (_, minute) = figures::rated(&figures::gather(control).await);
     let sum = |name: &str| stats.shards.iter().filter_map(|shard| shard.engine.get(name)).sum();
     CacheView {
         bytes: control.lock().read_cache,
@@ -61,6 +62,9 @@ pub async fn show(control: &SharedControl) -> CacheView {
         ahead_issued: sum("ahead_issued"),
         ahead_used: sum("ahead_used"),
         ahead_wasted: sum("ahead_wasted"),
+        egroup_map_hits: sum("egroup_map_hits"),
+        egroup_map_misses: sum("egroup_map_misses"),
+        minute,
     }
 }
 

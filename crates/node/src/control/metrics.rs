@@ -1,11 +1,13 @@
 //! The statistics as Prometheus wants them.
 
-use crate::api::{ShardStatsView, StatsView, StatusView};
+use crate::api::{HistogramView, ShardStatsView, StatsView, StatusView, VdiskFiguresView};
 use crate::shard_loop::GAUGES;
 use std::fmt::Write;
+use weft_engine::histogram::Histogram;
+use weft_engine::stages::{Stage, Stages};
 
 /// The text format, version 0.0.4.
-pub fn text(status: &StatusView, stats: &StatsView) -> String {
+pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[VdiskFiguresView]) -> String {
     let mut page = Page::default();
     page.family("weft_up", "gauge", "1 when the node is ready");
     page.sample("weft_up", "", u64::from(status.state == "ready"));
@@ -68,6 +70,7 @@ pub fn text(status: &StatusView, stats: &StatsView) -> String {
         }
     }
     peers(&mut page, &stats.shards);
+    times(&mut page, stages, vdisks);
     page.family("weft_damage", "counter", "Damage met, by kind");
     for (kind, value) in [
         ("log", stats.damage.log),
@@ -78,6 +81,28 @@ pub fn text(status: &StatusView, stats: &StatsView) -> String {
         page.sample("weft_damage", &format!("kind=\"{kind}\""), value);
     }
     page.0
+}
+
+/// How long requests and stages took.
+fn times(page: &mut Page, stages: &Stages, vdisks: &[VdiskFiguresView]) {
+    for (name, help, of) in [
+        (
+            "weft_vdisk_read_seconds",
+            "Time of reads from the socket to the reply",
+            (|vdisk| &vdisk.read_us) as fn(&VdiskFiguresView) -> &HistogramView,
+        ),
+        ("weft_vdisk_write_seconds", "Time of writes from the socket to the reply", |vdisk| &vdisk.write_us),
+    ] {
+        page.family(name, "histogram", help);
+        for vdisk in vdisks {
+            page.histogram(name, &format!("name=\"{}\"", vdisk.name), &of(vdisk).histogram(), 4..=24, 1e-6);
+        }
+    }
+    page.family("weft_stage_seconds", "histogram", "Time of the stages of /latency");
+    for stage in Stage::ALL.into_iter().filter(|&stage| stages.of(stage).count() > 0) {
+        let labels = format!("stage=\"{}\"", stage.name());
+        page.histogram("weft_stage_seconds", &labels, stages.of(stage), 8..=34, 1e-9);
+    }
 }
 
 /// What shards say to those of other nodes, by lane.
@@ -129,6 +154,27 @@ impl Page {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
+    }
+
+    /// With a bucket for every second power of two in `powers`. `unit`: of the values, in seconds. Values were rounded down,
+    /// so those below a bound are the ones that did not exceed it.
+    fn histogram(
+        &mut self,
+        name: &str,
+        labels: &str,
+        histogram: &Histogram,
+        powers: std::ops::RangeInclusive<u32>,
+        unit: f64,
+    ) {
+        let bucket = format!("{name}_bucket");
+        for power in powers.step_by(2) {
+            let bound = 2f64.powi(power as i32) * unit;
+            self.sample(&bucket, &format!("{labels},le=\"{bound:.9}\""), histogram.below(power));
+        }
+        self.sample(&bucket, &format!("{labels},le=\"+Inf\""), histogram.count());
+        self.sample(&format!("{name}_count"), labels, histogram.count());
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.0, "{name}_sum{{{labels}}} {:.9}", histogram.total() as f64 * unit);
     }
 
     fn sample(&mut self, name: &str, labels: &str, value: u64) {

@@ -2,11 +2,12 @@
 
 mod cluster;
 mod containers;
+mod pages;
 mod snapshots;
 
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, cache, member, metrics, policy, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, cache, figures, member, metrics, policy, statistics, vdisks};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
     ResizeCache, ResizeVdisk, SetVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
@@ -38,6 +39,7 @@ pub fn router(control: SharedControl) -> Router {
         .route("/v1/vdisks/{name}/warm", post(warm))
         .route("/v1/cache", get(show_cache).post(resize_cache))
         .merge(snapshots::router())
+        .merge(pages::router())
         .route("/v1/stats", get(stats))
         .route("/v1/shutdown", post(shutdown))
         .route("/metrics", get(prometheus))
@@ -256,7 +258,9 @@ async fn stats(State(control): State<SharedControl>) -> Json<StatsView> {
 
 async fn prometheus(State(control): State<SharedControl>) -> Response {
     let stats = statistics::gather(&control).await;
-    let text = metrics::text(&control.lock().status_view(), &stats);
+    let shards = figures::gather(&control).await;
+    let (vdisks, stages) = figures::for_metrics(&control, &shards);
+    let text = metrics::text(&control.lock().status_view(), &stats, &stages, &vdisks);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

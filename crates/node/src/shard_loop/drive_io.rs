@@ -15,6 +15,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
+use weft_engine::stages::{Stage, Stages};
 use weft_engine::{DriveId, Time};
 
 /// Pieces handed to the kernel in one call at most (IOV_MAX).
@@ -52,6 +53,8 @@ struct Target {
 struct Flight {
     token: u64,
     drive: DriveId,
+    stage: Stage,
+    began: Time,
     /// When the kernel got it, or last did a part of it.
     since: Time,
     target: Target,
@@ -163,7 +166,14 @@ impl DriveTable {
                 Work::Discard { offset: inside(offset, len), len }
             }
         };
-        let flight = Flight { token, drive, since: now, target, work };
+        let stage = match (&work, area) {
+            (Work::Read { .. }, _) => Stage::DriveRead,
+            (Work::Write { .. }, Area::Log) => Stage::DriveLog,
+            (Work::Write { .. }, Area::Data) => Stage::DriveWrite,
+            (Work::Flush, _) => Stage::DriveFlush,
+            (Work::Discard { .. }, _) => Stage::DriveDiscard,
+        };
+        let flight = Flight { token, drive, stage, began: now, since: now, target, work };
         self.hangs.begin(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
@@ -175,7 +185,14 @@ impl DriveTable {
     }
 
     /// The entry for flight `index` ended with `result`. None: it goes on.
-    pub fn on_completed(&mut self, now: Time, index: u32, result: i32, ring: &mut Ring) -> Option<Input> {
+    pub fn on_completed(
+        &mut self,
+        now: Time,
+        index: u32,
+        result: i32,
+        stages: &mut Stages,
+        ring: &mut Ring,
+    ) -> Option<Input> {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
         match flight.advance(result) {
             Progress::GoOn => {
@@ -188,6 +205,9 @@ impl DriveTable {
                 self.free.push(index);
                 if let Work::Write { flags, .. } = flight.work {
                     self.durable_writes -= usize::from(flags != 0);
+                }
+                if result.is_ok() {
+                    stages.record_us(flight.stage, now.since(flight.began));
                 }
                 if let Err(fault) = &result {
                     let attached = self.drives.get_mut(&flight.drive).expect("drives are never taken away");

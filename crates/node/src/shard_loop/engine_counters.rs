@@ -80,6 +80,9 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         frames_tried,
         frames_kept,
         frames_skipped,
+        frames_unpacked,
+        egroup_map_hits,
+        egroup_map_misses,
     );
     named
 }
@@ -91,6 +94,24 @@ pub fn named_of(volume: &Volume) -> BTreeMap<String, u64> {
     named.insert("page_hits".to_string(), volume.page_hits());
     named.insert("page_misses".to_string(), volume.page_misses());
     named.insert("pages_bytes".to_string(), volume.pages_bytes());
+    let pattern = volume.pattern();
+    macro_rules! take {
+        ($($name:ident),* $(,)?) => {
+            $(named.insert(stringify!($name).to_string(), pattern.$name);)*
+        };
+    }
+    take!(
+        reads_sequential,
+        reads_random,
+        writes_sequential,
+        writes_random,
+        writes_to_log,
+        write_bytes_to_log,
+        writes_to_bypass,
+        write_bytes_to_bypass,
+        writes_to_zeroes,
+        write_bytes_to_zeroes,
+    );
     let throttled = volume.throttled();
     named.insert("throttled".to_string(), throttled.requests);
     named.insert("throttled_us".to_string(), throttled.us);

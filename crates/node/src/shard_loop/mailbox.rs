@@ -5,7 +5,7 @@
 use crate::config::cluster::Deadline;
 use crate::drives::OpenDrive;
 use crate::shard_loop::socket::Socket;
-use crate::shard_loop::statistics::ShardStatistics;
+use crate::shard_loop::statistics::{ShardFigures, ShardStatistics};
 use crate::shard_loop::worker::Route;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -90,6 +90,9 @@ pub enum Mail {
     /// The sender is dropped when all are closed.
     Drain(tokio::sync::oneshot::Sender<()>),
     Statistics(tokio::sync::oneshot::Sender<ShardStatistics>),
+    Figures(tokio::sync::oneshot::Sender<ShardFigures>),
+    /// The times of stages are told as if they were counted from now on.
+    ResetStages,
     Stop,
 }
 

@@ -23,7 +23,7 @@ pub use engine_counters::GAUGES;
 pub use mailbox::{Answer, Disk, Mail, Mailbox};
 pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;
-pub use statistics::ShardStatistics;
+pub use statistics::{FamilyFigures, RATED, Rated, ShardFigures, ShardStatistics, TouchedSet};
 pub use worker::Route;
 pub use worker::owner_of;
 

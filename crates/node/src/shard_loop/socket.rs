@@ -234,6 +234,11 @@ impl Socket {
         }
     }
 
+    /// Replies wait to be sent, and nothing is in the way.
+    pub fn has_replies(&mut self) -> bool {
+        !self.sending.is_in_flight() && !self.broken && !self.connection.outgoing().is_empty()
+    }
+
     /// Sends all replies so far, or hands them to the ring if the client does not take them as fast. True if the
     /// connection should be looked at again because of it.
     pub fn send(&mut self, tag: u64, ring: &mut Ring) -> bool {

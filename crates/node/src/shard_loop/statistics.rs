@@ -1,5 +1,12 @@
 //! What a shard counts, as it is handed to the control plane.
 
+mod figures;
+mod recent;
+mod working_set;
+
+pub use figures::{FamilyFigures, Observer, RATED, Rated, ShardFigures};
+pub use working_set::TouchedSet;
+
 use crate::api::{DriveStatsView, ShardStatsView, VdiskStatsView};
 use std::collections::BTreeMap;
 use weft_engine::interface::{Reply, Request};

@@ -24,6 +24,8 @@ pub struct Open {
     pub family: FamilyId,
     pub kind: Kind,
     pub since: Time,
+    /// Requests of the vDisk that were outstanding with it when it came.
+    pub depth: u32,
     pub origin: Origin,
 }
 
@@ -38,7 +40,7 @@ pub struct Tickets {
 const SLOT_BITS: u32 = 24;
 
 impl Tickets {
-    pub fn open(&mut self, family: FamilyId, kind: Kind, since: Time, origin: Origin) -> Ticket {
+    pub fn open(&mut self, open: Open) -> Ticket {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
             (self.slots.len() - 1) as u32
@@ -46,7 +48,7 @@ impl Tickets {
         assert!(index < 1 << SLOT_BITS, "connections limit how many requests are open");
         self.given += 1;
         let ticket = self.given << SLOT_BITS | u64::from(index);
-        self.slots[index as usize] = (ticket, Some(Open { family, kind, since, origin }));
+        self.slots[index as usize] = (ticket, Some(open));
         Ticket(ticket)
     }
 

@@ -17,7 +17,7 @@ use super::news::News;
 use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
-use super::statistics::{FamilyStatistics, ShardStatistics};
+use super::statistics::{FamilyStatistics, Observer, ShardFigures, ShardStatistics};
 use super::tickets::{Origin, Tickets};
 use crate::config::cluster::{Deadline, SHARDS_PER_NODE};
 use forward::{Forwards, Held};
@@ -25,8 +25,10 @@ use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
+use weft_engine::counters::Source;
 use weft_engine::interface::{Input, OriginRequest, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
+use weft_engine::stages::Stage;
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
 use weft_frontends::nbd::{Event, Handle};
 
@@ -91,6 +93,7 @@ pub struct Worker {
     forwards: Forwards,
     notices: tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     families: BTreeMap<FamilyId, FamilyStatistics>,
+    observer: Observer,
     /// For the engine, in the order in which it came.
     inputs: VecDeque<Input>,
     outputs: Outputs,
@@ -114,6 +117,8 @@ pub struct Worker {
     draining: Option<tokio::sync::oneshot::Sender<()>>,
     /// Who wants to know the statistics, as they are when all that came before has been done.
     counted: Vec<tokio::sync::oneshot::Sender<ShardStatistics>>,
+    /// Likewise the figures.
+    figured: Vec<tokio::sync::oneshot::Sender<ShardFigures>>,
     /// The node is about to stop: nobody is made to wait for somebody who might serve a vDisk.
     ending: bool,
     stopping: bool,
@@ -163,6 +168,7 @@ impl Worker {
             neighbours: setup.neighbours,
             notices: setup.notices,
             families: BTreeMap::new(),
+            observer: Observer::new(),
             inputs: VecDeque::new(),
             outputs: Outputs::default(),
             touched: Vec::new(),
@@ -177,6 +183,7 @@ impl Worker {
             bell_armed: false,
             draining: None,
             counted: Vec::new(),
+            figured: Vec::new(),
             ending: false,
             stopping: false,
             may_spin: setup.may_spin,
@@ -197,6 +204,7 @@ impl Worker {
             self.statistics.turns += 1;
             let now = self.now();
             self.look_at_lease();
+            self.observer.note(now, &self.shard);
             self.ring.completions(&mut completions);
             for (tag, result) in completions.drain(..) {
                 self.on_completed(now, tag, result);
@@ -213,6 +221,9 @@ impl Worker {
             while let Some(to) = self.counted.pop() {
                 // Whoever asked may have gone away.
                 let _ = to.send(self.statistics());
+            }
+            while let Some(to) = self.figured.pop() {
+                let _ = to.send(self.observer.report(now, &self.shard, &self.families));
             }
             if self.stopping && self.is_idle() {
                 return;
@@ -241,14 +252,28 @@ impl Worker {
             if self.inputs.is_empty() && self.remote.is_empty() {
                 return;
             }
+            let began = Instant::now();
             while let Some(input) = self.inputs.pop_front() {
                 self.statistics.steps += 1;
-                self.shard.take(now, input, &mut self.outputs);
+                self.take(now, input);
             }
             self.take_remote(now);
             // What came together is settled together: one frame of the log, one flush, for many writes.
             self.shard.settle(now, &mut self.outputs);
+            self.observer.stages.record_ns(Stage::Decide, began.elapsed().as_nanos() as u64);
             self.carry_out(now);
+        }
+    }
+
+    /// Gives the engine an input. Unpacking what a drive gave is the longest thing it does in one step.
+    fn take(&mut self, now: Time, input: Input) {
+        let is_from_drive = matches!(input, Input::DriveDone { .. });
+        let before = is_from_drive.then(|| (Instant::now(), self.shard.counters().frames_unpacked));
+        self.shard.take(now, input, &mut self.outputs);
+        if let Some((began, unpacked)) = before
+            && self.shard.counters().frames_unpacked > unpacked
+        {
+            self.observer.stages.record_ns(Stage::Decompress, began.elapsed().as_nanos() as u64);
         }
     }
 
@@ -271,11 +296,17 @@ impl Worker {
             // Not before now: the thread may have stood still since the turn began.
             self.look_at_lease();
         }
+        let told = if replies.is_empty() { now } else { self.now() };
+        let mut sources = std::mem::take(&mut self.outputs.sources);
+        let mut source_of = sources.drain(..).peekable();
         for (ticket, reply) in replies.drain(..) {
+            let source = source_of.next_if(|(other, _)| *other == ticket).map(|(_, source)| source);
             let reply = if self.lease_is_over { Reply::Error(RequestError::NotServed) } else { reply };
-            self.on_reply(now, ticket, reply);
+            self.on_reply(now, told, ticket, reply, source);
         }
-        self.outputs.replies = replies;
+        assert!(source_of.next().is_none(), "sources are told of replies, in their order");
+        drop(source_of);
+        (self.outputs.replies, self.outputs.sources) = (replies, sources);
         let mut messages = std::mem::take(&mut self.outputs.messages);
         for (to, message) in messages.drain(..) {
             let from = self.id;
@@ -323,15 +354,17 @@ impl Worker {
         }
     }
 
-    fn on_reply(&mut self, now: Time, ticket: Ticket, reply: Reply) {
+    /// `told`: when it is, which may be later in the turn than `now`.
+    fn on_reply(&mut self, now: Time, told: Time, ticket: Ticket, reply: Reply, source: Option<Source>) {
         let open = self.tickets.close(ticket);
         let again = match reply {
             Reply::Error(RequestError::Busy) => true,
             Reply::Error(RequestError::NotServed | RequestError::Fenced) => self.routes.may_change(),
             _ => false,
         };
+        let took_us = told.since(open.since);
+        self.observer.answered(&open, &reply, source, (!again).then_some(took_us));
         if !again {
-            let took_us = now.since(open.since);
             let asker = match &open.origin {
                 Origin::Remote(asker) => asker.from,
                 Origin::Socket { .. } | Origin::Elsewhere { .. } => self.id,
@@ -397,10 +430,15 @@ impl Worker {
         for slot in to_send.drain(..) {
             let place = &mut self.sockets[slot as usize];
             place.to_send = false;
-            if let Some(socket) = &mut place.socket
-                && socket.send(TAG_SEND | u64::from(slot), &mut self.ring)
-            {
-                self.touch(slot);
+            if let Some(socket) = &mut place.socket {
+                let began = socket.has_replies().then(Instant::now);
+                let looks_again = socket.send(TAG_SEND | u64::from(slot), &mut self.ring);
+                if let Some(began) = began {
+                    self.observer.stages.record_ns(Stage::Reply, began.elapsed().as_nanos() as u64);
+                }
+                if looks_again {
+                    self.touch(slot);
+                }
             }
         }
         self.to_send = to_send;
@@ -413,7 +451,9 @@ impl Worker {
         match tag & TAG_MASK {
             TAG_BELL => self.bell_armed = false,
             TAG_DRIVE => {
-                if let Some(input) = self.drives.on_completed(now, index, result, &mut self.ring) {
+                if let Some(input) =
+                    self.drives.on_completed(now, index, result, &mut self.observer.stages, &mut self.ring)
+                {
                     self.inputs.push_back(input);
                 }
             }
@@ -499,6 +539,8 @@ impl Worker {
                 self.end_sockets(Socket::finish);
             }
             Mail::Statistics(to) => self.counted.push(to),
+            Mail::Figures(to) => self.figured.push(to),
+            Mail::ResetStages => self.observer.reset(now, &self.shard),
             Mail::Stop => {
                 self.stopping = true;
                 self.ending = true;

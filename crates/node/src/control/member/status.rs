@@ -333,6 +333,16 @@ impl Member {
         self.mirror.groups.values().map(view).collect()
     }
 
+    pub(in crate::control) fn number(&self) -> u32 {
+        self.node
+    }
+
+    /// The node that serves a vDisk now, and where it answers.
+    pub(in crate::control) fn served_by(&self, family: FamilyId) -> Option<(u32, String)> {
+        let node = self.owner_node(family)?;
+        Some((node, self.mirror.nodes.get(&node)?.record.api.clone()))
+    }
+
     /// The node that serves a vDisk, its shard, and whether anybody does.
     pub(in crate::control) fn owner_view(
         &self,

@@ -16,11 +16,12 @@ use super::routes::{Route, Way};
 use crate::shard_loop::mailbox::{Answer, Mail};
 use crate::shard_loop::peer::{Arrived, RemoteRequest};
 use crate::shard_loop::statistics::Kind;
-use crate::shard_loop::tickets::Origin;
+use crate::shard_loop::tickets::{Open, Origin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weft_engine::interface::{Input, Reply, Request, RequestError};
-use weft_engine::{FamilyId, ShardId, Time};
+use weft_engine::stages::Stage;
+use weft_engine::{FamilyId, ShardId, Ticket, Time};
 use weft_frontends::nbd::Handle;
 
 /// Requests for which the engine was busy are tried again after this time ...
@@ -43,6 +44,7 @@ struct Forward {
     family: FamilyId,
     route: Route,
     kind: Kind,
+    since: Time,
     origin: Origin,
 }
 
@@ -75,13 +77,18 @@ impl Worker {
                 self.deliver(now, family, origin, Reply::Error(RequestError::Busy));
             }
             Way::Here => {
-                let ticket = self.tickets.open(family, Kind::of(&request), now, origin);
+                let ticket = self.open(now, family, &request, origin);
                 self.inputs.push_back(Input::Request { ticket, family, request });
             }
             Way::Neighbour(index) => self.ask_neighbour(index, family, request, origin),
             Way::Remote(route) => self.forward(now, route, family, request, origin),
             Way::Nowhere => self.deliver(now, family, origin, Reply::Error(RequestError::NotServed)),
         }
+    }
+
+    fn open(&mut self, now: Time, family: FamilyId, request: &Request, origin: Origin) -> Ticket {
+        let depth = self.observer.opened(now, family, request);
+        self.tickets.open(Open { family, kind: Kind::of(request), since: now, depth, origin })
     }
 
     /// Snapshots of this vDisk and others are being taken at one instant: what is asked now comes behind it.
@@ -108,7 +115,7 @@ impl Worker {
         let Route { shard, epoch } = route;
         match self.peers.forward(now, shard, number, family, epoch, request, &mut self.ring) {
             Ok(()) => {
-                self.forwards.open.insert(number, Forward { family, route, kind, origin });
+                self.forwards.open.insert(number, Forward { family, route, kind, since: now, origin });
             }
             Err(error) => self.deliver(now, family, origin, Reply::Error(error)),
         }
@@ -258,6 +265,7 @@ impl Worker {
             let refused = Reply::Error(RequestError::NotServed);
             return self.deliver(now, forward.family, forward.origin, refused);
         }
+        self.observer.stages.record_us(Stage::Forward, now.since(forward.since));
         self.deliver(now, forward.family, forward.origin, reply);
     }
 
@@ -269,7 +277,7 @@ impl Worker {
             if is_served && self.is_held(now, family) {
                 self.peers.reply(asker, Reply::Error(RequestError::Busy));
             } else if is_served && !self.lease_is_over {
-                let ticket = self.tickets.open(family, Kind::of(&request), now, Origin::Remote(asker));
+                let ticket = self.open(now, family, &request, Origin::Remote(asker));
                 self.statistics.steps += 1;
                 self.shard.take(now, Input::Request { ticket, family, request }, &mut self.outputs);
             } else {

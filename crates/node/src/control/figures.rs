@@ -1,0 +1,198 @@
+//! What the shards observe, put together for the pages, the API and the metrics.
+//! Promises: a node answers for the vDisks that it serves, and says of the others who does.
+//! Leaves to others: observing (the shards), looks (`pages`).
+
+use super::refusal::Refusal;
+use super::{Control, Serving, SharedControl};
+use crate::api::{
+    DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, PatternView, SourceView,
+    StageView, TouchedView, VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
+};
+use crate::shard_loop::{FamilyFigures, Mail, RATED, Rated, ShardFigures, TouchedSet};
+use std::time::Duration;
+use weft_engine::FamilyId;
+use weft_engine::counters::Source;
+use weft_engine::stages::{Stage, Stages};
+
+/// A shard that does not answer within this time is left out.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// What all shards have observed.
+pub async fn gather(control: &SharedControl) -> Vec<ShardFigures> {
+    let questions: Vec<_> = {
+        let control = control.lock();
+        let ask = |shard: &std::sync::Arc<crate::shard_loop::Mailbox>| {
+            let (to, answer) = tokio::sync::oneshot::channel();
+            shard.send(Mail::Figures(to));
+            answer
+        };
+        control.shards.iter().map(ask).collect()
+    };
+    let mut figures = Vec::new();
+    for question in questions {
+        if let Ok(Ok(answer)) = tokio::time::timeout(ANSWER_WAIT, question).await {
+            figures.push(answer);
+        }
+    }
+    figures
+}
+
+/// The stages of all shards together.
+struct AllStages {
+    since_start: Stages,
+    since_reset: Stages,
+    since_reset_us: u64,
+}
+
+fn all_stages(shards: &[ShardFigures]) -> AllStages {
+    let (mut since_start, mut since_reset) = (Stages::default(), Stages::default());
+    for shard in shards {
+        since_start.add(&shard.stages);
+        since_reset.add(&shard.stages_since_reset);
+    }
+    let since_reset_us = shards.iter().map(|shard| shard.since_reset_us).max().unwrap_or(0);
+    AllStages { since_start, since_reset, since_reset_us }
+}
+
+pub async fn latency(control: &SharedControl) -> LatencyView {
+    let all = all_stages(&gather(control).await);
+    let stage = |stage: Stage| StageView {
+        stage: stage.name().to_string(),
+        group: stage.group().name().to_string(),
+        meaning: stage.meaning().to_string(),
+        since_start: all.since_start.of(stage).into(),
+        since_reset: all.since_reset.of(stage).into(),
+    };
+    LatencyView {
+        uptime_us: control.lock().began.elapsed().as_micros() as u64,
+        since_reset_us: all.since_reset_us,
+        stages: Stage::ALL.into_iter().map(stage).collect(),
+    }
+}
+
+/// From now on `since_reset` is empty. What is asked later finds it so: mail to a shard arrives in order.
+pub fn reset_latency(control: &SharedControl) {
+    for shard in &control.lock().shards {
+        shard.send(Mail::ResetStages);
+    }
+}
+
+/// What caches were asked, of all shards together: since the start, and in the last minute.
+pub fn rated(shards: &[ShardFigures]) -> (MinuteView, MinuteView) {
+    let sum = |of: &dyn Fn(&ShardFigures) -> Rated| {
+        let counter = |name: &str| {
+            let index = RATED.iter().position(|other| *other == name).expect("it is one of them");
+            shards.iter().map(|shard| of(shard)[index]).sum()
+        };
+        MinuteView {
+            us: 0,
+            hits: counter("cache_hits"),
+            misses: counter("cache_misses"),
+            page_hits: counter("page_hits"),
+            page_misses: counter("page_misses"),
+            egroup_map_hits: counter("egroup_map_hits"),
+            egroup_map_misses: counter("egroup_map_misses"),
+            ahead_issued: counter("ahead_issued"),
+            ahead_used: counter("ahead_used"),
+        }
+    };
+    let us = shards.iter().map(|shard| shard.minute_us).max().unwrap_or(0);
+    let minute = MinuteView { us, ..sum(&|shard| shard.rated_minute) };
+    (sum(&|shard| shard.rated), minute)
+}
+
+/// vDisks that this node serves, and its stages since the start.
+pub fn for_metrics(control: &SharedControl, shards: &[ShardFigures]) -> (Vec<VdiskFiguresView>, Stages) {
+    (control.lock().figures_view(shards).vdisks, all_stages(shards).since_start)
+}
+
+pub async fn vdisks(control: &SharedControl) -> VdiskFiguresListView {
+    let shards = gather(control).await;
+    control.lock().figures_view(&shards)
+}
+
+/// Of one vDisk; the other one if somebody else serves it.
+pub async fn vdisk(
+    control: &SharedControl,
+    name: &str,
+) -> Result<Result<VdiskFiguresView, ElsewhereView>, Refusal> {
+    let family = control.lock().family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+    let shards = gather(control).await;
+    let control = control.lock();
+    let found = shards.iter().find_map(|shard| shard.families.get(&family));
+    match found {
+        Some(figures) => Ok(Ok(control.figures_of(family, figures))),
+        None => Ok(Err(control.elsewhere(family))),
+    }
+}
+
+impl Control {
+    fn figures_view(&self, shards: &[ShardFigures]) -> VdiskFiguresListView {
+        let (mut vdisks, mut elsewhere) = (Vec::new(), Vec::new());
+        for (&family, entry) in &self.families {
+            match shards.iter().find_map(|shard| shard.families.get(&family)) {
+                Some(figures) => vdisks.push(self.figures_of(family, figures)),
+                None if entry.serving == Serving::Dropping => {}
+                None => elsewhere.push(self.elsewhere(family)),
+            }
+        }
+        vdisks.sort_by(|a, b| a.name.cmp(&b.name));
+        elsewhere.sort_by(|a, b| a.name.cmp(&b.name));
+        VdiskFiguresListView {
+            node: self.part.member().map(|member| member.number()),
+            uptime_us: self.began.elapsed().as_micros() as u64,
+            vdisks,
+            elsewhere,
+        }
+    }
+
+    fn elsewhere(&self, family: FamilyId) -> ElsewhereView {
+        let name = self.families.get(&family).map_or_else(String::new, |entry| entry.config.name.clone());
+        let owner = self.part.member().and_then(|member| member.served_by(family));
+        let (node, api) = owner.map_or((None, None), |(node, api)| (Some(node), Some(api)));
+        ElsewhereView { name, node, api }
+    }
+
+    fn figures_of(&self, family: FamilyId, figures: &FamilyFigures) -> VdiskFiguresView {
+        let FamilyFigures { view, histograms, outstanding, touched } = figures;
+        let config = self.families.get(&family).map(|entry| &entry.config);
+        let name = config.map_or_else(String::new, |config| config.name.clone());
+        let counted = |name: &str| view.engine.get(name).copied().unwrap_or(0);
+        let source = |source: Source| {
+            let of = |what: &str| counted(&format!("{what}_from_{}", source.name()));
+            (source.name().to_string(), SourceView { reads: of("reads"), blocks: of("blocks_read") })
+        };
+        let destination = |name: &str| {
+            let writes = counted(&format!("writes_to_{name}"));
+            (name.to_string(), DestinationView { writes, bytes: counted(&format!("write_bytes_to_{name}")) })
+        };
+        let set = |set: &TouchedSet| TouchedView {
+            read_bytes: set.read.bytes(),
+            written_bytes: set.written.bytes(),
+            bytes: set.any().bytes(),
+        };
+        let mut counts = view.clone();
+        counts.name.clone_from(&name);
+        VdiskFiguresView {
+            size: config.map_or(0, |config| config.size),
+            read_us: (&histograms.read_us).into(),
+            write_us: (&histograms.write_us).into(),
+            flush_us: (&histograms.flush_us).into(),
+            read_size: HistogramView::of_sizes(&histograms.read_size),
+            write_size: HistogramView::of_sizes(&histograms.write_size),
+            outstanding: (&histograms.outstanding).into(),
+            outstanding_now: *outstanding,
+            pattern: PatternView {
+                reads_sequential: counted("reads_sequential"),
+                reads_random: counted("reads_random"),
+                writes_sequential: counted("writes_sequential"),
+                writes_random: counted("writes_random"),
+            },
+            working_set: WorkingSetView { minutes: set(&touched.minutes), hour: set(&touched.hour) },
+            read_sources: Source::ALL.into_iter().map(source).collect(),
+            write_destinations: ["log", "bypass", "zeroes"].into_iter().map(destination).collect(),
+            name,
+            counts,
+        }
+    }
+}
