@@ -52,6 +52,16 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// A clone reads what its origin is now.
+    CloneOfPresent,
+    /// What is trimmed in a clone is its origin's again.
+    CloneTrimForgotten,
+    /// A rollback does not wait for what is in the log.
+    RollbackUnsettled,
+    /// An owner to whom the record says that a rollback is not done serves clients at once.
+    RollbackNotRepeated,
+    /// A rollback leaves what is newer than the snapshot where the snapshot has nothing.
+    RollbackKeepsNewer,
 }
 
 #[cfg(feature = "sabotage")]

@@ -157,6 +157,9 @@ impl World {
         if let Some(plan) = self.parameters.snapshots {
             self.queue.push(self.now + plan.every_us / 2, Event::Snapshot);
         }
+        if let Some(plan) = self.parameters.clones {
+            self.queue.push(self.now + plan.every_us / 2, Event::Clone);
+        }
         for client in 0..self.clients.len() {
             self.plan_client(client);
         }
@@ -247,6 +250,12 @@ impl World {
 
     fn all_back(&mut self) -> Result<(), String> {
         self.all_served()?;
+        if let Err(missing) = self.rollbacks_done() {
+            if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
+                self.coverage.count("snapshots or clones dropped to make room");
+            }
+            return Err(missing);
+        }
         if !self.requests.is_empty() {
             return Err(format!("{} requests are not answered", self.requests.len()));
         }
@@ -272,8 +281,8 @@ impl World {
 
     fn all_settled(&mut self) -> Result<(), String> {
         self.all_served()?;
-        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.drop_all_snapshots() {
-            self.coverage.count("snapshots dropped to make room");
+        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
+            self.coverage.count("snapshots or clones dropped to make room");
         }
         for family in 0..self.families.len() {
             let entry = &mut self.control.families[family];

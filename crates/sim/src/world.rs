@@ -3,13 +3,15 @@
 //! history, to the last byte. Leaves to others: what clients ask (`client`), what the control plane wants
 //! (`control`), what goes wrong (`atlas`), when it is over (`phase`).
 
-use crate::client::{Client, Family};
+use crate::client::Client;
 use crate::control::{Control, Lease, Sight};
 use crate::coverage::Coverage;
 use crate::drive::Drive;
 use crate::event::{Event, Queue};
+use crate::family::Family;
 use crate::judge::registers::Moment;
 use crate::network::Network;
+use crate::origins::Origins;
 use crate::phase::{Phase, Progress};
 use crate::plan::Parameters;
 use crate::requests::Requests;
@@ -68,6 +70,8 @@ pub struct World {
     pub rng: SmallRng,
     /// Of snapshots only: seeds without them are the same histories as if there were none.
     pub snapshot_rng: SmallRng,
+    /// Likewise, of clones and of rolling back.
+    pub clone_rng: SmallRng,
     pub queue: Queue,
     pub nodes: Vec<NodeState>,
     pub shards: Vec<ShardState>,
@@ -77,6 +81,7 @@ pub struct World {
     pub families: Vec<Family>,
     pub clients: Vec<Client>,
     pub requests: Requests,
+    pub origins: Origins,
     pub coverage: Coverage,
     pub phase: Phase,
     pub progress: Progress,
@@ -99,6 +104,7 @@ impl World {
             moment: 1,
             rng,
             snapshot_rng: SmallRng::seed_from_u64(!parameters.seed),
+            clone_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(20)),
             queue: Queue::default(),
             nodes: Vec::new(),
             shards: Vec::new(),
@@ -108,6 +114,7 @@ impl World {
             families: Vec::new(),
             clients: Vec::new(),
             requests: Requests::default(),
+            origins: Origins::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
             progress: Progress::new(),
@@ -256,6 +263,9 @@ impl World {
             Event::Client(client) => self.client_asks(client),
             Event::Fault => self.fault(),
             Event::Snapshot => self.snapshot_tick(),
+            Event::Clone => self.clone_tick(),
+            Event::OriginAsked { ask, shard, incarnation } => self.origin_asked(ask, shard, incarnation),
+            Event::OriginAgain(ask) => self.ask_origin(ask),
             Event::NodeStarts(node) => self.node_starts(node),
             Event::NodeWakes { node, pause } => self.node_wakes(node, pause),
             Event::ReadBack { client, family, shard, snapshot, first, sectors } => match snapshot {
@@ -338,6 +348,9 @@ impl World {
             } else {
                 self.withhold(ticket);
             }
+        }
+        for request in outputs.requests.drain(..) {
+            self.origin_wanted(shard, request);
         }
         for notice in outputs.notices.drain(..) {
             self.noticed(shard, notice);

@@ -3,12 +3,14 @@
 //! wanted; every opening has a higher epoch.
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
+mod clones;
 mod cluster;
 mod drives;
 mod families;
 mod groups;
 mod leases;
 mod post;
+mod rollback;
 mod sight;
 mod snapshots;
 
@@ -24,7 +26,7 @@ use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::identity::SnapshotId;
+use weft_engine::identity::{Generation, SnapshotId};
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
 use weft_engine::{DriveId, GroupId, Order, ShardId};
 
@@ -83,6 +85,9 @@ pub struct FamilyEntry {
     clients_on: Option<(u32, u64)>,
     pub settled: bool,
     pub snapshots: BTreeMap<SnapshotId, SnapshotEntry>,
+    /// The snapshot that it was last rolled back to, or is to be; and the epoch of the owner that was told.
+    rolled_back: Option<Generation>,
+    rollback_asked: u32,
 }
 
 /// How a shard was told to serve a family.
@@ -216,6 +221,7 @@ impl World {
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
             self.reconcile_snapshots(family);
+            self.reconcile_rollback(family);
         }
         if self.is_cluster() {
             self.cluster_tick();
