@@ -33,6 +33,8 @@ impl World {
         self.coverage.count("replies judged");
         let at = self.moment();
         let family = open.family;
+        // Clones ask as well: all together may be more than the owner takes at once.
+        let is_busy = self.parameters.clones.is_some() && reply == Reply::Error(RequestError::Busy);
         if let Err(what) = self.judge_reply(&open, reply, at) {
             self.fail(format!(
                 "family {family}: {what} ({:?} at shard {shard}, epoch {}, asked at moment {})",
@@ -41,7 +43,12 @@ impl World {
         }
         self.families[family].open_reads.remove(&open.began);
         self.clients[open.client].open -= 1;
-        if self.phase == Phase::ReadBack {
+        if self.phase != Phase::ReadBack {
+            return;
+        }
+        if is_busy {
+            self.read_back_again(&open);
+        } else {
             self.read_back(open.client);
         }
     }
@@ -75,7 +82,8 @@ impl World {
         if error == RequestError::OutOfRange && end <= family.first_size {
             return Err("a request inside the vDisk was refused as outside".into());
         }
-        if self.phase == Phase::ReadBack {
+        if self.phase == Phase::ReadBack && (error != RequestError::Busy || self.parameters.clones.is_none())
+        {
             return Err(format!("after everything was repaired a request failed: {error:?}"));
         }
         if error == RequestError::NoSnapshot {

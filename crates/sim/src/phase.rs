@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
 use crate::judge::space;
 use crate::plan::Plan;
+use crate::requests::{Asked, Open};
 use crate::world::World;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -450,6 +451,18 @@ impl World {
             self.progress.readers.insert(client, Reader { family, run: 0, block: 0, snapshot: None, next });
             self.read_back(client);
         }
+    }
+
+    /// A read that the owner was too busy for.
+    pub fn read_back_again(&mut self, open: &Open) {
+        let (snapshot, first, sectors) = match open.asked {
+            Asked::Read { first, sectors } => (None, first, sectors),
+            Asked::ReadSnapshot { snapshot, first, sectors } => (Some(snapshot), first, sectors),
+            _ => unreachable!("a reader only reads"),
+        };
+        let Open { client, family, shard, .. } = *open;
+        let event = Event::ReadBack { client, family, shard, snapshot, first, sectors };
+        self.queue.push(self.now + 1_000, event);
     }
 
     /// The next read of a reader, when its last one was answered.
