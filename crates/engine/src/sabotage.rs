@@ -62,6 +62,8 @@ pub enum Bug {
     RollbackNotRepeated,
     /// A rollback leaves what is newer than the snapshot where the snapshot has nothing.
     RollbackKeepsNewer,
+    /// Owners take requests while the snapshots of a group are taken (in the simulator's control plane).
+    HoldsForgotten,
 }
 
 #[cfg(feature = "sabotage")]

@@ -160,6 +160,7 @@ impl World {
                 let Family { snapshots, registers, layout, .. } = family;
                 let judged = snapshots.read(snapshot, layout, registers, &shown);
                 let inherited = judged.map_err(|what| format!("generation {snapshot}: {what}"))?;
+                self.judge_together(open.family, snapshot)?;
                 self.judge_inherited(open.family, inherited)
             }
             (Asked::SnapshotExtents { snapshot, first, sectors, limit }, Reply::Extents(extents)) => {

@@ -46,6 +46,15 @@ pub enum Event {
     Snapshot,
     /// Somebody wants a clone, or wants one gone, or a vDisk as it was.
     Clone,
+    /// A shard is to take no request for a vDisk, and says that it takes none.
+    Hold {
+        shard: usize,
+        incarnation: u32,
+        family: usize,
+    },
+    Held {
+        family: usize,
+    },
     /// A clone's request reaches a shard that served its origin ...
     OriginAsked {
         ask: u64,

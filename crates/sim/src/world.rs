@@ -17,12 +17,13 @@ use crate::plan::Parameters;
 use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::counters::Source;
-use weft_engine::interface::{Area, DriveOperation, DriveWork, View};
+use weft_engine::identity::Generation;
+use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
-use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
+use weft_engine::{DriveId, Input, Order, Outputs, Reply, Request, ShardId, Ticket, Time};
 
 /// A run that takes more events than this has got stuck in a circle.
 const EVENTS_MAX: u64 = 20_000_000;
@@ -61,6 +62,8 @@ pub struct ShardState {
     pub common: Option<View>,
     /// The version of the view that was made of it.
     pub view: u64,
+    /// vDisks for which no request is taken, and until when.
+    pub holds: BTreeMap<usize, u64>,
 }
 
 pub struct World {
@@ -78,6 +81,8 @@ pub struct World {
     pub drives: Vec<Drive>,
     pub network: Network,
     pub control: Control,
+    /// Snapshots that were taken together: of what vDisk, and which.
+    pub together: Vec<Vec<(usize, Generation)>>,
     pub families: Vec<Family>,
     pub clients: Vec<Client>,
     pub requests: Requests,
@@ -111,6 +116,7 @@ impl World {
             drives: Vec::new(),
             network: Network::new(parameters.network_us),
             control: Control::default(),
+            together: Vec::new(),
             families: Vec::new(),
             clients: Vec::new(),
             requests: Requests::default(),
@@ -162,6 +168,7 @@ impl World {
                 clock_ahead,
                 common: None,
                 view: 0,
+                holds: BTreeMap::new(),
             });
             for _ in 0..self.parameters.drives {
                 self.add_drive(shard);
@@ -264,6 +271,8 @@ impl World {
             Event::Fault => self.fault(),
             Event::Snapshot => self.snapshot_tick(),
             Event::Clone => self.clone_tick(),
+            Event::Hold { shard, incarnation, family } => self.hold(shard, incarnation, family),
+            Event::Held { family } => self.held(family),
             Event::OriginAsked { ask, shard, incarnation } => self.origin_asked(ask, shard, incarnation),
             Event::OriginAgain(ask) => self.ask_origin(ask),
             Event::NodeStarts(node) => self.node_starts(node),
@@ -313,6 +322,11 @@ impl World {
         if let Some(waiting) = self.waiting(shard) {
             waiting.push(Event::Input { shard, incarnation, input });
             return;
+        }
+        if let Input::Request { ticket, family, .. } = &input
+            && self.shards[shard].holds.get(&(family.0 as usize)).is_some_and(|&until| until > self.now)
+        {
+            return self.replied(shard, *ticket, Reply::Error(RequestError::Busy));
         }
         self.step(shard, input);
     }
@@ -474,6 +488,7 @@ impl World {
             state.engine = Some(Box::new(Shard::new(settings)));
             state.wake = None;
             state.view = 0;
+            state.holds.clear();
             state.common = None;
             state.clock_ahead = clock_ahead;
         }

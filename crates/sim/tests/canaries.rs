@@ -161,6 +161,11 @@ fn a_rollback_that_ends_with_its_owner_is_caught() {
 }
 
 #[test]
+fn snapshots_of_a_group_that_nobody_waits_for_are_caught() {
+    is_caught(Bug::HoldsForgotten, &[Plan::Snapshots]);
+}
+
+#[test]
 fn a_rollback_that_keeps_what_is_newer_is_caught() {
     is_caught(Bug::RollbackKeepsNewer, &[Plan::Snapshots]);
 }

@@ -13,19 +13,23 @@ use weft_engine::FamilyId;
 use weft_engine::identity::Generation;
 use weft_engine::interface::Origin;
 
-/// vDisks at a time, and in all.
+/// vDisks at a time, and in all. In a small ring fewer: each may hold a few blocks of it, whatever happens.
 const ALIVE_MAX: usize = 7;
+const RING_BLOCKS: u64 = 64;
 const FAMILIES_MAX: usize = 20;
 
 impl World {
-    /// What administrators do: they clone a snapshot, want a clone gone, or want a vDisk as it was.
+    /// What administrators do: they clone a snapshot, want a clone gone, or a vDisk as it was, or snapshots of several
+    /// vDisks of one instant.
     pub fn clone_tick(&mut self) {
         let Some(plan) = self.parameters.clones.filter(|_| self.phase == Phase::Trouble) else { return };
         let rng = &mut self.clone_rng;
         let next = rng.random_range(plan.every_us / 4..plan.every_us * 2);
         self.queue.push(self.now + next, Event::Clone);
-        let dice = self.clone_rng.random_range(0..plan.clones + plan.rollbacks);
-        if dice >= plan.clones {
+        let dice = self.clone_rng.random_range(0..plan.clones + plan.rollbacks + 1);
+        if dice == plan.clones + plan.rollbacks {
+            self.begin_together();
+        } else if dice >= plan.clones {
             self.begin_rollback();
         } else if self.clone_rng.random_range(0..4) > 0 {
             self.make_clone();
@@ -36,7 +40,8 @@ impl World {
 
     fn make_clone(&mut self) {
         let alive = self.families.iter().filter(|family| family.exists).count();
-        if alive >= ALIVE_MAX || self.families.len() >= FAMILIES_MAX {
+        let most = ALIVE_MAX.min((self.parameters.geometry.log / 4096 / RING_BLOCKS) as usize);
+        if alive >= most || self.families.len() >= FAMILIES_MAX {
             return;
         }
         let ready = self.control.families.iter().enumerate().flat_map(|(family, entry)| {

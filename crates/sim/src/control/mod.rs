@@ -13,11 +13,13 @@ mod post;
 mod rollback;
 mod sight;
 mod snapshots;
+mod together;
 
 use cluster::Table;
 pub use leases::Lease;
 pub use sight::{Sight, common_of};
 pub use snapshots::SnapshotEntry;
+use together::Together;
 
 use crate::event::Event;
 use crate::world::World;
@@ -114,6 +116,7 @@ pub struct Control {
     /// When a drive or node last came or went.
     unrest: u64,
     snapshots_made: u64,
+    together: Option<Together>,
 }
 
 impl Control {
@@ -223,6 +226,7 @@ impl World {
             self.reconcile_snapshots(family);
             self.reconcile_rollback(family);
         }
+        self.reconcile_together();
         if self.is_cluster() {
             self.cluster_tick();
         } else {

@@ -157,7 +157,8 @@ impl World {
                 }
             }
             // What is in the log stays, whatever has become of the process that put it there.
-            Notice::SnapshotTaken { family, snapshot, generation, .. } => {
+            Notice::SnapshotTaken { family, epoch, snapshot, generation } => {
+                self.taken_together(family, epoch, snapshot, generation);
                 self.snapshot_taken(family, snapshot, generation);
             }
             Notice::SnapshotDropped { family, generation, .. } => self.snapshot_dropped(family, generation),

@@ -26,7 +26,7 @@ pub enum Stage {
 pub struct SnapshotEntry {
     pub stage: Stage,
     /// The epoch of the owner that was asked last.
-    asked: u32,
+    pub(super) asked: u32,
 }
 
 impl World {
@@ -73,9 +73,12 @@ impl World {
         let entry = &self.control.families[family];
         match entry.snapshots[&snapshot].stage {
             Stage::Ready(generation) => {
-                entry.record.rollback == Some(generation) || self.has_clones(family, Some(generation))
+                entry.record.rollback == Some(generation)
+                    || self.has_clones(family, Some(generation))
+                    || self.waits_for_others(family) == Some(snapshot)
             }
-            Stage::Creating { .. } | Stage::Deleting(_) => false,
+            Stage::Creating { .. } => self.waits_for_others(family) == Some(snapshot),
+            Stage::Deleting(_) => false,
         }
     }
 
@@ -89,11 +92,11 @@ impl World {
                 let entry = self.control.families[family].snapshots.get_mut(&snapshot);
                 let entry = entry.expect("it was just listed");
                 match entry.stage {
-                    Stage::Creating { .. } => entry.stage = Stage::Creating { unwanted: true },
+                    Stage::Creating { .. } if !needed => entry.stage = Stage::Creating { unwanted: true },
                     Stage::Ready(generation) if !needed => {
                         *entry = SnapshotEntry { stage: Stage::Deleting(generation), asked: 0 };
                     }
-                    Stage::Ready(_) | Stage::Deleting(_) => continue,
+                    _ => continue,
                 }
                 any = true;
             }
@@ -112,8 +115,10 @@ impl World {
         let Some(owner) = entry.owner.filter(|_| entry.phase == FamilyPhase::Ready) else { return };
         let epoch = entry.record.epoch.0;
         let mut orders = Vec::new();
+        let waiting = self.waits_for_others(family);
         for (&snapshot, entry) in &mut self.control.families[family].snapshots {
-            if matches!(entry.stage, Stage::Ready(_)) {
+            let waits = waiting == Some(snapshot) && matches!(entry.stage, Stage::Creating { .. });
+            if matches!(entry.stage, Stage::Ready(_)) || waits {
                 continue;
             }
             let first = entry.asked != epoch;

@@ -22,6 +22,8 @@ struct Frozen {
     /// The instant lies between these.
     after: Moment,
     before: Moment,
+    /// When the newest of the writes that it has shown began.
+    newest: Moment,
     /// None when it is gone for so long that nobody asks any more.
     registers: Option<Registers>,
     snapshot: SnapshotId,
@@ -85,6 +87,7 @@ impl Snapshots {
         let frozen = Frozen {
             after,
             before: at,
+            newest: Moment(0),
             registers: Some(present.possible_after(after)),
             snapshot,
             epoch,
@@ -214,6 +217,7 @@ impl Snapshots {
             family: registers.family,
             is_clone: registers.is_clone,
             interval,
+            newest: Moment(0),
             learned: &mut learned,
             inherited: &mut inherited,
             place: 0,
@@ -225,9 +229,10 @@ impl Snapshots {
                 break;
             }
         }
-        let interval = sight.interval;
+        let (interval, newest) = (sight.interval, sight.newest);
         let frozen = self.taken.get_mut(&generation).expect("it was just found");
         frozen.registers = Some(registers);
+        frozen.newest = frozen.newest.max(newest);
         (frozen.after, frozen.before) = (frozen.after.max(interval.0), frozen.before.min(interval.1));
         judged
             .map_err(|what| format!("{what}; of an instant between {} and {}", interval.0.0, interval.1.0))?;
@@ -236,6 +241,14 @@ impl Snapshots {
             self.tell_others(generation, interval, seen, present)?;
         }
         Ok(inherited)
+    }
+
+    /// Between which moments everything can have happened that a snapshot has shown: behind the beginning of its newest write, and before
+    /// the word that it is taken, or anything that is not in it was acknowledged. (Not behind the order: with requests held off,
+    /// those of a group come one after the other.)
+    pub fn shown_between(&self, generation: Generation) -> (Moment, Moment) {
+        let frozen = &self.taken[&generation];
+        (frozen.newest, frozen.before)
     }
 
     /// The present is again what this snapshot was.
@@ -333,6 +346,7 @@ struct Sight<'a> {
     family: usize,
     is_clone: bool,
     interval: (Moment, Moment),
+    newest: Moment,
     learned: &'a mut Vec<Seen>,
     inherited: &'a mut Shown,
     place: usize,
@@ -389,6 +403,7 @@ impl Sight<'_> {
         let began = candidates.iter().map(|candidate| candidate.began).min().expect("one matched");
         let dead = candidates.iter().map(|candidate| candidate.dead).max().expect("one matched");
         self.interval = (after.max(began), before.min(dead));
+        self.newest = self.newest.max(began);
         if news {
             self.learned.push(Seen { place: self.place, sector, candidates: candidates.clone() });
         }
