@@ -280,6 +280,8 @@ pub struct Context<'a> {
     pub free_changes: u64,
     /// Bytes acknowledged or on their way, and not in egroups yet, of all families of this shard.
     pub dirty_bytes: u64,
+    /// Families of this shard that were written to lately.
+    pub writers: usize,
     pub draw: &'a mut Draw,
     pub counters: &'a mut Counters,
     pub cache: &'a mut Cache,
@@ -385,6 +387,7 @@ mod tests {
                 free: &BTreeMap::new(),
                 free_changes: 0,
                 dirty_bytes: 0,
+                writers: 0,
                 draw: &mut Draw::new(1),
                 counters: &mut Counters::default(),
                 cache: &mut Cache::new(0),

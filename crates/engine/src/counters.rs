@@ -61,6 +61,15 @@ impl ReadSources {
     }
 }
 
+/// What limits have cost the clients of a vDisk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Throttled {
+    /// Requests that waited.
+    pub requests: u64,
+    /// Microseconds that they waited, all together.
+    pub us: u64,
+}
+
 /// Numbers since the shard began; bytes where the name says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -87,6 +96,8 @@ pub struct Counters {
     pub partial_writes: u64,
     /// Requests that had to wait for room.
     pub waited: u64,
+    /// Requests that waited because of a limit of their vDisk.
+    pub throttled: Throttled,
     pub refused_no_space: u64,
     pub egroups_written: u64,
     pub units_drained: u64,
@@ -94,6 +105,8 @@ pub struct Counters {
     pub pages_written: u64,
     pub egroups_deleted: u64,
     pub egroups_compacted: u64,
+    /// Begun to be packed again, because it is wanted otherwise now or because they are cold.
+    pub egroups_repacked: u64,
     pub copies_bad: u64,
     pub copies_repaired: u64,
     pub orphans_deleted: u64,

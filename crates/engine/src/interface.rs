@@ -67,6 +67,12 @@ pub enum Request {
         offset: u64,
         len: u32,
     },
+    /// Like `ReadSnapshot`, asked by a clone for a request of its own clients: its own limits have let that in.
+    ReadOrigin {
+        snapshot: Generation,
+        offset: u64,
+        len: u32,
+    },
     /// Like `Extents`, of a snapshot.
     SnapshotExtents {
         snapshot: Generation,
@@ -212,8 +218,10 @@ pub enum Order {
     DropFamily { family: FamilyId, epoch: Epoch },
     /// The size of a served family has changed (in bytes).
     Resize { family: FamilyId, size: u64 },
-    /// What is placed from now on is packed so; what was placed before stays as it is.
+    /// What is placed from now on is packed so; what was placed before is packed again in the background.
     SetCompression { family: FamilyId, compression: Compression },
+    /// What its clients may ask for in a second, from now on.
+    SetCeiling { family: FamilyId, ceiling: Ceiling },
     /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
     SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
     /// Drain everything and write a checkpoint, to make the next start quick.
@@ -454,6 +462,17 @@ pub struct FamilyRecord {
     pub rollback: Option<Generation>,
     /// Of what is placed from now on.
     pub compression: Compression,
+    /// What its clients may ask for in a second.
+    pub ceiling: Ceiling,
+}
+
+/// What the clients of a vDisk may ask for in a second; requests beyond it wait. None (or 0): as much as there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ceiling {
+    /// Reads, writes and trims, of any size.
+    pub iops: Option<u32>,
+    /// Bytes read and written.
+    pub bytes: Option<u64>,
 }
 
 /// How data is packed when it goes into egroups.
@@ -462,6 +481,15 @@ pub struct Compression {
     pub method: Method,
     /// Units of 4 KiB that are packed together: 1, 2, 4 or 8. More compress better, and more is read for one of them.
     pub frame_units: u8,
+    /// What nobody has read for long is packed once more, for good.
+    pub cold: Option<Cold>,
+}
+
+/// When data is cold, and the level of zstd that it is packed with then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cold {
+    pub after_s: u32,
+    pub level: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -473,7 +501,7 @@ pub enum Method {
 
 impl Default for Compression {
     fn default() -> Self {
-        Self { method: Method::Off, frame_units: 4 }
+        Self { method: Method::Off, frame_units: 4, cold: None }
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Limits {
     pub bypass_write_bytes: u64,
     /// ... when this much is outstanding on the vDisk.
     pub bypass_outstanding_bytes: u64,
+    /// While several vDisks use a drive, so many bytes of what they read are in flight there, and as many of background work.
+    pub turn_bytes: u64,
     /// A question to another shard is asked again after this time.
     pub call_retry_us: u64,
     /// Egroups whose live share is under this many percent are compacted when space is wanted.
@@ -76,6 +78,8 @@ impl Default for Limits {
             frames_in_flight: 2,
             bypass_write_bytes: 128 << 10,
             bypass_outstanding_bytes: 3 << 19,
+            // Two large reads, which keep a drive busy, and room for small ones beside them.
+            turn_bytes: 3 << 20,
             call_retry_us: 1_000_000,
             compact_live_percent: 75,
             compact_egroups_max: 2,
@@ -103,6 +107,7 @@ impl Limits {
             frames_in_flight: 2,
             bypass_write_bytes: 32 << 10,
             bypass_outstanding_bytes: 64 << 10,
+            turn_bytes: 64 << 10,
             call_retry_us: 50_000,
             compact_live_percent: 75,
             compact_egroups_max: 2,

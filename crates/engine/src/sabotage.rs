@@ -64,6 +64,14 @@ pub enum Bug {
     RollbackKeepsNewer,
     /// Owners take requests while the snapshots of a group are taken (in the simulator's control plane).
     HoldsForgotten,
+    /// Bytes cost nothing at a vDisk's door.
+    LargeRequestsFree,
+    /// Nobody looks at a vDisk's door when those that wait there could be let in.
+    DoorStaysShut,
+    /// Of those who wait for a drive, nobody has a share for sure.
+    TurnsByGreed,
+    /// Turns to read never end.
+    TurnsKept,
 }
 
 #[cfg(feature = "sabotage")]

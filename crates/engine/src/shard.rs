@@ -23,6 +23,9 @@ const TOKEN_BITS: u32 = 40;
 /// than what is kept between a pool and what is on its way there.
 const FREE_STEP: u64 = 128 << 10;
 
+/// Families that are written to are counted so often.
+const WRITERS_COUNTED_US: u64 = 20_000;
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub shard: ShardId,
@@ -40,6 +43,9 @@ struct World {
     free: BTreeMap<DriveId, u64>,
     free_changes: u64,
     dirty_bytes: u64,
+    /// Families that were written to lately, as counted then.
+    writers: usize,
+    writers_counted: Time,
     draw: Draw,
     counters: Counters,
     cache: Cache,
@@ -57,6 +63,7 @@ impl World {
             free: &self.free,
             free_changes: self.free_changes,
             dirty_bytes: self.dirty_bytes,
+            writers: self.writers,
             draw: &mut self.draw,
             counters: &mut self.counters,
             cache: &mut self.cache,
@@ -104,6 +111,8 @@ impl Shard {
                 free: BTreeMap::new(),
                 free_changes: 0,
                 dirty_bytes: 0,
+                writers: 0,
+                writers_counted: Time(0),
                 draw: Draw::new(seed),
                 counters: Counters::default(),
                 cache,
@@ -142,6 +151,7 @@ impl Shard {
         match input {
             Input::Request { ticket, family, request } => {
                 if self.volumes.contains_key(&family) {
+                    self.count_writers(now);
                     self.with_volume(now, family, out, |volume, ctx| volume.on_request(ticket, request, ctx));
                     self.touched.insert(family);
                 } else {
@@ -247,6 +257,14 @@ impl Shard {
         volume.see_view(&mut ctx);
         lend(volume, &mut ctx);
         self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
+    }
+
+    /// Now and then: a shard may have thousands of volumes.
+    fn count_writers(&mut self, now: Time) {
+        if now.since(self.world.writers_counted) >= WRITERS_COUNTED_US {
+            self.world.writers_counted = now;
+            self.world.writers = self.volumes.values().filter(|volume| volume.is_written_to(now)).count();
+        }
     }
 
     fn note_wake(&mut self, family: FamilyId, wish: Option<Time>) {
@@ -370,7 +388,12 @@ impl Shard {
             Order::SetCompression { family, compression } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.compression = compression;
+                    volume.repacking.on_policy(compression, now);
                 }
+            }
+            Order::SetCeiling { family, ceiling } => {
+                self.with_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {
                 let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();

@@ -45,6 +45,8 @@ pub enum LabError {
     File { path: PathBuf, why: std::io::Error },
     #[error("{} holds no results of a run that can be read ({why}): name the --out directory of a lab run", dir.display())]
     NoResults { dir: PathBuf, why: String },
+    #[error("{label}: {step} failed: {why}")]
+    Platform { label: String, step: &'static str, why: String },
     #[error("{step} on {label} failed: {why}; all that fio said is in {}", log.display())]
     Step { step: String, label: String, why: String, log: PathBuf },
 }

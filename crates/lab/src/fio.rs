@@ -35,6 +35,8 @@ pub struct Live {
     /// Of the last second or so.
     pub iops: f64,
     pub bytes_per_s: f64,
+    /// I/Os that have failed so far.
+    pub errors: u64,
 }
 
 /// Why a run gave no figures.
@@ -104,7 +106,7 @@ impl<'a> Job<'a> {
         let limit = self.runtime_s.map(|seconds| Duration::from_secs(seconds) + PATIENCE);
         let mut documents = Documents::default();
         let mut last_document = None;
-        let (mut last_totals, mut last_change) = ((0, 0), started);
+        let (mut last_totals, mut last_change) = (fio_output::Totals::default(), started);
         let mut told_to_stop: Option<Instant> = None;
         loop {
             match lines.recv_timeout(Duration::from_millis(100)) {
@@ -115,9 +117,10 @@ impl<'a> Job<'a> {
                         {
                             let seconds = last_change.elapsed().as_secs_f64().max(0.001);
                             on_live(Live {
-                                bytes: totals.1,
-                                iops: totals.0.saturating_sub(last_totals.0) as f64 / seconds,
-                                bytes_per_s: totals.1.saturating_sub(last_totals.1) as f64 / seconds,
+                                bytes: totals.bytes,
+                                iops: totals.ios.saturating_sub(last_totals.ios) as f64 / seconds,
+                                bytes_per_s: totals.bytes.saturating_sub(last_totals.bytes) as f64 / seconds,
+                                errors: totals.errors,
                             });
                             (last_totals, last_change) = (totals, Instant::now());
                         }
@@ -157,8 +160,8 @@ fn reader(child: &mut Child) -> Receiver<String> {
     receiver
 }
 
-/// fio is ended by the kernel if this process dies without a word.
-fn end_with_parent(command: &mut Command) {
+/// A child is ended by the kernel if the thread that started it ends without a word.
+pub(crate) fn end_with_parent(command: &mut Command) {
     // SAFETY: prctl with these arguments is async-signal-safe and touches no memory of ours.
     unsafe {
         command.pre_exec(|| {

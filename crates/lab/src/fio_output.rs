@@ -16,6 +16,8 @@ pub struct FioResult {
     pub client_cpu_percent: f64,
     /// The errno fio ended with; 0 is none.
     pub error: i64,
+    /// I/Os that failed while the load went on.
+    pub errors: u64,
 }
 
 /// Collects fio's stream of JSON documents line by line. fio writes other lines between them, which are kept apart.
@@ -48,13 +50,26 @@ impl Documents {
     }
 }
 
-/// Cumulative counts of a status document, for showing progress: I/Os and bytes, both directions together.
-pub fn totals(document: &str) -> Option<(u64, u64)> {
+/// Cumulative counts of a status document, both directions together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub ios: u64,
+    pub bytes: u64,
+    pub errors: u64,
+}
+
+/// For showing progress.
+pub fn totals(document: &str) -> Option<Totals> {
     let value: Value = serde_json::from_str(document).ok()?;
     let job = value.get("jobs")?.get(0)?;
     let sum =
         |key: &str| ["read", "write"].iter().map(|way| job[*way][key].as_u64().unwrap_or(0)).sum::<u64>();
-    Some((sum("total_ios"), sum("io_bytes")))
+    Some(Totals { ios: sum("total_ios"), bytes: sum("io_bytes"), errors: errors(job) })
+}
+
+/// I/Os that failed while the load went on; fio tells them only of loads that may go on.
+fn errors(job: &Value) -> u64 {
+    job["total_err"].as_u64().unwrap_or(0)
 }
 
 /// Reads the last document. None if it is not one of fio's.
@@ -66,6 +81,7 @@ pub fn parse(document: &str) -> Option<FioResult> {
         write: direction(job.get("write")?)?,
         client_cpu_percent: job.get("usr_cpu")?.as_f64()? + job.get("sys_cpu")?.as_f64()?,
         error: job.get("error")?.as_i64()?,
+        errors: errors(job),
     })
 }
 
@@ -153,7 +169,10 @@ mod tests {
         assert_eq!(result.read.latencies.0.values().sum::<u64>(), 600);
         assert!(result.write.ios > 0);
         assert!(result.client_cpu_percent > 1.0 && result.client_cpu_percent < 10.0);
-        assert_eq!(totals(FIXTURE), Some((600 + result.write.ios, (600 + result.write.ios) * 8192)));
+        let ios = 600 + result.write.ios;
+        assert_eq!(totals(FIXTURE), Some(Totals { ios, bytes: ios * 8192, errors: 0 }));
+        let failing = FIXTURE.replacen("\"error\" : 0,", "\"error\" : 0, \"total_err\" : 3,", 1);
+        assert_eq!(parse(&failing).expect("it is fio's").errors, 3);
         assert!(parse("{}").is_none());
         assert!(parse("fio: nothing").is_none());
     }

@@ -160,7 +160,7 @@ fn open_device(path: &Path) -> std::result::Result<(File, u64), LabError> {
 }
 
 /// Free space of the file system, as `df` tells it; none if it cannot be asked.
-fn free_bytes(path: &Path) -> Option<u64> {
+pub fn free_bytes(path: &Path) -> Option<u64> {
     let output = std::process::Command::new("df").args(["--output=avail", "-B1"]).arg(path).output().ok()?;
     String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().parse().ok()
 }

@@ -3,7 +3,8 @@
 //! A run goes through the files in this order: `settings` (what was asked for), `target` and `label` (what is measured,
 //! and that nothing is destroyed by mistake), `plan` (which rows in which order), `profile` (the fio job files),
 //! `fio` (one run of it) with `fio_output` (what it said), `measurement` (figures and statistics), `caution` (when not to
-//! trust them), `table` and `report` (how they are shown).
+//! trust them), `table` and `report` (how they are shown). Scenarios that disturb a platform while it serves a load have a way
+//! of their own: `scenario`.
 //!
 //! Promises: every raw sample is kept under the output directory; nothing it started runs on after it returns;
 //! a target that holds somebody's data is refused.
@@ -25,12 +26,15 @@ mod label;
 mod measurement;
 mod nbd_client;
 mod plan;
+mod platform;
 mod process;
 mod profile;
 mod progress;
 mod provenance;
+mod qmp;
 mod report;
 mod run;
+mod scenario;
 mod settings;
 mod statistics;
 mod table;
@@ -38,9 +42,14 @@ mod target;
 
 pub use error::LabError;
 pub use measurement::{Direction, Measurement, Results, RunFigures, Sample, Summary};
+pub use platform::{NodeControl, PlatformKind, PlatformTarget, Volume};
 pub use profile::{PROFILES, Profile};
 pub use provenance::date;
 pub use report::report;
 pub use run::{Outcome, run};
+pub use scenario::{
+    Disturbance, Event, ScenarioOutcome, ScenarioResults, ScenarioSettings, Second, TargetRun, Verdict,
+    Window, run as run_scenario,
+};
 pub use settings::{Prefill, RowSet, RunSettings};
 pub use target::{Durability, Kind, Target, WeftExport};

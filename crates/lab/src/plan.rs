@@ -24,6 +24,9 @@ pub struct Row {
     pub depth: u32,
     pub durable: bool,
     pub figure: Figure,
+    /// How much of the data it reads and writes compresses away; none where nobody cares.
+    #[serde(default)]
+    pub compressible_percent: Option<u32>,
 }
 
 fn row(key: &str, title: String, profile: &str, depth: u32) -> Row {
@@ -37,7 +40,13 @@ fn row(key: &str, title: String, profile: &str, depth: u32) -> Row {
         depth,
         durable: profile.name.starts_with("durable"),
         figure,
+        compressible_percent: None,
     }
+}
+
+/// Rows that are measured on the same data: before each group all targets are filled.
+pub fn stages(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
+    rows.chunk_by(|one, next| one.compressible_percent == next.compressible_percent)
 }
 
 /// All rows of a run, in order.
@@ -52,6 +61,27 @@ pub fn rows(settings: &RunSettings) -> Vec<Row> {
                 corner("random-write-8k", "random write 8k"),
                 corner("sequential-write-1m", "sequential write 1m"),
             ]
+        }
+        RowSet::Compression { percent } => {
+            let profiles = [
+                ("random-read-8k", "8k random read", settings.depth),
+                ("sequential-read-1m", "1 MiB sequential read", 8),
+                ("durable-write-4k", "4k random write, durable", 1),
+                ("random-write-8k", "8k random write", settings.depth),
+                ("sequential-write-1m", "1 MiB sequential write", 8),
+            ];
+            let of = |percent: u32| {
+                profiles.map(|(profile, title, depth)| Row {
+                    compressible_percent: Some(percent),
+                    ..row(
+                        &format!("{profile}-{depth}-compressible-{percent}"),
+                        format!("{title}, depth {depth}, {percent} % compressible"),
+                        profile,
+                        depth,
+                    )
+                })
+            };
+            [of(percent), of(0)].concat()
         }
         RowSet::Table => {
             let mut rows = Vec::new();
@@ -88,6 +118,22 @@ pub fn rows(settings: &RunSettings) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compressible_data_is_measured_first_and_then_data_that_is_not() {
+        let settings = RunSettings { rows: RowSet::Compression { percent: 75 }, ..Default::default() };
+        let rows = rows(&settings);
+        let stages: Vec<&[Row]> = stages(&rows).collect();
+        assert_eq!(stages.len(), 2);
+        assert_eq!(stages[0].len(), stages[1].len());
+        for (compressible, not) in stages[0].iter().zip(stages[1]) {
+            assert_eq!((compressible.compressible_percent, not.compressible_percent), (Some(75), Some(0)));
+            assert_eq!((&compressible.profile, compressible.depth), (&not.profile, not.depth));
+            assert_ne!(compressible.key, not.key);
+        }
+        let corners = super::rows(&RunSettings::default());
+        assert_eq!(super::stages(&corners).count(), 1);
+    }
 
     #[test]
     fn reads_of_fresh_data_come_before_all_writes_and_keys_are_unique() {

@@ -53,13 +53,16 @@ pub struct Parameters<'a> {
     /// None: until everything is written once.
     pub runtime_s: Option<u64>,
     pub seed: u64,
+    /// How much of what is written compresses away; none: as the profile says.
+    pub compressible_percent: Option<u32>,
     /// Prefix of fio's log files; none for runs whose samples are not kept.
     pub logs: Option<&'a Path>,
 }
 
 /// The whole job file for one run.
 pub fn complete(profile: Profile, parameters: &Parameters) -> String {
-    let Parameters { target_lines, offset, span, depth, runtime_s, seed, logs } = parameters;
+    let Parameters { target_lines, offset, span, depth, runtime_s, seed, compressible_percent, logs } =
+        parameters;
     let mut text = String::from("; Written by the lab of Weft. To run it again: fio THIS-FILE\n[global]\n");
     text += target_lines;
     // Threads instead of processes: one process to end, and one whose CPU is all of the client's.
@@ -69,6 +72,16 @@ pub fn complete(profile: Profile, parameters: &Parameters) -> String {
     text += &format!("randseed={seed}\noffset={offset}\nsize={span}\n");
     if let Some(seconds) = runtime_s {
         text += &format!("time_based=1\nruntime={seconds}\n");
+    }
+    if let Some(percent) = compressible_percent {
+        text += "refill_buffers=1\n";
+        if *percent > 0 {
+            // A pattern for what compresses away: fio would take zeros, and finding zeros is no compression. Block by block,
+            // so that every block of 4 KiB has its share.
+            text += &format!(
+                "buffer_compress_percentage={percent}\nbuffer_compress_chunk=4k\nbuffer_pattern=0x57454654\n"
+            );
+        }
     }
     if let Some(prefix) = logs {
         let prefix = prefix.display();
@@ -97,10 +110,12 @@ mod tests {
                 depth: 4,
                 runtime_s: Some(1),
                 seed: 9,
+                compressible_percent: Some(75),
                 logs: None,
             };
             let job = complete(*profile, &parameters);
             assert!(!job.contains("${"), "{job}");
+            assert!(job.contains("buffer_compress_percentage=75\n"), "{job}");
             assert!(job.contains(&format!("[{}]", profile.name)), "{job}");
         }
     }

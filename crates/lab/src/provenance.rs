@@ -33,6 +33,20 @@ pub struct Provenance {
 
 /// Looks around. What cannot be found out is left empty.
 pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
+    Provenance {
+        size_bytes: settings.size,
+        runtime_s: settings.runtime_s,
+        warm_up_s: settings.warm_up_s,
+        idle_s: settings.idle_s,
+        repeats: settings.repeats,
+        depth: settings.depth,
+        seed: settings.seed,
+        ..machine(&settings.out, &settings.command_line, fio_version)
+    }
+}
+
+/// The part that no settings are needed for.
+pub fn machine(out: &Path, command_line: &str, fio_version: &str) -> Provenance {
     let cpu = read("/proc/cpuinfo");
     let memory = read("/proc/meminfo");
     let memory_kib =
@@ -42,7 +56,7 @@ pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
     Provenance {
         weft_version: env!("CARGO_PKG_VERSION").to_string(),
         fio_version: fio_version.to_string(),
-        command_line: settings.command_line.clone(),
+        command_line: command_line.to_string(),
         started_unix_s: now(),
         ended_unix_s: now(),
         host_kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
@@ -50,15 +64,9 @@ pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
         cpu_model: value_of(&cpu, "model name").unwrap_or_default(),
         cpu_count: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         memory_bytes: memory_kib.unwrap_or(0) * 1024,
-        file_system: file_system(&settings.out),
+        file_system: file_system(out),
         drives: drives(),
-        size_bytes: settings.size,
-        runtime_s: settings.runtime_s,
-        warm_up_s: settings.warm_up_s,
-        idle_s: settings.idle_s,
-        repeats: settings.repeats,
-        depth: settings.depth,
-        seed: settings.seed,
+        ..Provenance::default()
     }
 }
 

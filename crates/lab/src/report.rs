@@ -3,11 +3,12 @@
 
 use crate::error::LabError;
 use crate::measurement::Results;
-use crate::{provenance, run, table};
+use crate::{provenance, run, scenario, table};
 use std::path::{Path, PathBuf};
 
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
+const COMMON: &str = include_str!("report/common.js");
 const SCRIPT: &str = include_str!("report/page.js");
 
 /// Reads the results of an earlier run and writes its CSV, Markdown and page again. Returns the place of the page.
@@ -15,7 +16,11 @@ pub fn report(dir: &Path) -> Result<PathBuf, LabError> {
     let unreadable = |why: String| LabError::NoResults { dir: dir.to_path_buf(), why };
     let text =
         std::fs::read_to_string(dir.join("results.json")).map_err(|why| unreadable(why.to_string()))?;
-    let results: Results = serde_json::from_str(&text).map_err(|why| unreadable(why.to_string()))?;
+    let kept: serde_json::Value = serde_json::from_str(&text).map_err(|why| unreadable(why.to_string()))?;
+    if scenario::is_scenario(&kept) {
+        return scenario::report(dir, kept);
+    }
+    let results: Results = serde_json::from_value(kept).map_err(|why| unreadable(why.to_string()))?;
     if results.format != run::FORMAT {
         return Err(unreadable(format!(
             "its format is {}, this program knows {}",
@@ -45,7 +50,7 @@ fn write_derived(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
     Ok(place)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), LabError> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), LabError> {
     std::fs::write(path, text).map_err(|why| LabError::File { path: path.to_path_buf(), why })
 }
 
@@ -58,10 +63,16 @@ pub fn page(results: &Results) -> String {
         "columns": columns,
         "started": provenance::date(results.provenance.started_unix_s),
     });
+    filled(PAGE, SCRIPT, &data)
+}
+
+/// A page with style, script and data in it.
+pub(crate) fn filled(page: &str, script: &str, data: &serde_json::Value) -> String {
     // A label could hold "</script>", which would end the element early.
     let data = data.to_string().replace("</", "<\\/").replace("<!--", "<\\u0021--");
     // The data last: what it holds must not be taken for a place to fill.
-    PAGE.replacen("/*STYLE*/", STYLE, 1).replacen("/*SCRIPT*/", SCRIPT, 1).replacen("/*DATA*/", &data, 1)
+    let script = format!("{COMMON}{script}");
+    page.replacen("/*STYLE*/", STYLE, 1).replacen("/*SCRIPT*/", &script, 1).replacen("/*DATA*/", &data, 1)
 }
 
 #[cfg(test)]

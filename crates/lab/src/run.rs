@@ -12,7 +12,7 @@ use crate::plan::{self, Row};
 use crate::process::{self, Usage};
 use crate::profile::{Parameters, Profile, complete};
 use crate::progress::{Progress, rates};
-use crate::settings::RunSettings;
+use crate::settings::{RowSet, RunSettings};
 use crate::target::{Kind, Target};
 use crate::{caution, provenance, report, table};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub struct Outcome {
     pub failed: bool,
 }
 
-/// Runs the four-corners scenario. Errors come before anything is measured; later trouble is in the results.
+/// Runs a scenario of rows. Errors come before anything is measured; later trouble is in the results.
 pub fn run(settings: RunSettings) -> Result<Outcome, LabError> {
     settings.check()?;
     let needs_nbd = settings.targets.iter().any(|target| matches!(target.kind, Kind::Nbd { .. }));
@@ -82,13 +82,18 @@ struct Session {
 impl Session {
     fn begin(settings: RunSettings, raw: PathBuf, fio_version: &str, looked: &[Looked]) -> Session {
         let rows = plan::rows(&settings);
-        let fills = looked.iter().filter(|looked| looked.fill).count();
-        let warm_ups = if settings.warm_up_s > 0 { settings.targets.len() } else { 0 };
+        let stages = plan::stages(&rows).count();
+        let fills = looked.iter().filter(|looked| looked.fill).count() * stages;
+        let warm_ups = if settings.warm_up_s > 0 { settings.targets.len() * stages } else { 0 };
         let servers = settings.targets.iter().filter(|target| target.server_pid().is_some()).count();
         let runs = rows.len() * (settings.targets.len() * settings.repeats as usize + 1);
         let results = Results {
             format: FORMAT,
-            scenario: "four-corners".to_string(),
+            scenario: match settings.rows {
+                RowSet::Compression { .. } => "compression",
+                RowSet::Corners | RowSet::Table => "four-corners",
+            }
+            .to_string(),
             baseline: settings.baseline_label().to_string(),
             interrupted: false,
             provenance: provenance::gather(&settings, fio_version),
@@ -123,11 +128,16 @@ impl Session {
         std::fs::write(&run_file, text.expect("plain data has a JSON form"))
             .map_err(|why| LabError::File { path: run_file, why })?;
         self.watch_idle_servers();
-        self.fill()?;
-        self.warm_up()?;
-        self.measure_null();
-        for row in self.results.rows.clone() {
-            self.measure(&row);
+        let rows = self.results.rows.clone();
+        for (number, stage) in plan::stages(&rows).enumerate() {
+            self.fill(number, stage[0].compressible_percent)?;
+            self.warm_up(number)?;
+            if number == 0 {
+                self.measure_null();
+            }
+            for row in stage {
+                self.measure(row);
+            }
         }
         self.finish()
     }
@@ -157,7 +167,7 @@ impl Session {
     }
 
     /// Writes the touched range once, with random data, and the label before and after it.
-    fn fill(&mut self) -> Result<(), LabError> {
+    fn fill(&mut self, stage: usize, compressible_percent: Option<u32>) -> Result<(), LabError> {
         let profile = Profile::named("prefill").expect("shipped");
         for (index, target) in self.settings.targets.clone().iter().enumerate() {
             if self.looked[index].fill && !self.watch.asked() {
@@ -165,8 +175,9 @@ impl Session {
                 // First the label without a fill: if we are stopped in between, the target is still ours to overwrite.
                 label::write(target, 0)?;
                 let lines = target.fio_lines(false, self.io_uring);
-                let files = format!("prefill-{index}");
-                let result = self.load(profile, &lines, 8, None, &files, false);
+                let files = format!("prefill-{stage}-{index}");
+                let asked = Asked { depth: 8, compressible_percent, ..Asked::default() };
+                let result = self.load(profile, &lines, &files, asked);
                 let result = result.map_err(|failure| self.step_failed("prefill", &target.label, failure))?;
                 if !self.watch.asked() {
                     label::write(target, self.settings.size)?;
@@ -179,7 +190,7 @@ impl Session {
         Ok(())
     }
 
-    fn warm_up(&mut self) -> Result<(), LabError> {
+    fn warm_up(&mut self, stage: usize) -> Result<(), LabError> {
         let seconds = self.settings.warm_up_s;
         let profile = Profile::named("warm-up").expect("shipped");
         for (index, target) in self.settings.targets.clone().iter().enumerate() {
@@ -188,8 +199,9 @@ impl Session {
             }
             self.progress.step(format!("{}: warm-up", target.label));
             let lines = target.fio_lines(false, self.io_uring);
-            let files = format!("warm-up-{index}");
-            let result = self.load(profile, &lines, self.settings.depth, Some(seconds), &files, false);
+            let files = format!("warm-up-{stage}-{index}");
+            let asked = Asked { depth: self.settings.depth, runtime_s: Some(seconds), ..Asked::default() };
+            let result = self.load(profile, &lines, &files, asked);
             let result = result.map_err(|failure| self.step_failed("warm-up", &target.label, failure))?;
             self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
             self.rest();
@@ -206,7 +218,8 @@ impl Session {
             self.progress.step(format!("nothing: {}", row.title));
             let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
             let files = format!("{}-null", row.key);
-            match self.load(profile, "ioengine=null\n", row.depth, Some(NULL_S), &files, false) {
+            let asked = Asked { runtime_s: Some(NULL_S), ..Asked::of(&row) };
+            match self.load(profile, "ioengine=null\n", &files, asked) {
                 Ok(result) => {
                     let iops = result.read.iops + result.write.iops;
                     self.progress.done(&rates(iops, result.read.bytes_per_s + result.write.bytes_per_s));
@@ -262,7 +275,8 @@ impl Session {
         let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
         let lines = target.fio_lines(row.durable, self.io_uring);
         let before = target.server_pid().and_then(process::usage);
-        let result = self.load(profile, &lines, row.depth, Some(self.settings.runtime_s), &files, true);
+        let asked = Asked { runtime_s: Some(self.settings.runtime_s), keep_samples: true, ..Asked::of(row) };
+        let result = self.load(profile, &lines, &files, asked);
         // Work put off until later is work of this row: the rest belongs to it.
         self.rest();
         let after = target.server_pid().and_then(process::usage);
@@ -285,22 +299,22 @@ impl Session {
         &mut self,
         profile: Profile,
         target_lines: &str,
-        depth: u32,
-        runtime_s: Option<u64>,
         files: &str,
-        keep_samples: bool,
+        asked: Asked,
     ) -> Result<FioResult, Failure> {
         let prefix = self.raw.join(files);
+        let runtime_s = asked.runtime_s;
         let text = complete(
             profile,
             &Parameters {
                 target_lines,
                 offset: LABEL_BYTES,
                 span: self.settings.size - LABEL_BYTES,
-                depth,
+                depth: asked.depth,
                 runtime_s,
                 seed: self.settings.seed,
-                logs: keep_samples.then_some(prefix.as_path()),
+                compressible_percent: asked.compressible_percent,
+                logs: asked.keep_samples.then_some(prefix.as_path()),
             },
         );
         let job = Job { fio: &self.settings.fio, text: &text, prefix: &prefix, runtime_s };
@@ -339,6 +353,22 @@ impl Session {
             report,
             results: self.results,
         })
+    }
+}
+
+/// What a run of fio is asked for besides its profile.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    depth: u32,
+    /// None: until everything is written once.
+    runtime_s: Option<u64>,
+    keep_samples: bool,
+    compressible_percent: Option<u32>,
+}
+
+impl Asked {
+    fn of(row: &Row) -> Asked {
+        Asked { depth: row.depth, compressible_percent: row.compressible_percent, ..Asked::default() }
     }
 }
 

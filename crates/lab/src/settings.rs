@@ -17,6 +17,9 @@ pub enum RowSet {
     Corners,
     /// The rows of `docs/benchmarks.md`: block sizes and depths one by one, durable writes, a mix.
     Table,
+    /// What compression is worth: all targets are filled with data of which so many percent compress away, then with data that
+    /// does not compress at all, and measured each time.
+    Compression { percent: u32 },
 }
 
 /// Whether the touched range is written before anything is measured.
@@ -103,6 +106,17 @@ impl RunSettings {
         }
         if self.depth == 0 || self.depth > 1024 {
             return refuse("the depth is out of range", "use 1 to 1024 outstanding I/Os");
+        }
+        if let RowSet::Compression { percent } = self.rows {
+            if percent == 0 || percent > 99 {
+                return refuse("the compressibility is out of range", "use 1 to 99 percent");
+            }
+            if self.prefill != Prefill::Always {
+                return refuse(
+                    "the data of this scenario is its point",
+                    "leave out --prefill: it is written each time",
+                );
+            }
         }
         if self.repeats == 0 || self.repeats > 100 {
             return refuse("the number of repeats is out of range", "use 1 to 100");

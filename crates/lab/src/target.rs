@@ -152,7 +152,7 @@ fn is_nbd(place: &str) -> bool {
 }
 
 /// `LABEL=PLACE` if what is before the first equals sign looks like a label, and not like a part of an address.
-fn split_label(text: &str) -> (Option<&str>, &str) {
+pub(crate) fn split_label(text: &str) -> (Option<&str>, &str) {
     if let Some((label, place)) = text.split_once('=') {
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_. ".contains(letter);
         if !label.is_empty() && label.chars().all(plain) {

@@ -100,6 +100,31 @@ fn the_table_has_all_its_rows_and_mixes_show_both_directions() {
 }
 
 #[test]
+fn data_that_compresses_and_data_that_does_not_are_measured_in_one_run() {
+    let place = Place::new("compression");
+    let mut settings = place.settings(&["raw"]);
+    settings.rows = RowSet::Compression { percent: 75 };
+    settings.runtime_s = 1;
+    let outcome = weft_lab::run(settings.clone()).expect("fio runs on files");
+    assert!(!outcome.failed, "{}", outcome.table);
+    assert_eq!(outcome.results.scenario, "compression");
+    assert_eq!(outcome.results.measurements.len(), 10);
+    // The last thing written was noise; the job of the first fill says what the data before was.
+    let job = |name: &str| std::fs::read_to_string(settings.out.join("raw").join(name)).expect("it was run");
+    assert!(job("prefill-0-0.fio").contains("buffer_compress_percentage=75\n"));
+    assert!(!job("prefill-1-0.fio").contains("buffer_compress_percentage"));
+    let image = std::fs::read(place.0.join("raw.img")).expect("it is there");
+    assert!(!image[2 << 20..].chunks(4096).any(has_pattern), "all of it was filled again");
+    settings.prefill = Prefill::IfNeeded;
+    assert!(weft_lab::run(settings).expect_err("the fill is the point").is_bad_input());
+}
+
+/// Whether most of a block is what the lab lets compress away.
+fn has_pattern(block: &[u8]) -> bool {
+    block.windows(64).any(|part| part.chunks(4).all(|word| word == &part[..4]))
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
     let place = Place::new("refused");
     let mut settings = place.settings(&["data"]);

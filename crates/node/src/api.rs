@@ -15,6 +15,13 @@
 //! | `POST /v1/vdisks/NAME/attach` | [`AttachVdisk`] | 201 [`AttachmentView`] |
 //! | `DELETE /v1/vdisks/NAME/attach` | | [`DoneView`] |
 //! | `POST /v1/vdisks/NAME/warm` | [`WarmVdisk`] | [`WarmView`], after a second at most: go on from where it came to |
+//! | `GET /v1/vdisks/NAME/usage` | | [`UsageView`], asked of the owner |
+//! | `GET /v1/containers` | | list of [`ContainerView`] |
+//! | `POST /v1/containers` | [`CreateContainer`] | 201 [`ContainerView`] |
+//! | `GET /v1/containers/NAME` | | [`ContainerView`] |
+//! | `POST /v1/containers/NAME/set` | [`SetContainer`] | [`ContainerView`] |
+//! | `GET /v1/containers/NAME/usage` | | [`ContainerUsageView`], asked of all owners |
+//! | `DELETE /v1/containers/NAME` | | [`DoneView`] |
 //! | `GET /v1/cache` | | [`CacheView`] of the node that is asked |
 //! | `POST /v1/cache` | [`ResizeCache`] | [`CacheView`] |
 //! | `GET /v1/snapshots?vdisk=NAME` | | list of [`SnapshotView`], the oldest first; without a name of all vDisks |
@@ -49,11 +56,15 @@
 //! | `GET /metrics` | | Prometheus text |
 
 mod cluster;
+mod containers;
 mod snapshots;
 
 pub use cluster::{
     AddDrives, ClusterDriveView, ClusterView, Drain, GroupPlaceView, MoveVdisk, NodeView, RepairView,
     ReportView, SetCluster, WholeView,
+};
+pub use containers::{
+    ContainerUsageView, ContainerView, CreateContainer, OwnUsageView, SetContainer, UsageView,
 };
 pub use snapshots::{
     ChangeConsistency, ConsistencyView, CreateClones, CreateConsistency, CreateSnapshot, DiffView,
@@ -120,11 +131,27 @@ pub struct VdiskView {
     pub state: String,
     /// Why it is not ready; empty otherwise.
     pub trouble: String,
+    /// The container that it is in.
+    #[serde(default)]
+    pub container: String,
     /// `off`, `lz4` or `zstd:LEVEL`, and bytes packed together.
     #[serde(default)]
     pub compression: String,
     #[serde(default)]
     pub compression_unit: u32,
+    /// Who says so: `vdisk` or `container`.
+    #[serde(default)]
+    pub compression_from: String,
+    /// Requests, and bytes read and written, that its clients may ask for in a second; not there: as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bw_limit: Option<u64>,
+    /// Who says so: `vdisk` or `container`.
+    #[serde(default)]
+    pub iops_limit_from: String,
+    #[serde(default)]
+    pub bw_limit_from: String,
     pub exports: Vec<ExportView>,
     pub attached: Option<AttachmentView>,
     /// How many it has.
@@ -165,6 +192,30 @@ pub struct AttachmentView {
     pub read_only: bool,
 }
 
+/// A number, or `inherit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LimitWord {
+    Number(u64),
+    Word(InheritWord),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InheritWord {
+    Inherit,
+}
+
+impl LimitWord {
+    /// None: what the container says.
+    pub fn number(self) -> Option<u64> {
+        match self {
+            Self::Number(number) => Some(number),
+            Self::Word(InheritWord::Inherit) => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVdisk {
@@ -172,22 +223,39 @@ pub struct CreateVdisk {
     pub size: u64,
     #[serde(default)]
     pub factor: Option<u32>,
-    /// `off`, `lz4`, `zstd` or `zstd:LEVEL`; off without it.
+    /// The container that it is put into; `default` without it.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// `off`, `lz4`, `zstd` or `zstd:LEVEL`; without it, or with `inherit`, what the container says.
     #[serde(default)]
     pub compression: Option<String>,
-    /// Bytes packed together: 4, 8, 16 (without it) or 32 KiB.
+    /// Bytes packed together: 4, 8, 16 or 32 KiB.
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
+    #[serde(default)]
+    pub iops_limit: Option<LimitWord>,
+    #[serde(default)]
+    pub bw_limit: Option<LimitWord>,
 }
 
-/// What is not said stays. Data that was written before stays as it was packed.
+/// What is not said stays. Limits count at once; data that was written before stays as it was packed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetVdisk {
+    /// Its policy is that of this container from now on, where it has none of its own.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// `inherit`: what the container says.
     #[serde(default)]
     pub compression: Option<String>,
     #[serde(default)]
     pub compression_unit: Option<u64>,
+    /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
+    #[serde(default)]
+    pub iops_limit: Option<LimitWord>,
+    #[serde(default)]
+    pub bw_limit: Option<LimitWord>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

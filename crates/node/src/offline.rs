@@ -21,7 +21,8 @@ use weft_engine::DriveId;
 use weft_engine::interface::{Area, Geometry};
 
 pub use crate::config::{
-    CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE, SnapshotRecord, SnapshotState,
+    CONFIG_FILE, FamilyConfig, FamilyState, GroupRecord, MEMBERSHIP_FILE, Policy, SnapshotRecord,
+    SnapshotState,
 };
 pub use member::OfflineNode;
 

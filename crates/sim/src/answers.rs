@@ -112,6 +112,13 @@ impl World {
     }
 
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
+        if let Some(bytes) = self.bytes_of(open) {
+            let (shard, family) = (open.shard, FamilyId(open.family as u32));
+            let clock = self.now + self.shards[shard].clock_ahead;
+            if self.ceilings.answered(shard, family, bytes, open.since, clock)? {
+                self.coverage.count("requests judged by a limit");
+            }
+        }
         let stale_before = self.control.families[open.family].stale_before;
         let family = &mut self.families[open.family];
         if family.rolling_back.get(&open.epoch).is_some_and(|since| *since < open.began) {
@@ -183,6 +190,24 @@ impl World {
                 Ok(())
             }
             (_, reply) => Err(format!("the reply is of another kind: {reply:?}")),
+        }
+    }
+
+    /// What a request moved, if limits count it.
+    fn bytes_of(&self, open: &Open) -> Option<u64> {
+        match open.asked {
+            Asked::Read { sectors, .. } | Asked::ReadSnapshot { sectors, .. } => {
+                Some(sectors * SECTOR as u64)
+            }
+            Asked::Write { number } => {
+                let write = self.families[open.family].write(number);
+                Some(if write.zero { 0 } else { write.sectors * SECTOR as u64 })
+            }
+            Asked::Flush
+            | Asked::Extents { .. }
+            | Asked::Warm { .. }
+            | Asked::SnapshotExtents { .. }
+            | Asked::ForClone { .. } => None,
         }
     }
 

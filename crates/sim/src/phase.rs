@@ -132,7 +132,10 @@ impl World {
             Phase::Trouble => self.begin_trouble(),
             Phase::Healing => self.begin_healing(),
             Phase::Settling => self.progress.asked.clear(),
-            Phase::ReadBack => self.begin_read_back(),
+            Phase::ReadBack => {
+                self.set_ceilings();
+                self.begin_read_back();
+            }
             Phase::Starting | Phase::Checking | Phase::Over => {}
         }
     }
@@ -146,6 +149,7 @@ impl World {
     fn begin_trouble(&mut self) {
         self.progress.until = self.now + self.parameters.round_us;
         self.victim = None;
+        self.set_ceilings();
         if self.parameters.destroys {
             let there: Vec<usize> =
                 (0..self.drives.len()).filter(|&drive| !self.control.drives[drive].retired).collect();

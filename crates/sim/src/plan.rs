@@ -210,6 +210,8 @@ pub struct Parameters {
     pub load: LoadPlan,
     pub snapshots: Option<SnapshotPlan>,
     pub clones: Option<ClonePlan>,
+    /// Percent of vDisks that have limits, others in each round.
+    pub ceilings: u32,
     pub rounds: usize,
     /// Virtual microseconds of trouble per round, and requests wanted in them.
     pub round_us: u64,
@@ -338,6 +340,7 @@ impl Parameters {
             round_us,
             snapshots,
             clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
+            ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
             faults,
@@ -417,6 +420,12 @@ fn chosen_clones(plan: Plan, seed: u64, round_us: u64, snapshots: bool) -> Optio
     let every_us = round_us / rng.random_range(5..60);
     let (clones, rollbacks) = *[(1, 0), (0, 1), (1, 1), (3, 1)].choose(&mut rng).expect("not empty");
     (snapshots && matches!(seed % 4, 0 | 3)).then_some(ClonePlan { every_us, clones, rollbacks })
+}
+
+/// With a randomness of their own, likewise.
+fn chosen_ceilings(seed: u64) -> u32 {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xd134_2543_de82_ef95));
+    *[0, 0, 30, 100].choose(&mut rng).expect("not empty")
 }
 
 fn varied_limits(rng: &mut SmallRng) -> Limits {

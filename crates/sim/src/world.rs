@@ -9,6 +9,7 @@ use crate::coverage::Coverage;
 use crate::drive::Drive;
 use crate::event::{Event, Queue};
 use crate::family::Family;
+use crate::judge::ceilings::Ceilings;
 use crate::judge::registers::Moment;
 use crate::network::Network;
 use crate::origins::Origins;
@@ -87,6 +88,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub requests: Requests,
     pub origins: Origins,
+    pub ceilings: Ceilings,
     pub coverage: Coverage,
     pub phase: Phase,
     pub progress: Progress,
@@ -121,6 +123,7 @@ impl World {
             clients: Vec::new(),
             requests: Requests::default(),
             origins: Origins::default(),
+            ceilings: Ceilings::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
             progress: Progress::new(),
@@ -244,7 +247,13 @@ impl World {
         for engine in engines {
             let blocks = &engine.counters().sources.blocks;
             let (units, ahead) = (&engine.cache().units.counters, &engine.cache().ahead.counters);
+            let held = engine.keepers().map(|(_, keeper)| keeper.held_back());
+            let (reads, background) =
+                held.fold((0, 0), |sum, held| (sum.0 + held.reads, sum.1 + held.background));
             for (what, number) in [
+                ("requests that limits made wait", engine.counters().throttled.requests),
+                ("reads that waited for their turn", reads),
+                ("background work that waited for its turn", background),
                 ("blocks read from the overlay", blocks[Source::Overlay as usize]),
                 ("blocks read from the cache", blocks[Source::Cache as usize]),
                 ("blocks read that were read ahead", blocks[Source::Ahead as usize]),
@@ -338,12 +347,23 @@ impl World {
         let state = &mut self.shards[shard];
         let engine = state.engine.as_mut().expect("only living shards are stepped");
         let now = Time(self.now + state.clock_ahead);
+        self.ceilings.told(shard, &input, now.0, self.now);
         let mut outputs = std::mem::take(&mut self.outputs);
         // A node settles once for all that came together; here sometimes a microsecond later.
         if self.rng.random_ratio(1, 4) && !matches!(input, Input::Wake) {
             engine.take(now, input, &mut outputs);
         } else {
             engine.step(now, input, &mut outputs);
+        }
+        // Whoever has nothing of a drive gets something of it at once, whatever others want.
+        for (drive, keeper) in engine.keepers() {
+            for (family, in_flight) in keeper.readers_waiting() {
+                self.coverage.count("reads seen waiting for their turn");
+                if in_flight == 0 && self.failure.is_none() {
+                    let what = format!("family {family} reads nothing of drive {drive}, and has to wait");
+                    self.failure = Some(format!("at {} us: {what}", self.now));
+                }
+            }
         }
         self.coverage.steps += 1;
         if self.trace {

@@ -174,3 +174,23 @@ fn a_rollback_that_keeps_what_is_newer_is_caught() {
 fn space_that_is_never_given_back_is_caught() {
     is_caught(Bug::SpaceLeak, &[Plan::Calm, Plan::Full]);
 }
+
+#[test]
+fn bytes_that_cost_nothing_are_caught() {
+    is_caught(Bug::LargeRequestsFree, &[Plan::Calm, Plan::Snapshots]);
+}
+
+#[test]
+fn a_door_that_nobody_opens_is_caught() {
+    is_caught(Bug::DoorStaysShut, &[Plan::Calm, Plan::Takeover]);
+}
+
+#[test]
+fn turns_by_greed_are_caught() {
+    is_caught(Bug::TurnsByGreed, &[Plan::Calm, Plan::Takeover]);
+}
+
+#[test]
+fn turns_that_never_end_are_caught() {
+    is_caught(Bug::TurnsKept, &[Plan::Calm, Plan::Takeover]);
+}

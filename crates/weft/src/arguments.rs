@@ -1,20 +1,25 @@
 //! The command line: what may be said, with the help that teaches it.
 
 mod cluster;
+mod container;
 mod group;
+mod lab;
 mod snapshot;
 mod transfer;
 
 pub use cluster::{
     ClusterCommand, DriveCommand, InitArguments, JoinArguments, NodeArguments, NodeCommand, PgCommand,
 };
+pub use container::{ContainerCommand, ContainerLimitArgs};
 pub use group::GroupCommand;
+pub use lab::{LabCommand, LabRunArguments, Scenario};
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 
 use crate::size;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -55,6 +60,9 @@ pub enum Command {
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
     Vdisk(VdiskCommand),
+    /// Make, list and change containers: policies that virtual disks are kept by
+    #[command(subcommand)]
+    Container(ContainerCommand),
     /// Take, list and remove snapshots of virtual disks, by hand or by a schedule
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -165,7 +173,7 @@ pub struct UpOptions {
 
 #[derive(clap::Args, Debug)]
 pub struct CompressionArgs {
-    /// off, lz4, zstd or zstd:LEVEL (1 to 19)
+    /// off, lz4, zstd or zstd:LEVEL (1 to 19), or inherit: what the container says
     #[arg(long, value_name = "METHOD")]
     pub compression: Option<String>,
     /// How much is packed together: 4K, 8K, 16K or 32K. More compresses better, and more is read for one block
@@ -173,21 +181,47 @@ pub struct CompressionArgs {
     pub unit: Option<u64>,
 }
 
+/// A limit as the API takes it.
+fn own_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_limit(text).map(Value::from) }
+}
+
+fn own_count_limit(text: &str) -> Result<Value, String> {
+    if text == "inherit" { Ok(Value::from(text)) } else { size::parse_count_limit(text).map(Value::from) }
+}
+
+#[derive(clap::Args, Debug)]
+pub struct LimitArgs {
+    /// Reads, writes and trims in a second, of any size, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "N|none", value_parser = own_count_limit)]
+    pub iops_limit: Option<Value>,
+    /// Bytes read and written in a second, like 100M, or `none`, or `inherit`: what the container says
+    #[arg(long, value_name = "SIZE|none", value_parser = own_limit)]
+    pub bw_limit: Option<Value>,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VdiskCommand {
     /// Make a vDisk
-    #[command(after_help = "Example:\n  weft vdisk create vol1 --size 8G --rf 2")]
+    #[command(
+        after_help = "Examples:\n  weft vdisk create vol1 --size 8G --rf 2\n  weft vdisk create pg1 --size 8G --container databases"
+    )]
     Create {
         /// Letters, digits, dot, dash, underscore; at most 63
         name: String,
         /// For example 8G, 512M, 1T; only what is written takes space
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         size: u64,
-        /// Copies of everything, on distinct drives [default: the node's]
+        /// Copies of everything, on distinct drives [default: the container's, or the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
+        /// Whose policy it has where it is told nothing else (see weft container) [default: default]
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -211,12 +245,24 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed; what was written before stays as it is
-    #[command(after_help = "Example:\n  weft vdisk set vol1 --compression zstd:3 --unit 32K")]
+    /// Change how data is packed (what was written before stays as it is), limits, and the container
+    #[command(after_help = "Examples:
+  weft vdisk set vol1 --compression zstd:3 --unit 32K
+  weft vdisk set vol1 --compression inherit            what its container says
+  weft vdisk set vol1 --container databases
+  weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
+  weft vdisk set vol1 --iops-limit none
+
+Requests beyond a limit wait; none fails because of it.")]
     Set {
         name: String,
+        /// Its policy is that of this container from now on, where it is told nothing else; its copies stay as many
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        limits: LimitArgs,
         #[command(flatten)]
         place: Place,
     },
@@ -333,110 +379,4 @@ pub struct StatsArguments {
     pub vdisk: Option<String>,
     #[command(flatten)]
     pub place: Place,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum LabCommand {
-    /// Run a scenario on one or more targets, and compare them
-    #[command(after_help = "Targets:
-  weft:NAME                          a vDisk of the node of --dir; it must be exported
-  nbd+unix:///NAME?socket=PATH       any NBD server on a Unix socket
-  nbd://HOST:PORT/EXPORT             any NBD server on TCP
-  file:PATH                          a file, made when it is not there
-  /dev/...                           a block device
-  LABEL=TARGET                       any of these under a name of its own in the tables
-NBD targets may end in ,pid=N (the server's process, for its CPU and memory) and ,durable=always, ,durable=flush
-or ,durable=URI (how a durable write is asked of it).
-
-The first target is what the others are compared with, unless --baseline names another by its label.
-A file or device that holds something else is refused unless --destroy is given.
-
-Example:
-  weft lab run four-corners --target file:./raw.img --target weft:vol1 --out ./report")]
-    Run(LabRunArguments),
-    /// Write the report of a finished run again
-    Report { dir: PathBuf },
-    /// Show the load profiles: the fio jobs that the scenarios are made of
-    Profiles,
-}
-
-#[derive(Args, Debug)]
-pub struct LabRunArguments {
-    /// The scenario
-    #[arg(default_value = "four-corners")]
-    pub scenario: String,
-    /// What to measure (may be repeated)
-    #[arg(long, required = true, value_name = "TARGET")]
-    pub target: Vec<String>,
-    /// Directory for raw samples, results and the report
-    #[arg(long, env = "WEFT_LAB_OUT", value_name = "DIR")]
-    pub out: PathBuf,
-    /// How much of each target is used [default: chosen by the scenario]
-    #[arg(long, env = "WEFT_LAB_SIZE", value_name = "SIZE", value_parser = size::parse)]
-    pub size: Option<u64>,
-    /// Seconds of each measurement
-    #[arg(long, env = "WEFT_LAB_RUNTIME", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
-    pub runtime: Option<u32>,
-    /// Requests outstanding
-    #[arg(long, env = "WEFT_LAB_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub depth: Option<u32>,
-    /// How often everything is measured
-    #[arg(long, env = "WEFT_LAB_REPEATS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub repeats: Option<u32>,
-    /// The target that ratios refer to
-    #[arg(long, env = "WEFT_LAB_BASELINE", value_name = "TARGET")]
-    pub baseline: Option<String>,
-    /// Which rows: the four corners, or the longer table of docs/benchmarks.md
-    #[arg(long, env = "WEFT_LAB_ROWS", value_enum, default_value_t = Rows::Corners)]
-    pub rows: Rows,
-    /// Whether the touched range is written before anything is measured
-    #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
-    pub prefill: Fill,
-    /// Seconds of random reads before the first measurement
-    #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
-    pub warm_up: Option<u32>,
-    /// Seconds of rest after each measurement
-    #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
-    pub idle: Option<u32>,
-    /// Seed of fio's random offsets
-    #[arg(long, env = "WEFT_LAB_SEED")]
-    pub seed: Option<u64>,
-    /// Measure also where something else lies: it is overwritten
-    #[arg(long)]
-    pub destroy: bool,
-    #[command(flatten)]
-    pub place: Place,
-}
-
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum Rows {
-    Corners,
-    Table,
-}
-
-#[derive(clap::ValueEnum, Clone, Copy, Debug)]
-pub enum Fill {
-    Always,
-    /// Only if no earlier run has filled the target as far
-    IfNeeded,
-    Never,
-}
-
-impl From<Rows> for weft_lab::RowSet {
-    fn from(rows: Rows) -> Self {
-        match rows {
-            Rows::Corners => Self::Corners,
-            Rows::Table => Self::Table,
-        }
-    }
-}
-
-impl From<Fill> for weft_lab::Prefill {
-    fn from(fill: Fill) -> Self {
-        match fill {
-            Fill::Always => Self::Always,
-            Fill::IfNeeded => Self::IfNeeded,
-            Fill::Never => Self::Never,
-        }
-    }
 }

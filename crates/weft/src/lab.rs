@@ -1,17 +1,24 @@
-//! `weft lab ...`: the command line of the lab. Finds the exports of vDisks; everything else is the crate `lab`.
+//! `weft lab ...`: the command line of the lab. Finds the exports of vDisks and speaks to nodes for it; everything else is the
+//! crate `lab`.
 
-use crate::arguments::{LabCommand, LabRunArguments, Place};
+mod control;
+
+use crate::arguments::{LabCommand, LabRunArguments, Place, Scenario};
 use crate::client::{Client, path_part};
 use crate::output;
 use crate::status::list;
 use crate::trouble::Trouble;
 use std::cell::RefCell;
 use std::process::ExitCode;
-use weft_lab::{LabError, PROFILES, RunSettings, Target, WeftExport};
+use std::sync::Arc;
+use weft_lab::{
+    Disturbance, LabError, NodeControl, PROFILES, PlatformTarget, RowSet, RunSettings, ScenarioSettings,
+    Target, WeftExport,
+};
 
 pub fn run(command: LabCommand, json: bool) -> Result<ExitCode, Trouble> {
     match command {
-        LabCommand::Run(arguments) => measure(arguments, json),
+        LabCommand::Run(arguments) => measure(*arguments, json),
         LabCommand::Report { dir } => {
             let report = weft_lab::report(&dir).map_err(|error| told(&error))?;
             if json {
@@ -41,15 +48,43 @@ fn profiles(json: bool) {
 }
 
 fn measure(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
-    if arguments.scenario != "four-corners" {
-        return Err(Trouble::bad_input(format!(
-            "no scenario `{}`: the one there is, is four-corners",
-            arguments.scenario
-        )));
+    only_where_it_means_something(&arguments)?;
+    match arguments.scenario {
+        Scenario::FourCorners | Scenario::Compression => rows(arguments, json),
+        Scenario::SnapshotImpact | Scenario::NoisyNeighbour => disturb(arguments, json),
     }
+}
+
+/// An option that another scenario has is a mistake better told than passed over.
+fn only_where_it_means_something(arguments: &LabRunArguments) -> Result<(), Trouble> {
+    use Scenario::*;
+    let options: &[(&str, bool, &[Scenario])] = &[
+        ("--snapshots", arguments.snapshots.is_some(), &[SnapshotImpact]),
+        ("--every", arguments.every.is_some(), &[SnapshotImpact]),
+        ("--lead", arguments.lead.is_some(), &[SnapshotImpact]),
+        ("--rate", arguments.rate.is_some(), &[SnapshotImpact, NoisyNeighbour]),
+        ("--compressible", arguments.compressible.is_some(), &[Compression]),
+        ("--destroy", arguments.destroy, &[FourCorners, Compression]),
+    ];
+    for (option, given, scenarios) in options {
+        if *given && !scenarios.contains(&arguments.scenario) {
+            return Err(Trouble::bad_input(format!(
+                "{option} means nothing to this scenario: leave it out, or see `weft lab run --help`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A scenario of rows: each a load as fast as the target goes.
+fn rows(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
     let targets = targets(&arguments)?;
+    let rows = match arguments.scenario {
+        Scenario::Compression => RowSet::Compression { percent: arguments.compressible.unwrap_or(75) },
+        _ => arguments.rows.into(),
+    };
     let mut settings = RunSettings {
-        rows: arguments.rows.into(),
+        rows,
         targets,
         out: arguments.out,
         baseline: arguments.baseline,
@@ -74,6 +109,59 @@ fn measure(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> 
         output::line(&format!("report: {}", outcome.report.display()));
     }
     Ok(ExitCode::from(u8::from(outcome.failed || outcome.interrupted)))
+}
+
+/// A scenario that disturbs a load of a fixed rate.
+fn disturb(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
+    let mut settings = ScenarioSettings { out: arguments.out.clone(), ..ScenarioSettings::default() };
+    for text in &arguments.target {
+        settings.targets.push(platform(&arguments.place, text)?);
+    }
+    settings.disturbance = match arguments.scenario {
+        Scenario::NoisyNeighbour => Disturbance::Neighbour {
+            runtime_s: arguments.runtime.map_or(180, u64::from),
+            depth: arguments.depth.unwrap_or(16),
+        },
+        _ => Disturbance::Snapshots {
+            count: arguments.snapshots.unwrap_or(30),
+            every_s: arguments.every.unwrap_or(10),
+        },
+    };
+    settings.size = arguments.size.unwrap_or(settings.size);
+    settings.rate_iops = arguments.rate.unwrap_or(settings.rate_iops);
+    settings.lead_s = arguments.lead.unwrap_or(settings.lead_s);
+    settings.idle_s = arguments.idle.map_or(settings.idle_s, u64::from);
+    settings.repeats = arguments.repeats.unwrap_or(settings.repeats);
+    settings.seed = arguments.seed.unwrap_or(settings.seed);
+    let outcome = weft_lab::run_scenario(settings).map_err(|error| told(&error))?;
+    if json {
+        output::json(&serde_json::to_value(&outcome.results).expect("results are plain data"));
+    } else {
+        output::write(outcome.table.as_bytes());
+        output::line(&format!("report: {}", outcome.report.display()));
+    }
+    Ok(ExitCode::from(u8::from(outcome.failed || outcome.interrupted)))
+}
+
+fn platform(place: &Place, text: &str) -> Result<PlatformTarget, Trouble> {
+    // As in `targets`: why there is no node is remembered here.
+    let why_not = RefCell::new(None);
+    let node = || -> Option<Arc<dyn NodeControl>> {
+        match Client::find(place).and_then(|client| server_pid(&client).map(|pid| (client, pid))) {
+            Ok((client, pid)) => Some(Arc::new(control::Node::new(client, pid))),
+            Err(trouble) => {
+                *why_not.borrow_mut() = Some(trouble);
+                None
+            }
+        }
+    };
+    let parsed = PlatformTarget::parse(text, &node);
+    parsed.map_err(|error| why_not.into_inner().unwrap_or_else(|| told(&error)))
+}
+
+fn server_pid(client: &Client) -> Result<Option<u32>, Trouble> {
+    let pid = client.get("/v1/status")?["pid"].as_u64();
+    Ok(pid.and_then(|pid| u32::try_from(pid).ok()))
 }
 
 fn targets(arguments: &LabRunArguments) -> Result<Vec<Target>, Trouble> {
@@ -107,9 +195,7 @@ fn export_of(place: &Place, name: &str) -> Result<WeftExport, Trouble> {
             "vDisk `{name}` has no writable export to measure: `weft vdisk export {name} --nbd unix:PATH` makes one"
         )));
     };
-    let pid = client.get("/v1/status")?["pid"].as_u64();
-    let server_pid = pid.and_then(|pid| u32::try_from(pid).ok());
-    Ok(WeftExport { uri: uri.to_string(), server_pid })
+    Ok(WeftExport { uri: uri.to_string(), server_pid: server_pid(&client)? })
 }
 
 fn told(error: &LabError) -> Trouble {

@@ -8,6 +8,7 @@ mod check;
 mod client;
 mod cluster;
 mod config_file;
+mod container;
 mod drive;
 mod duration;
 mod emptying;
@@ -24,6 +25,7 @@ mod status;
 mod transfer;
 mod trouble;
 mod up;
+mod usage;
 mod vdisk;
 
 use arguments::{Arguments, Command};
@@ -52,6 +54,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Down(place) => status::down(&place, json)?,
         Command::Status(place) => status::status(&place, json)?,
         Command::Vdisk(command) => vdisk::run(command, json)?,
+        Command::Container(command) => container::run(command, json)?,
         Command::Snapshot(command) => snapshot::run(command, json)?,
         Command::Clone(arguments) => snapshot::clone(&arguments, json)?,
         Command::Group(command) => group::run(command, json)?,

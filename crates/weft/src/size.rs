@@ -39,6 +39,21 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
     if text.trim() == "0" { Ok(0) } else { parse(text) }
 }
 
+/// Bytes of a limit; 0 stands for none.
+pub fn parse_limit(text: &str) -> Result<u64, String> {
+    if text.trim() == "none" { Ok(0) } else { parse(text) }
+}
+
+/// Likewise, of things that are counted.
+pub fn parse_count_limit(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    match trimmed.parse() {
+        _ if trimmed == "none" => Ok(0),
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(format!("`{text}` is no limit: write a number like 500, or none")),
+    }
+}
+
 fn not_a_size(text: &str) -> String {
     format!("`{text}` is no size: write it like 8G, 512M or 1T (1K = 1024 bytes)")
 }
@@ -80,6 +95,15 @@ mod tests {
     fn what_is_no_size_is_refused() {
         for text in ["", "G", "8X", "-1G", "0", "1e9", "99999999999999999999", "20000P", "8 8G", "1.2.3G"] {
             assert!(parse(text).is_err(), "{text:?} was taken");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_a_size_or_a_number_or_none() {
+        assert_eq!((parse_limit("none"), parse_limit("1M")), (Ok(0), Ok(1 << 20)));
+        assert_eq!((parse_count_limit("none"), parse_count_limit("500")), (Ok(0), Ok(500)));
+        for text in ["", "0", "-1", "5x", "None"] {
+            assert!(parse_limit(text).is_err() && parse_count_limit(text).is_err(), "{text:?} was taken");
         }
     }
 

@@ -51,7 +51,7 @@ fn unique_number() -> u128 {
 }
 
 pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
-    let ImportArguments { file, vdisk, format, rf, overwrite, place } = arguments;
+    let ImportArguments { file, vdisk, format, rf, container, overwrite, place } = arguments;
     let image = inspect(file, *format)?;
     let client = Client::find(place)?;
     let path = format!("/v1/vdisks/{}", path_part(vdisk));
@@ -75,6 +75,9 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             let mut body = json!({ "name": vdisk, "size": image.size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
+            }
+            if let Some(container) = container {
+                body["container"] = json!(container);
             }
             client.post("/v1/vdisks", &body)?;
         }

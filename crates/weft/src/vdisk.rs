@@ -1,23 +1,29 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{CompressionArgs, VdiskCommand};
+use crate::arguments::{CompressionArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::node;
 use crate::output::{self, Table};
+use crate::size;
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
+use crate::usage;
 use serde_json::{Value, json};
 use std::path::Path;
 
 pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        VdiskCommand::Create { name, size, rf, compression, place } => {
+        VdiskCommand::Create { name, size, rf, container, compression, limits, place } => {
             let mut body = json!({ "name": name, "size": size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
             }
+            if let Some(container) = container {
+                body["container"] = json!(container);
+            }
             say_compression(&compression, &mut body);
+            say_limits(&limits, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
                 format!(
@@ -37,11 +43,16 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             }
         }
         VdiskCommand::Show { name, place } => {
-            let vdisk = Client::find(&place)?.get(&format!("/v1/vdisks/{}", path_part(&name)))?;
+            let client = Client::find(&place)?;
+            let path = format!("/v1/vdisks/{}", path_part(&name));
+            let mut vdisk = client.get(&path)?;
+            // Its owner knows; without one the rest is told all the same.
+            let usage = client.get(&format!("{path}/usage")).unwrap_or(Value::Null);
             if json {
+                vdisk["usage"] = usage;
                 output::json(&vdisk);
             } else {
-                show(&vdisk);
+                show(&vdisk, &usage);
             }
         }
         VdiskCommand::Resize { name, size, place } => {
@@ -55,17 +66,28 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Set { name, compression, place } => {
+        VdiskCommand::Set { name, container, compression, limits, place } => {
             let mut body = json!({});
+            if let Some(container) = container {
+                body["container"] = json!(container);
+            }
             say_compression(&compression, &mut body);
+            say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --compression METHOD, --unit SIZE, or both",
+                    "nothing to set: write --container NAME, --compression METHOD, --unit SIZE, --iops-limit N or --bw-limit \
+                     SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
-                format!("{name}: compression {} for what is written from now on", packed(&vdisk))
+                format!(
+                    "{name}: container {}, compression {} ({}) for what is written from now on; limits {}",
+                    text(&vdisk["container"]),
+                    packed(&vdisk),
+                    whose(&vdisk["compression_from"]),
+                    limited(&vdisk)
+                )
             });
         }
         VdiskCommand::Rm { name, force, with_snapshots, place } => {
@@ -132,12 +154,40 @@ fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
     }
 }
 
-/// How a vDisk packs its data.
-fn packed(vdisk: &Value) -> String {
+fn say_limits(wanted: &LimitArgs, body: &mut Value) {
+    if let Some(iops) = &wanted.iops_limit {
+        body["iops_limit"] = iops.clone();
+    }
+    if let Some(bytes) = &wanted.bw_limit {
+        body["bw_limit"] = bytes.clone();
+    }
+}
+
+/// What the clients of a vDisk, or of each in a container, may ask for in a second.
+pub fn limited(vdisk: &Value) -> String {
+    let limits: Vec<String> = iops_limit(vdisk).into_iter().chain(bw_limit(vdisk)).collect();
+    if limits.is_empty() { "none".to_string() } else { limits.join(", ") }
+}
+
+fn iops_limit(vdisk: &Value) -> Option<String> {
+    vdisk["iops_limit"].as_u64().map(|iops| format!("{iops} IOPS"))
+}
+
+fn bw_limit(vdisk: &Value) -> Option<String> {
+    vdisk["bw_limit"].as_u64().map(|limit| format!("{}/s", size::show(limit)))
+}
+
+/// How a vDisk packs its data, or those of a container do.
+pub fn packed(vdisk: &Value) -> String {
     match vdisk["compression"].as_str() {
         None | Some("" | "off") => "off".to_string(),
         Some(method) => format!("{method}, {} together", bytes(&vdisk["compression_unit"])),
     }
+}
+
+/// Who says so.
+fn whose(from: &Value) -> &'static str {
+    if from == "container" { "as its container says" } else { "its own word" }
 }
 
 /// The answer as it is, or a line about it.
@@ -187,7 +237,7 @@ fn table(vdisks: &[Value]) -> Table {
     let in_cluster = vdisks.iter().any(|vdisk| vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean());
     let mut heading = vec!["NAME", "SIZE", "COPIES", "STATE"];
     heading.extend(in_cluster.then_some("NODE"));
-    heading.extend(["EXPORTS", "DEVICE"]);
+    heading.extend(["CONTAINER", "EXPORTS", "DEVICE"]);
     let mut table = Table::new(&heading);
     for vdisk in vdisks {
         let exports: Vec<String> =
@@ -195,6 +245,7 @@ fn table(vdisks: &[Value]) -> Table {
         let mut row =
             vec![text(&vdisk["name"]), bytes(&vdisk["size"]), text(&vdisk["factor"]), text(&vdisk["state"])];
         row.extend(in_cluster.then(|| owner(vdisk)));
+        row.push(text(&vdisk["container"]));
         row.push(if exports.is_empty() { "-".to_string() } else { exports.join(",") });
         row.push(text(&vdisk["attached"]["device"]));
         table.row(row);
@@ -208,7 +259,7 @@ fn owner(vdisk: &Value) -> String {
     format!("{}{not_now}", text(&vdisk["owner_node"]))
 }
 
-fn show(vdisk: &Value) {
+fn show(vdisk: &Value, usage: &Value) {
     let name = text(&vdisk["name"]);
     let mut table = Table::new(&["name", &name]);
     table.row(vec!["size".into(), format!("{} ({} bytes)", bytes(&vdisk["size"]), text(&vdisk["size"]))]);
@@ -216,7 +267,16 @@ fn show(vdisk: &Value) {
     {
         table.row(vec![label.into(), text(&vdisk[key])]);
     }
-    table.row(vec!["compression".into(), packed(vdisk)]);
+    table.row(vec!["container".into(), text(&vdisk["container"])]);
+    table
+        .row(vec!["compression".into(), format!("{}, {}", packed(vdisk), whose(&vdisk["compression_from"]))]);
+    for (label, limit, from) in [
+        ("iops limit", iops_limit(vdisk), &vdisk["iops_limit_from"]),
+        ("bandwidth limit", bw_limit(vdisk), &vdisk["bw_limit_from"]),
+    ] {
+        let limit = limit.unwrap_or_else(|| "none".to_string());
+        table.row(vec![label.into(), format!("{limit}, {}", whose(from))]);
+    }
     if vdisk["owner_node"].is_u64() || vdisk["served"].is_boolean() {
         table.row(vec!["node".into(), owner(vdisk)]);
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);
@@ -229,6 +289,9 @@ fn show(vdisk: &Value) {
         if export["trouble"].as_str().is_some_and(|trouble| !trouble.is_empty()) {
             table.row(vec!["".into(), text(&export["trouble"])]);
         }
+    }
+    if usage.is_object() {
+        usage::rows(&mut table, usage);
     }
     table.print();
 }
@@ -245,7 +308,7 @@ mod tests {
             "a node that stands alone says nothing of it"
         );
         vdisk["owner_node"] = json!(3);
-        assert!(table(&[vdisk.clone()]).render().contains("ready  3     -"));
+        assert!(table(&[vdisk.clone()]).render().contains("ready  3     -          -"));
         vdisk["served"] = json!(false);
         assert!(table(&[vdisk]).render().contains("3 (not served now)"));
     }

@@ -10,12 +10,13 @@ use crate::context::Context;
 use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::limits::EGROUP_UNITS;
+use crate::map::Map;
 use crate::map::directory::Entry;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Between the beginnings of two jobs.
-const PAUSE_US: u64 = 20_000;
+pub(super) const PAUSE_US: u64 = 20_000;
 /// A log without room is asked again after so long.
 pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
@@ -35,7 +36,7 @@ const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
 /// So many more egroups than the data needs are nobody's concern.
 const SCATTERED_MIN: usize = 16;
 /// A family that nobody asked for so long is tidied for its own sake.
-const IDLE_US: u64 = 1_000_000;
+pub(super) const IDLE_US: u64 = 1_000_000;
 /// Dead units that nobody minds.
 const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
@@ -78,6 +79,13 @@ impl Compaction {
     pub fn found_no_room(&mut self, units: usize, now: Time) {
         self.units_max.refused(units, 1);
         self.not_before = now.after(AVOID_US / 10);
+    }
+
+    /// So much is emptied and not deleted yet that the next checkpoint comes first.
+    pub(super) fn is_waiting_for_checkpoint(&mut self, map: &Map, now: Time) -> bool {
+        self.avoid.retain(|_, until| *until > now);
+        self.emptied.retain(|&egroup| map.directory.contains(egroup));
+        self.emptied.len() >= EMPTIED_MAX
     }
 
     fn is_busy_with(&self, egroup: EgroupId) -> bool {
@@ -130,9 +138,13 @@ impl Volume {
             return;
         };
         self.compaction.more = true;
+        let packing = self.packing_of_moved(&victims);
+        self.start_moving(Job::new(generation, victims, packing), ctx);
+    }
+
+    pub(super) fn start_moving(&mut self, job: Job, ctx: &mut Context) {
         self.compaction.last += 1;
-        let number = self.compaction.last;
-        self.describe_victim(number, Job::new(generation, victims), ctx);
+        self.describe_victim(self.compaction.last, job, ctx);
     }
 
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.
@@ -202,7 +214,7 @@ impl Volume {
                 continue;
             }
             live += entry.live as usize;
-            // One that is too full to be packed is better moved unpacked than left.
+            // One that is too full to be packed is better moved less packed than left.
             let unpacked = live > units_max(self.compression) && !victims.is_empty();
             if live > self.compaction.units_max.get() || unpacked || victims.len() == VICTIMS_MAX {
                 break;
@@ -213,12 +225,12 @@ impl Volume {
     }
 
     /// The newest snapshot that does not see data of this generation, also if it is gone and pages still tell of it.
-    fn snapshot_before(&self, generation: Generation) -> Option<Generation> {
+    pub(super) fn snapshot_before(&self, generation: Generation) -> Option<Generation> {
         let taken = self.snapshots.taken.range(..generation).next_back().map(|(before, _)| *before);
         taken.max(self.snapshots.dropped.range(..generation).next_back().copied())
     }
 
-    fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {
+    pub(super) fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {
         let taken = self.compaction.emptied.contains(&egroup)
             || self.compaction.avoid.contains_key(&egroup)
             || self.compaction.is_busy_with(egroup);

@@ -1,9 +1,10 @@
 //! The curator: looks after what was written long ago. It compares what drives hold with what they should hold
 //! (`audit`), makes missing and bad copies anew (`copy`), as many at once as clients bear (`budget`), and moves live units out of egroups that are mostly
-//! dead (`compact`, `moves`).
+//! dead (`compact`, `moves`) or packed otherwise than is wanted now (`repack`).
 
 pub mod audit;
 pub mod budget;
 pub mod compact;
 pub mod copy;
 pub mod moves;
+pub mod repack;

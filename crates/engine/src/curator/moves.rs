@@ -8,6 +8,7 @@ use crate::context::{Context, Purpose};
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{MapRecord, NamedEgroup, PageKind, PagePlace, UnitMove};
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
+use crate::interface::Compression;
 use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
 use crate::map::lookup::{MapPage, PageWaiter};
 use crate::message::{Answer, Class, Question, Refusal, UnitRun};
@@ -43,6 +44,7 @@ pub(super) struct Job {
     step: Step,
     /// Of all victims, and so of the new egroup.
     generation: Generation,
+    packing: Compression,
     /// Still to be read, the first one now.
     victims: VecDeque<EgroupId>,
     /// Read: without live blocks when the job is done.
@@ -63,10 +65,11 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub fn new(generation: Generation, victims: VecDeque<EgroupId>) -> Self {
+    pub fn new(generation: Generation, victims: VecDeque<EgroupId>, packing: Compression) -> Self {
         Self {
             step: Step::Describing,
             generation,
+            packing,
             victims,
             done: Vec::new(),
             tried: Vec::new(),
@@ -258,9 +261,9 @@ impl Volume {
             units.push(moved.block.0, data);
         }
         job.step = Step::Placing;
-        let generation = job.generation;
+        let intent = Intent::Compact { generation: job.generation, job: number, packing: job.packing };
         self.compaction.jobs.insert(number, job);
-        self.place(units, Class::Reserve, Intent::Compact { generation, job: number }, ctx);
+        self.place(units, Class::Reserve, intent, ctx);
     }
 
     /// The new egroup is durable on all members.

@@ -77,7 +77,7 @@ impl Volume {
         // What a snapshot froze goes soon, so that reads have one place to look.
         let frozen = self.overlay.frozen() > 0;
         let urgent = self.settling || oldest <= self.pressed || frozen || self.log.is_thin(ctx.view);
-        let waiting = !self.requests.waiting.is_empty();
+        let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
         urgent

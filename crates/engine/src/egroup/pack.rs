@@ -213,7 +213,7 @@ mod tests {
             let method = if random.random() { Method::Lz4 } else { Method::Zstd { level: 1 } };
             let noise = [0.0, 0.3, 0.6][random.random_range(0..3)];
             let units = units(&mut random, count, noise);
-            let (content, counters) = pack(&units, Compression { method, frame_units });
+            let (content, counters) = pack(&units, Compression { method, frame_units, cold: None });
             assert_eq!(content.units(), count);
             if let Content::Units(data) = &content {
                 assert!(noise > 0.0, "round {round}: all of it compresses");
@@ -232,7 +232,8 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(6);
         let units = units(&mut random, EGROUP_UNITS, 0.5);
         for frame_units in [2, 4, 8] {
-            let (content, counters) = pack(&units, Compression { method: Method::Lz4, frame_units });
+            let (content, counters) =
+                pack(&units, Compression { method: Method::Lz4, frame_units, cold: None });
             assert!(matches!(content, Content::Packed { .. }), "frames of {frame_units} units fit the table");
             let noise = units.data.iter().filter(|unit| unit.bytes()[1..9] != [unit.bytes()[0]; 8]).count();
             let stored = content.blocks();
@@ -248,13 +249,14 @@ mod tests {
     fn what_does_not_compress_stays_as_it_is() {
         let mut random = SmallRng::seed_from_u64(7);
         let units = units(&mut random, EGROUP_UNITS, 1.0);
-        let (content, counters) = pack(&units, Compression { method: Method::Lz4, frame_units: 4 });
+        let (content, counters) =
+            pack(&units, Compression { method: Method::Lz4, frame_units: 4, cold: None });
         assert!(matches!(content, Content::Units(_)));
         assert_eq!(counters.frames_kept, 0);
         assert!(counters.frames_tried < 80, "{} of 240 frames were tried", counters.frames_tried);
         let mut few = Units::default();
         few.push(1, Pages::zeroed(BLOCK).freeze());
-        let (content, _) = pack(&few, Compression { method: Method::Lz4, frame_units: 4 });
+        let (content, _) = pack(&few, Compression { method: Method::Lz4, frame_units: 4, cold: None });
         assert!(matches!(content, Content::Units(_)), "one unit takes one block in any case");
     }
 }

@@ -7,6 +7,7 @@ use super::pack::Packer;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
 use crate::formats::packing::SINGLE_UNITS_MAX;
+use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
 use crate::interface::{Compression, Method};
@@ -46,9 +47,14 @@ impl Units {
 /// Units of an egroup at most: compressed one by one, fewer fit into the table page.
 pub(crate) fn units_max(compression: Compression) -> usize {
     match compression {
-        Compression { method: Method::Lz4 | Method::Zstd { .. }, frame_units: 1 } => SINGLE_UNITS_MAX,
+        Compression { method: Method::Lz4 | Method::Zstd { .. }, frame_units: 1, .. } => SINGLE_UNITS_MAX,
         _ => EGROUP_UNITS,
     }
+}
+
+/// Packed by this one as far as it goes: more units than fit one by one are packed in pairs.
+fn fitting(compression: Compression, units: usize) -> Compression {
+    if units > units_max(compression) { Compression { frame_units: 2, ..compression } } else { compression }
 }
 
 /// Units that an egroup may have: fewer than most when a pool in pieces had no room for more.
@@ -76,7 +82,7 @@ impl UnitsMax {
 pub(crate) enum Intent {
     Drain { generation: Generation, edits: Vec<Edit> },
     Bypass { edits: Vec<Edit>, locks: Vec<u64> },
-    Compact { generation: Generation, job: u64 },
+    Compact { generation: Generation, job: u64, packing: Compression },
     Pages,
 }
 
@@ -86,6 +92,7 @@ struct Job {
     group: GroupId,
     class: Class,
     units: Units,
+    recipe: Recipe,
     /// What of it is not packed yet; then what is sent to the members.
     packer: Option<Packer>,
     content: Content,
@@ -266,6 +273,7 @@ impl Volume {
             group: GroupId::default(),
             class,
             units,
+            recipe: Recipe::PLAIN,
             packer: None,
             content: Content::Units(Vec::new()),
             intent,
@@ -282,8 +290,13 @@ impl Volume {
             return number;
         }
         // Pages of the map are read more often than anything else, and are small.
-        let is_data = !matches!(job.intent, Intent::Pages);
-        job.packer = is_data.then(|| Packer::new(self.compression)).flatten();
+        let packing = match job.intent {
+            Intent::Pages => None,
+            Intent::Compact { packing, .. } => Some(packing),
+            Intent::Drain { .. } | Intent::Bypass { .. } => Some(self.compression),
+        };
+        job.recipe = packing.map_or(Recipe::PLAIN, Recipe::of);
+        job.packer = packing.and_then(|packing| Packer::new(fitting(packing, job.units.len())));
         if job.packer.is_some() {
             self.placing.jobs.insert(number, job);
             self.continue_packing(ctx);
@@ -461,10 +474,18 @@ impl Volume {
             Intent::Bypass { .. } => self.snapshots.next(),
             Intent::Pages => self.snapshots.present,
         };
-        let (egroup, group) = (job.egroup, job.group);
-        let named = (units > 0).then_some(NamedEgroup { egroup, group, units, stored, generation });
+        let (egroup, group, recipe) = (job.egroup, job.group, job.recipe);
+        let named = (units > 0).then_some(NamedEgroup { egroup, group, units, stored, recipe, generation });
         if named.is_some() {
+            self.repacking.note_use(egroup, ctx.now);
             self.placing.written.insert(job.egroup, job.written);
+        }
+        if let Intent::Drain { edits, .. } | Intent::Bypass { edits, .. } = &job.intent
+            && units > 0
+        {
+            // Beside data these are blocks of zeros in writes; what was trimmed is named by itself.
+            let zeroes = edits.iter().filter(|edit| edit.unit.is_none());
+            self.zero_blocks += zeroes.map(|edit| edit.count).sum::<u64>();
         }
         match job.intent {
             Intent::Drain { edits, .. } => {

@@ -8,6 +8,7 @@ pub mod frame;
 pub mod layout;
 pub mod packing;
 pub mod payload;
+pub mod recipe;
 pub mod record;
 pub mod superblock;
 pub mod table;

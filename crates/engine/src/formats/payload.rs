@@ -4,6 +4,7 @@
 use crate::buffer::{Buffer, Pages};
 use crate::formats::fields::{put_u32, put_u64, u32_at, u64_at};
 use crate::formats::frame::RecordKind;
+use crate::formats::recipe::Recipe;
 use crate::formats::record::{
     Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
@@ -17,6 +18,8 @@ const HEAD: usize = 64;
 const EDIT: usize = 40;
 const MOVE: usize = 32;
 const NAMED: usize = 24;
+/// The last byte of an egroup's stored blocks tells how they were packed.
+const RECIPE_SHIFT: u32 = 24;
 const INDEX: usize = 40;
 const SNAPSHOT: usize = 16;
 const DROPPED: usize = 4;
@@ -99,17 +102,20 @@ fn put_named(bytes: &mut [u8], named: &NamedEgroup) {
     put_u32(bytes, 8, named.group.0);
     put_u32(bytes, 12, named.units);
     put_u32(bytes, 16, named.generation.0);
-    put_u32(bytes, 20, named.stored);
+    // Never more than the units of an egroup.
+    put_u32(bytes, 20, named.stored | u32::from(named.recipe.byte()) << RECIPE_SHIFT);
 }
 
-fn named_at(bytes: &[u8]) -> NamedEgroup {
-    NamedEgroup {
+fn named_at(bytes: &[u8]) -> Option<NamedEgroup> {
+    let stored = u32_at(bytes, 20);
+    Some(NamedEgroup {
         egroup: EgroupId(u64_at(bytes, 0)),
         group: GroupId(u32_at(bytes, 8)),
         units: u32_at(bytes, 12),
         generation: Generation(u32_at(bytes, 16)),
-        stored: u32_at(bytes, 20),
-    }
+        stored: stored & ((1 << RECIPE_SHIFT) - 1),
+        recipe: Recipe::from_byte((stored >> RECIPE_SHIFT) as u8)?,
+    })
 }
 
 fn encode_map(map: &MapRecord, bytes: &mut [u8]) {
@@ -150,7 +156,7 @@ pub fn decode_map(bytes: &[u8]) -> Option<MapRecord> {
     }
     let named = match u32_at(bytes, 12) {
         0 => None,
-        1 => Some(named_at(&bytes[16..])),
+        1 => Some(named_at(&bytes[16..])?),
         _ => return None,
     };
     let generation = Generation(u32_at(bytes, 40));
@@ -262,7 +268,7 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
             .collect(),
         dropped: dropped.chunks_exact(DROPPED).map(|bytes| Generation(u32_at(bytes, 0))).collect(),
         mapped: u64_at(bytes, 24),
-        map_egroups: named.chunks_exact(NAMED).map(named_at).collect(),
+        map_egroups: named.chunks_exact(NAMED).map(named_at).collect::<Option<_>>()?,
         index: places,
     })
 }
@@ -279,7 +285,8 @@ mod tests {
             egroup: EgroupId(random.random()),
             group: GroupId(random.random()),
             units: random.random(),
-            stored: random.random(),
+            stored: random.random_range(0..1 << RECIPE_SHIFT),
+            recipe: Recipe::from_byte([0, 5, 11][random.random_range(0..3)]).expect("it is one"),
             generation: Generation(random.random()),
         }
     }

@@ -1,6 +1,7 @@
 //! The records of a family's log.
 
 use crate::buffer::Buffer;
+use crate::formats::recipe::Recipe;
 use crate::identity::{Block, EgroupId, Generation, GroupId, Seq, SnapshotId};
 use std::sync::Arc;
 
@@ -66,6 +67,7 @@ pub struct NamedEgroup {
     pub units: u32,
     /// Blocks that the units take on a drive: fewer if they are packed.
     pub stored: u32,
+    pub recipe: Recipe,
     /// Of all that is in it; of pages: the newest that they can tell of.
     pub generation: Generation,
 }

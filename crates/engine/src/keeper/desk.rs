@@ -72,6 +72,8 @@ pub(super) struct Desk {
     flights: BTreeMap<u64, Work>,
     calls: BTreeMap<(ShardId, u64), FamilyId>,
     pub effects: Effects,
+    /// Calls that were answered in this step.
+    pub answered: Vec<Caller>,
 }
 
 impl Desk {
@@ -84,6 +86,7 @@ impl Desk {
             flights: BTreeMap::new(),
             calls: BTreeMap::new(),
             effects: Effects::default(),
+            answered: Vec::new(),
         }
     }
 
@@ -108,6 +111,7 @@ impl Desk {
     pub fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
         let known = self.calls.remove(&(caller.from, caller.call));
         assert!(known == Some(caller.family), "each call is answered once");
+        self.answered.push(caller);
         let Caller { from, call, family } = caller;
         // What is free is filled in at the end of the step, when it is known.
         let message = Message::Answer { call, drive: self.drive, family, free: 0, answer };
@@ -126,6 +130,7 @@ impl Desk {
     pub fn abandon(&mut self) {
         self.flights.clear();
         self.effects.operations.clear();
+        self.answered.clear();
         for ((from, call), family) in std::mem::take(&mut self.calls) {
             let answer = Err(Refusal::DriveGone);
             let message = Message::Answer { call, drive: self.drive, family, free: 0, answer };

@@ -2,7 +2,7 @@
 //! Promises: each ask gets one answer; what it answers as done is durable; what it gives out is verified.
 //! Leaves to others: what the records and units mean (the owners), and touching the drive (the node).
 //!
-//! `ring*` is the log, `egroup*` are the egroups, `opening` and `sweep` find both again, `desk` knows which
+//! `turns` says who may use the drive, `ring*` is the log, `egroup*` are the egroups, `opening` and `sweep` find both again, `desk` knows which
 //! calls and operations are open.
 
 mod desk;
@@ -23,6 +23,7 @@ mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
+pub mod turns;
 
 use crate::buffer::Buffer;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
@@ -36,6 +37,7 @@ use egroups::Store;
 use opening::{Opening, Progress};
 use ring::Ring;
 use std::collections::BTreeMap;
+use turns::{HeldBack, Turn, Turns};
 
 /// Asks that wait for the drive to be opened at most; more are not answered, and come again.
 const WAITING_MAX: usize = 1024;
@@ -88,6 +90,7 @@ pub struct Keeper {
     desk: Desk,
     ring: Ring,
     store: Store,
+    turns: Turns,
     waiting: Vec<Waiting>,
     /// Calls that drop a family and wait for a frame that says so.
     drops: BTreeMap<FamilyId, Vec<u64>>,
@@ -113,6 +116,7 @@ impl Keeper {
             // Both are made anew when it is known in which incarnation.
             ring: Ring::empty(geometry.log, 0, limits),
             store: Store::empty(geometry.data, 0),
+            turns: Turns::new(limits.turn_bytes),
             waiting: Vec::new(),
             drops: BTreeMap::new(),
         };
@@ -225,7 +229,29 @@ impl Keeper {
         self.finish_step(now, effects);
     }
 
+    /// Now, or when its turn has come.
     fn handle(&mut self, now: Time, caller: Caller, epoch: Epoch, question: Question) {
+        // What its owner wrote before has to be found being written: else it would stay behind.
+        while let Some(turn) = self.turns.take_before(now, caller.family, &question) {
+            self.carry_out(now, turn.caller, turn.epoch, turn.question);
+        }
+        if let Some(question) = self.turns.ask(now, caller, epoch, question) {
+            self.carry_out(now, caller, epoch, question);
+        }
+    }
+
+    /// Lets in whoever waits for a turn, as turns end.
+    fn give_turns(&mut self, now: Time) {
+        loop {
+            for caller in self.desk.answered.drain(..) {
+                self.turns.ended(caller);
+            }
+            let Some(Turn { caller, epoch, question, .. }) = self.turns.next(now) else { return };
+            self.carry_out(now, caller, epoch, question);
+        }
+    }
+
+    fn carry_out(&mut self, now: Time, caller: Caller, epoch: Epoch, question: Question) {
         let Self { ring, store, desk, .. } = self;
         // What units say does not depend on who owns them.
         if let Question::ReadUnits { egroup, runs } = question {
@@ -285,8 +311,11 @@ impl Keeper {
     /// Begins what this step made possible, and hands everything over.
     fn finish_step(&mut self, now: Time, effects: &mut Effects) {
         if matches!(self.phase, Phase::Ready) {
+            self.give_turns(now);
             self.ring.pump(now, &mut self.desk);
             self.ring.press(now, &mut self.desk);
+        } else {
+            self.desk.answered.clear();
         }
         if !matches!(self.phase, Phase::Failed) {
             self.store.pump_flush(&mut self.desk);
@@ -303,6 +332,7 @@ impl Keeper {
         self.phase = Phase::Failed;
         self.waiting.clear();
         self.drops.clear();
+        self.turns.abandon();
         self.desk.abandon();
         self.desk.notice(Notice::DriveFailed { drive: self.desk.drive, reason });
     }
@@ -339,6 +369,16 @@ impl Keeper {
         self.ring.used() * crate::buffer::BLOCK as u64
     }
 
+    /// What waited here for its turn.
+    pub fn held_back(&self) -> HeldBack {
+        self.turns.held
+    }
+
+    /// vDisks whose reads wait for a turn, and bytes of each that are in flight; for judges.
+    pub fn readers_waiting(&self) -> impl Iterator<Item = (FamilyId, u64)> + '_ {
+        self.turns.readers_waiting()
+    }
+
     /// The lowest and highest record held of each family that has records here.
     pub fn log_ranges(&self) -> impl Iterator<Item = (FamilyId, Seq, Seq)> + '_ {
         self.ring.ranges()
@@ -348,8 +388,9 @@ impl Keeper {
     pub fn describe(&self) -> String {
         let (free, stored, moving) = self.unit_blocks();
         format!(
-            "{}; units: {free} blocks free of which data may take {}, {stored} stored, {moving} on their way, {} entries free",
+            "{}; {}; units: {free} blocks free of which data may take {}, {stored} stored, {moving} on their way, {} entries free",
             self.ring.describe(),
+            self.turns.describe(),
             self.free_bytes() / crate::buffer::BLOCK as u64,
             self.store.free_slots.len()
         )

@@ -6,12 +6,13 @@
 //! A directory page tells 128 consecutive egroup numbers, those made one after the other by one owner.
 
 use crate::buffer::{BLOCK, Buffer};
+use crate::formats::recipe::Recipe;
 use crate::formats::record::{NamedEgroup, PageKind};
 use crate::identity::{EgroupId, FamilyId, Generation, GroupId};
 use crate::limits::EGROUP_UNITS;
 use crate::map::page::{self, ContentFault, Fields, PageError, PageRole};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Bound, RangeInclusive};
 
 /// A page covers `1 << PAGE_SHIFT` egroup numbers.
 const PAGE_SHIFT: u32 = 7;
@@ -26,6 +27,7 @@ pub struct Entry {
     pub live: u32,
     /// Those of them that only snapshots see.
     pub past: u32,
+    pub recipe: Recipe,
     /// Of the data in it.
     pub generation: Generation,
 }
@@ -43,6 +45,7 @@ pub struct Directory {
     entries: BTreeMap<EgroupId, Entry>,
     by_share: BTreeSet<(u32, EgroupId)>,
     by_group: BTreeSet<(GroupId, EgroupId)>,
+    by_recipe: BTreeSet<(Recipe, EgroupId)>,
     /// Pages that differ from what was written last.
     dirty: BTreeSet<u64>,
     /// How many egroups there are of each generation.
@@ -61,10 +64,10 @@ impl Directory {
 
     /// A new egroup, in which nothing is live yet.
     pub fn insert(&mut self, named: NamedEgroup) {
-        let NamedEgroup { egroup, group, units, stored, generation } = named;
+        let NamedEgroup { egroup, group, units, stored, recipe, generation } = named;
         assert!(units > 0 && units <= EGROUP_UNITS as u32, "an egroup has 1 to 960 units");
         assert!(stored > 0 && stored <= units, "packing makes nothing larger");
-        self.add(egroup, Entry { group, units, stored, live: 0, past: 0, generation });
+        self.add(egroup, Entry { group, units, stored, live: 0, past: 0, recipe, generation });
         self.dirty.insert(Self::page_of(egroup));
     }
 
@@ -113,6 +116,7 @@ impl Directory {
         let entry = self.entries.remove(&egroup)?;
         self.by_share.remove(&(entry.share(), egroup));
         self.by_group.remove(&(entry.group, egroup));
+        self.by_recipe.remove(&(entry.recipe, egroup));
         let of_generation = self.generations.get_mut(&entry.generation).expect("this one was counted");
         *of_generation -= 1;
         if *of_generation == 0 {
@@ -196,6 +200,22 @@ impl Directory {
         self.by_group.range(all).map(|(_, egroup)| *egroup)
     }
 
+    /// What egroups were packed by.
+    pub fn recipes(&self) -> impl Iterator<Item = Recipe> + '_ {
+        let first = |from: Bound<(Recipe, EgroupId)>| {
+            self.by_recipe.range((from, Bound::Unbounded)).next().map(|(recipe, _)| *recipe)
+        };
+        std::iter::successors(first(Bound::Unbounded), move |recipe| {
+            first(Bound::Excluded((*recipe, EgroupId(u64::MAX))))
+        })
+    }
+
+    /// The egroups that were packed by this one, in order of number.
+    pub fn of_recipe(&self, recipe: Recipe) -> impl Iterator<Item = EgroupId> + '_ {
+        let all = (recipe, EgroupId(0))..=(recipe, EgroupId(u64::MAX));
+        self.by_recipe.range(all).map(|(_, egroup)| *egroup)
+    }
+
     /// The pages that have to be written again, in order.
     pub fn dirty_pages(&self) -> Vec<u64> {
         self.dirty.iter().copied().collect()
@@ -223,7 +243,7 @@ impl Directory {
             payload.extend(entry.group.0.to_le_bytes());
             payload.extend(entry.generation.0.to_le_bytes());
             payload.extend((entry.stored as u16).to_le_bytes());
-            payload.extend([0; 2]);
+            payload.extend([entry.recipe.byte(), 0]);
         }
         if payload.is_empty() {
             return None;
@@ -252,6 +272,7 @@ impl Directory {
         assert!(old.is_none(), "an egroup's name is given once");
         self.by_share.insert((entry.share(), egroup));
         self.by_group.insert((entry.group, egroup));
+        self.by_recipe.insert((entry.recipe, egroup));
         *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
         self.stored += u64::from(entry.stored);
@@ -291,7 +312,8 @@ fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
     for _ in 0..payload.len() / ENTRY {
         let (slot, units, live, past) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
         let (group, generation) = (GroupId(fields.u32()?), Generation(fields.u32()?));
-        let (stored, reserved) = (fields.u16()?, fields.u16()?);
+        let (stored, [recipe, reserved]) = (fields.u16()?, fields.u16()?.to_le_bytes());
+        let recipe = Recipe::from_byte(recipe).ok_or(ContentFault::Range)?;
         let sound = slot < 1 << PAGE_SHIFT
             && reserved == 0
             && (1..=units).contains(&stored)
@@ -306,7 +328,7 @@ fn decode_entries(payload: &[u8]) -> Result<Vec<(u16, Entry)>, ContentFault> {
             return Err(ContentFault::Order);
         }
         let (units, stored, live, past) = (units.into(), stored.into(), live.into(), past.into());
-        entries.push((slot, Entry { group, units, stored, live, past, generation }));
+        entries.push((slot, Entry { group, units, stored, live, past, recipe, generation }));
     }
     fields.end()?;
     Ok(entries)
@@ -326,6 +348,7 @@ mod tests {
             group: GroupId(u32::MAX),
             units,
             stored: units,
+            recipe: Recipe::PLAIN,
             generation: Generation(u32::MAX),
         }
     }
@@ -350,6 +373,13 @@ mod tests {
         let dead: Vec<EgroupId> =
             model.iter().filter(|(_, e)| e.live == 0).map(|(egroup, _)| *egroup).collect();
         assert_eq!(directory.dead().collect::<Vec<_>>(), dead);
+        let recipes: BTreeSet<Recipe> = model.values().map(|e| e.recipe).collect();
+        assert_eq!(directory.recipes().collect::<Vec<_>>(), recipes.iter().copied().collect::<Vec<_>>());
+        for recipe in recipes {
+            let packed: Vec<_> =
+                model.iter().filter(|(_, e)| e.recipe == recipe).map(|(id, _)| *id).collect();
+            assert_eq!(directory.of_recipe(recipe).collect::<Vec<_>>(), packed);
+        }
         for group in (0..4).map(GroupId) {
             let inside: Vec<_> = model.iter().filter(|(_, e)| e.group == group).map(|(id, _)| *id).collect();
             assert_eq!(directory.in_group(group).collect::<Vec<_>>(), inside);
@@ -388,8 +418,11 @@ mod tests {
                             (GroupId(random.random_range(0..4)), random.random_range(1..=960));
                         let generation = Generation(random.random_range(0..3));
                         let stored = random.random_range(1..=units);
-                        directory.insert(NamedEgroup { egroup, group, units, stored, generation });
-                        model.insert(egroup, Entry { group, units, stored, live: 0, past: 0, generation });
+                        let recipe =
+                            Recipe::from_byte([0, 4, 11][random.random_range(0..3)]).expect("it is one");
+                        directory.insert(NamedEgroup { egroup, group, units, stored, recipe, generation });
+                        let entry = Entry { group, units, stored, live: 0, past: 0, recipe, generation };
+                        model.insert(egroup, entry);
                     }
                     Some(entry) if random.random_bool(0.5) => {
                         let count = random.random_range(0..=entry.units - entry.live);
@@ -459,6 +492,9 @@ mod tests {
         packed[16] = 6;
         assert_eq!(joined(&[packed.clone()]), Some(ContentFault::Range), "more is stored than there is");
         packed[16] = 0;
+        let mut strange = entry(0, 5, 0, 0);
+        strange[18] = 1;
+        assert_eq!(joined(&[strange]), Some(ContentFault::Range), "packed by nothing known");
         assert_eq!(joined(&[packed]), Some(ContentFault::Range), "nothing is stored");
         assert_eq!(joined(&[vec![0; 13]]), Some(ContentFault::Length));
         assert_eq!(joined(&[]), Some(ContentFault::Length));

@@ -6,6 +6,7 @@
 mod ahead;
 pub(crate) mod bypass;
 mod cached;
+mod door;
 pub(crate) mod extents;
 mod origin;
 mod partial;
@@ -16,10 +17,12 @@ pub(crate) mod snapshots;
 pub(crate) mod warm;
 pub(crate) mod write;
 
+use crate::buffer::BLOCK;
 use crate::context::{Answered, Context, Purpose, earlier};
-use crate::counters::ReadSources;
+use crate::counters::{ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
+use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
@@ -34,11 +37,15 @@ use crate::map::checkpoint::Checkpointing;
 use crate::map::edits::Place;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
+use door::Door;
 use pattern::Streams;
 use read::Reads;
 use request::Requests;
 use snapshots::Snapshots;
 use std::collections::BTreeMap;
+
+/// Who wrote within this time shares the log with others who did.
+const WRITTEN_LATELY_US: u64 = 100_000;
 
 /// Where a family is in its life on this shard.
 #[derive(Debug)]
@@ -77,6 +84,7 @@ pub struct Volume {
     pub(crate) origin: Option<Origin>,
     /// Of what is placed from now on.
     pub(crate) compression: Compression,
+    pub(crate) door: Door,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
@@ -92,10 +100,13 @@ pub struct Volume {
     pub(crate) checkpointing: Checkpointing,
     pub(crate) audit: Audit,
     pub(crate) compaction: Compaction,
+    pub(crate) repacking: Repacking,
     /// The control plane wants everything drained and in pages.
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
     pub(crate) pressed: Seq,
+    /// Blocks of writes that were zeros, and so got no place.
+    pub(crate) zero_blocks: u64,
     view_version: u64,
 }
 
@@ -112,6 +123,7 @@ impl Volume {
             origin,
             rollback,
             compression,
+            ceiling,
         } = record;
         if planted(Bug::SegmentsOfBefore) && segments.len() > 1 {
             segments.pop();
@@ -123,6 +135,7 @@ impl Volume {
             factor,
             origin,
             compression,
+            door: Door::new(ceiling),
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
             waiters: BTreeMap::new(),
@@ -137,8 +150,10 @@ impl Volume {
             checkpointing: Checkpointing::default(),
             audit: Audit::default(),
             compaction: Compaction::default(),
+            repacking: Repacking::new(compression, ctx.now),
             settling: false,
             pressed: Seq(0),
+            zero_blocks: 0,
             view_version: ctx.view.version,
         };
         volume.open_rolling_back(rollback);
@@ -176,15 +191,27 @@ impl Volume {
         self.overlay.dirty_bytes()
     }
 
+    /// Bytes of writes, since it was opened, that were zeros and so are not stored.
+    pub fn zero_bytes(&self) -> u64 {
+        self.zero_blocks * BLOCK as u64
+    }
+
     /// Bytes that will need space in egroups: acknowledged or on their way.
     pub fn undrained_bytes(&self) -> u64 {
         self.overlay.dirty_bytes() + self.log.pending_bytes()
+    }
+
+    /// Whether clients have written to it lately.
+    pub(crate) fn is_written_to(&self, now: Time) -> bool {
+        let at = self.requests.last_written;
+        at != Time(0) && now.since(at) < WRITTEN_LATELY_US
     }
 
     /// Nothing is under way, waiting or owed.
     pub fn is_quiet(&self) -> bool {
         self.is_serving()
             && self.requests.is_empty()
+            && self.door.is_empty()
             && self.reads.is_empty()
             && self.log.is_idle()
             && self.placing.is_empty()
@@ -221,6 +248,11 @@ impl Volume {
     /// Where the reads of clients came from.
     pub fn read_sources(&self) -> &ReadSources {
         &self.reads.sources
+    }
+
+    /// Requests that its limits made wait, and how long together.
+    pub fn throttled(&self) -> Throttled {
+        self.door.throttled
     }
 
     pub fn is_pool_full(&self) -> bool {
@@ -334,6 +366,7 @@ impl Volume {
                 self.continue_packing(ctx);
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
+                self.open_door(ctx);
                 self.start_waiting(ctx);
                 self.start_snapshots(ctx);
                 self.continue_rollback(ctx);
@@ -341,6 +374,7 @@ impl Volume {
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
                 self.start_compaction(ctx);
+                self.start_repacking(ctx);
                 self.start_audit(ctx);
                 self.finish_settling(ctx);
             }
@@ -451,6 +485,7 @@ impl Volume {
     pub fn close(&mut self, error: RequestError, ctx: &mut Context) {
         self.phase = Phase::Failed;
         self.requests.answer_all(error, ctx);
+        self.door.answer_all(error, ctx);
         self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
     }
@@ -477,7 +512,9 @@ impl Volume {
             self.placing.wake_at(),
             self.audit.wake_at(),
             self.compaction.wake_at(),
+            self.repacking.wake_at(),
             self.requests.wake_at(),
+            self.door.wake_at(),
         ]
         .into_iter()
         .flatten()

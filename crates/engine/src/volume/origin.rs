@@ -59,7 +59,7 @@ impl Volume {
         let request = if planted(Bug::CloneOfPresent) {
             Request::Read { offset, len }
         } else {
-            Request::ReadSnapshot { snapshot: origin.snapshot, offset, len }
+            Request::ReadOrigin { snapshot: origin.snapshot, offset, len }
         };
         let (asker, family) = (self.family, origin.family);
         ctx.out.requests.push(OriginRequest { asker, ask, family, request });

@@ -291,6 +291,7 @@ impl Volume {
     }
 
     fn ask_units(&mut self, drive: DriveId, ask: Ask, ctx: &mut Context) -> u64 {
+        self.repacking.note_use(ask.egroup, ctx.now);
         let number = self.reads.number();
         let egroup = ask.egroup;
         let runs = ask.parts.iter().map(|(_, run)| *run).collect();

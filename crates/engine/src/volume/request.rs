@@ -1,8 +1,10 @@
 //! Requests of clients from their arrival to their one reply.
 //! Promises: every request is answered exactly once (I9); no more than the limit are open (I10).
-//! Leaves to others: what a write, a read, a question for extents or warming takes (`write`, `read`, `extents`, `warm`).
+//! Leaves to others: the limits of the vDisk (`door`), what a write, a read, a question for extents or warming takes (`write`,
+//! `read`, `extents`, `warm`).
 
 use super::Volume;
+use super::door::Door;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
 use crate::identity::{Block, Generation, Ticket, Time};
@@ -60,6 +62,9 @@ pub(crate) struct Requests {
     pub outstanding: u64,
     /// When a client last asked for something.
     pub last_asked: Time,
+    pub last_written: Time,
+    /// Those that wait leave the log to others; there is room.
+    pub crowded: bool,
     /// Something may have changed for those that wait.
     pub stirred: bool,
     pub waited_since: Option<Time>,
@@ -128,49 +133,70 @@ impl Volume {
             return ctx.reply(ticket, Reply::Error(RequestError::NotServed));
         }
         self.requests.last_asked = ctx.now;
-        if self.requests.open.len() >= ctx.limits.requests_max || self.snapshots.is_rolling_back() {
+        // What waits at the door is in nobody's way who need not wait there.
+        let waiting = if Door::is_passed(&request) { 0 } else { self.door.len() };
+        if self.requests.open.len() + waiting >= ctx.limits.requests_max {
             return ctx.reply(ticket, Reply::Error(RequestError::Busy));
         }
-        let (offset, len) = match &request {
-            Request::Read { offset, len } => (*offset, u64::from(*len)),
-            Request::Write { offset, data } => (*offset, data.len() as u64),
+        match self.answer_at_once(&request, ctx) {
+            Some(reply) => ctx.reply(ticket, reply),
+            None => self.knock(ticket, request, ctx),
+        }
+    }
+
+    /// The reply to what cannot be done now, or takes nothing to do.
+    pub(super) fn answer_at_once(&self, request: &Request, ctx: &mut Context) -> Option<Reply> {
+        if self.snapshots.is_rolling_back() {
+            return Some(Reply::Error(RequestError::Busy));
+        }
+        let (snapshot, offset, len) = match request {
+            Request::Read { offset, len } => (None, *offset, u64::from(*len)),
+            Request::Write { offset, data } => (None, *offset, data.len() as u64),
             Request::Zero { offset, len }
             | Request::Extents { offset, len, .. }
-            | Request::Warm { offset, len, .. } => (*offset, *len),
-            Request::ReadSnapshot { snapshot, .. }
-            | Request::SnapshotExtents { snapshot, .. }
-            | Request::Differences { from: snapshot, .. } => {
-                let snapshot = *snapshot;
-                return self.on_snapshot_request(ticket, snapshot, request, ctx);
-            }
+            | Request::Warm { offset, len, .. } => (None, *offset, *len),
+            Request::ReadSnapshot { snapshot, offset, len }
+            | Request::ReadOrigin { snapshot, offset, len } => (Some(*snapshot), *offset, u64::from(*len)),
+            Request::SnapshotExtents { snapshot, offset, len, .. }
+            | Request::Differences { from: snapshot, offset, len, .. } => (Some(*snapshot), *offset, *len),
             Request::Flush => {
                 ctx.counters.flushes += 1;
-                return ctx.reply(ticket, Reply::Done);
+                return Some(Reply::Done);
             }
         };
-        if offset.checked_add(len).is_none_or(|end| end > self.size) {
-            return ctx.reply(ticket, Reply::Error(RequestError::OutOfRange));
+        if snapshot.is_some_and(|snapshot| snapshot == PRESENT || !self.has_version(snapshot)) {
+            return Some(Reply::Error(RequestError::NoSnapshot));
         }
-        if len == 0 {
-            let reply = match request {
-                Request::Read { .. } => Reply::Data(Vec::new()),
-                Request::Extents { .. } => Reply::Extents(Vec::new()),
-                Request::Warm { offset, .. } => Reply::Warmed(Warmed { to: offset, ..Warmed::default() }),
-                _ => Reply::Done,
-            };
-            return ctx.reply(ticket, reply);
+        // A snapshot may be larger than the vDisk is now.
+        let size = if snapshot.is_some() { VDISK_BYTES_MAX } else { self.size };
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Some(Reply::Error(RequestError::OutOfRange));
         }
+        (len == 0).then(|| match request {
+            Request::Read { .. } | Request::ReadSnapshot { .. } | Request::ReadOrigin { .. } => {
+                Reply::Data(Vec::new())
+            }
+            Request::Extents { .. } | Request::SnapshotExtents { .. } | Request::Differences { .. } => {
+                Reply::Extents(Vec::new())
+            }
+            Request::Warm { offset, .. } => Reply::Warmed(Warmed { to: *offset, ..Warmed::default() }),
+            Request::Write { .. } | Request::Zero { .. } | Request::Flush => Reply::Done,
+        })
+    }
+
+    /// What was let in, and cannot be answered at once.
+    pub(super) fn begin_request(&mut self, ticket: Ticket, request: Request, ctx: &mut Context) {
         match request {
-            Request::Read { .. } => {
-                ctx.counters.reads += 1;
-                ctx.counters.read_bytes += len;
-                let request = self.requests.begin(ticket, 0);
-                self.begin_read(request, PRESENT, offset, len, ctx);
+            Request::Read { offset, len } => self.begin_client_read(ticket, PRESENT, offset, len, ctx),
+            Request::ReadSnapshot { snapshot, offset, len }
+            | Request::ReadOrigin { snapshot, offset, len } => {
+                self.begin_client_read(ticket, snapshot, offset, len, ctx);
             }
             Request::Write { offset, data } => {
+                self.requests.last_written = ctx.now;
                 ctx.counters.writes += 1;
-                ctx.counters.write_bytes += len;
-                let request = self.requests.begin(ticket, len);
+                ctx.counters.write_bytes += data.len() as u64;
+                let request = self.requests.begin(ticket, data.len() as u64);
                 self.begin_write(request, offset, data, ctx);
             }
             Request::Zero { offset, len } => {
@@ -182,58 +208,35 @@ impl Volume {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_extents(request, PRESENT, offset, len, limit.max(1), ctx);
             }
+            Request::SnapshotExtents { snapshot, offset, len, limit } => {
+                let request = self.requests.begin(ticket, 0);
+                self.begin_extents(request, snapshot, offset, len, limit.max(1), ctx);
+            }
+            Request::Differences { from, to, offset, len, limit } => {
+                let request = self.requests.begin(ticket, 0);
+                let to = to.unwrap_or(PRESENT);
+                self.begin_differences(request, from, to, offset, len, limit.max(1), ctx);
+            }
             Request::Warm { offset, len, data } => {
                 let request = self.requests.begin(ticket, 0);
                 self.begin_warm(request, offset, len, data, ctx);
             }
-            Request::Flush
-            | Request::ReadSnapshot { .. }
-            | Request::SnapshotExtents { .. }
-            | Request::Differences { .. } => unreachable!("it was answered above"),
+            Request::Flush => unreachable!("it was answered at once"),
         }
     }
 
-    fn on_snapshot_request(
+    fn begin_client_read(
         &mut self,
         ticket: Ticket,
-        snapshot: Generation,
-        request: Request,
+        at: Generation,
+        offset: u64,
+        len: u32,
         ctx: &mut Context,
     ) {
-        let (offset, len) = match &request {
-            Request::ReadSnapshot { offset, len, .. } => (*offset, u64::from(*len)),
-            Request::SnapshotExtents { offset, len, .. } | Request::Differences { offset, len, .. } => {
-                (*offset, *len)
-            }
-            other => unreachable!("{other:?} is not about a snapshot"),
-        };
-        if snapshot == PRESENT || !self.has_version(snapshot) {
-            return ctx.reply(ticket, Reply::Error(RequestError::NoSnapshot));
-        }
-        // A snapshot may be larger than the vDisk is now.
-        if offset.checked_add(len).is_none_or(|end| end > VDISK_BYTES_MAX) {
-            return ctx.reply(ticket, Reply::Error(RequestError::OutOfRange));
-        }
-        match request {
-            Request::ReadSnapshot { .. } if len == 0 => ctx.reply(ticket, Reply::Data(Vec::new())),
-            Request::ReadSnapshot { .. } => {
-                ctx.counters.reads += 1;
-                ctx.counters.read_bytes += len;
-                let request = self.requests.begin(ticket, 0);
-                self.begin_read(request, snapshot, offset, len, ctx);
-            }
-            _ if len == 0 => ctx.reply(ticket, Reply::Extents(Vec::new())),
-            Request::SnapshotExtents { limit, .. } => {
-                let request = self.requests.begin(ticket, 0);
-                self.begin_extents(request, snapshot, offset, len, limit.max(1), ctx);
-            }
-            Request::Differences { to, limit, .. } => {
-                let request = self.requests.begin(ticket, 0);
-                let to = to.unwrap_or(PRESENT);
-                self.begin_differences(request, snapshot, to, offset, len, limit.max(1), ctx);
-            }
-            other => unreachable!("{other:?} is not about a snapshot"),
-        }
+        ctx.counters.reads += 1;
+        ctx.counters.read_bytes += u64::from(len);
+        let request = self.requests.begin(ticket, 0);
+        self.begin_read(request, at, offset, u64::from(len), ctx);
     }
 
     /// A part of a write is done or has failed; with the last one the request is answered.

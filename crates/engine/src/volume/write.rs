@@ -1,6 +1,7 @@
 //! Writes: who may go on now, who waits, who is refused; then into the log.
 //! Promises: data gets a number only when the log has room for it, so that map and checkpoint records, which
-//! free room, never queue behind data that cannot be placed; as memory fills, fewer writes are let in at once.
+//! free room, never queue behind data that cannot be placed; as memory fills, fewer writes are let in at once; and so while
+//! several vDisks are written to, because whatever is in the log's queue goes before what others write next.
 //! Leaves to others: parts of blocks (`partial`), going around the log (`bypass`).
 
 use super::request::{Change, Work};
@@ -29,6 +30,8 @@ enum Verdict {
     Locked,
     /// Wait, and all behind too.
     NoRoom,
+    /// Likewise, so that what others write does not wait behind all of this.
+    NoTurn,
     Refuse(RequestError),
 }
 
@@ -43,6 +46,10 @@ impl Volume {
             Verdict::Go => self.start(work, ctx),
             Verdict::Refuse(error) => self.refuse(work, error, ctx),
             Verdict::Locked | Verdict::NoRoom => self.wait(work, ctx),
+            Verdict::NoTurn => {
+                self.requests.crowded = true;
+                self.wait(work, ctx);
+            }
         }
     }
 
@@ -69,6 +76,7 @@ impl Volume {
         } else {
             self.requests.without_room_since.get_or_insert(ctx.now);
         }
+        self.requests.crowded = false;
         let mut held: Vec<Work> = Vec::new();
         while let Some(work) = self.requests.waiting.pop_front() {
             let behind = held.iter().any(|earlier| {
@@ -82,7 +90,8 @@ impl Volume {
                 Verdict::Go => self.start(work, ctx),
                 Verdict::Refuse(error) => self.refuse(work, error, ctx),
                 Verdict::Locked => held.push(work),
-                Verdict::NoRoom => {
+                verdict @ (Verdict::NoRoom | Verdict::NoTurn) => {
+                    self.requests.crowded = matches!(verdict, Verdict::NoTurn);
                     held.push(work);
                     break;
                 }
@@ -138,11 +147,12 @@ impl Volume {
         let (dirty, most) = (self.overlay.dirty_bytes(), ctx.limits.dirty_bytes_max);
         let window = most.saturating_sub(dirty) / 4;
         let memory = dirty + bytes <= most && (pending == 0 || pending + bytes <= window);
-        if room >= least && memory {
+        let has_turn = ctx.writers <= 1 || pending == 0 || pending + bytes <= ctx.limits.turn_bytes / 3;
+        if room >= least && memory && has_turn || self.may_bypass(work, ctx) {
             return Verdict::Go;
         }
-        if self.may_bypass(work, ctx) {
-            return Verdict::Go;
+        if room >= least && memory {
+            return Verdict::NoTurn;
         }
         // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
         // Nor while others hold it who find no space on other drives: that nobody tells.
@@ -168,6 +178,7 @@ impl Volume {
                     return self.take_bypass(work, ctx);
                 }
                 if is_zero(data.bytes()) {
+                    self.zero_blocks += *count;
                     let seq = self.log.push(Body::Zero { block: *block, count: *count });
                     self.waiters.insert(seq, Waiter::Request(*request));
                     return;
@@ -193,7 +204,8 @@ impl Volume {
             match self.verdict(&work, ctx) {
                 Verdict::Go => self.start(work, ctx),
                 Verdict::Refuse(error) => self.refuse(work, error, ctx),
-                Verdict::Locked | Verdict::NoRoom => {
+                verdict @ (Verdict::Locked | Verdict::NoRoom | Verdict::NoTurn) => {
+                    self.requests.crowded = matches!(verdict, Verdict::NoTurn);
                     self.requests.waiting.push_front(work);
                     self.requests.waited_since.get_or_insert(ctx.now);
                 }

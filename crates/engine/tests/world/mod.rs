@@ -45,6 +45,7 @@ impl World {
             factor,
             segments: Vec::new(),
             compression: Compression::default(),
+            ceiling: Ceiling::default(),
             version: 0,
             origin: None,
             rollback: None,

@@ -158,7 +158,10 @@ impl Server {
                 let extent = |piece: &[u8]| Extent { len: piece.len() as u64, data: !buffer::is_zero(piece) };
                 Reply::Extents(pieces.map(extent).collect())
             }
-            Request::ReadSnapshot { .. } | Request::SnapshotExtents { .. } | Request::Differences { .. } => {
+            Request::ReadSnapshot { .. }
+            | Request::ReadOrigin { .. }
+            | Request::SnapshotExtents { .. }
+            | Request::Differences { .. } => {
                 unreachable!("this export is no snapshot")
             }
         }

@@ -1,34 +1,7 @@
-"use strict";
-// Draws the page from the results embedded in it. All text goes in by textContent, so no label can become markup.
-const { results, columns, started } = JSON.parse(document.getElementById("data").textContent);
-const COLOURS = ["#2f6fde", "#e07b1a", "#1f9d6b", "#c2418f", "#8a63d2", "#b3892a", "#2aa5b8", "#d14b4b"];
-const MIB = 1048576;
-const labels = results.targets.map(target => target.label);
-const colour = label => COLOURS[Math.max(0, labels.indexOf(label)) % COLOURS.length];
-const hidden = new Set();
+// Draws the page of measured rows from the results embedded in it.
 const METRICS = { rate: "throughput", latency: "latency" };
 let metric = "rate";
 
-const byId = id => document.getElementById(id);
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-function shape(tag, attributes = {}, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const fine = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
-const number = value => value === null || value === undefined ? "–" : (Math.abs(value) < 10 ? fine : whole).format(value);
-const median = list => {
-  const sorted = [...list].sort((a, b) => a - b), middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-};
 const inBytes = row => row.figure === "bytes-per-second";
 const unit = row => metric === "latency" ? "µs" : inBytes(row) ? "MiB/s" : "IOPS";
 const headline = (row, summary) => inBytes(row) ? summary.bytes_per_s_median / MIB : summary.iops_median;
@@ -57,12 +30,6 @@ function series(row, measurement) {
     }
   }
   return [...seconds].sort((a, b) => a[0] - b[0]).map(([second, values]) => ({ second, value: median(values), min: Math.min(...values), max: Math.max(...values) }));
-}
-
-function niceMax(value) {
-  if (!(value > 0)) return 1;
-  const step = 10 ** Math.floor(Math.log10(value));
-  return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map(factor => factor * step).find(limit => limit >= value * 1.04) || 12 * step;
 }
 
 function chart(row) {
@@ -101,15 +68,6 @@ function chart(row) {
   });
   svg.addEventListener("pointerleave", () => { cross.setAttribute("visibility", "hidden"); byId("tip").hidden = true; });
   return svg;
-}
-
-function showTip(event, head, lines) {
-  const tip = byId("tip");
-  tip.replaceChildren(element("div", { class: "muted" }, head), ...lines.map(([label, text]) => element("div", {}, element("i", { style: `background:${colour(label)}` }), `${label}: ${text}`)));
-  tip.hidden = false;
-  const box = tip.getBoundingClientRect();
-  tip.style.left = `${Math.min(event.clientX + 16, innerWidth - box.width - 8)}px`;
-  tip.style.top = `${Math.max(8, event.clientY - box.height - 12)}px`;
 }
 
 function bars(row) {
@@ -174,23 +132,8 @@ function drawRows() {
 }
 
 function drawControls() {
-  byId("legend").replaceChildren(...labels.map(label => {
-    const button = element("button", { type: "button", class: hidden.has(label) ? "off" : "", title: "hide or show" }, element("i", { style: `background:${colour(label)}` }), label);
-    button.onclick = () => { hidden.has(label) ? hidden.delete(label) : hidden.add(label); draw(); };
-    return button;
-  }));
-  byId("metrics").replaceChildren(...Object.entries(METRICS).map(([key, text]) => {
-    const button = element("button", { type: "button", "aria-pressed": metric === key }, text);
-    button.onclick = () => { metric = key; draw(); };
-    return button;
-  }));
-}
-
-function table(id, head, lines, left = 1) {
-  const cell = (tag, text, index, row) => element(tag, { class: index < left ? "left" : "" }, `${text}`);
-  byId(id).replaceChildren(
-    element("thead", {}, element("tr", {}, ...head.map((text, index) => cell("th", text, index)))),
-    element("tbody", {}, ...lines.map(line => element("tr", line.first ? { class: "first" } : {}, ...line.cells.map((text, index) => cell("td", text, index))))));
+  drawLegend(draw);
+  drawChoice("metrics", METRICS, metric, key => { metric = key; draw(); });
 }
 
 function drawTables() {
@@ -223,21 +166,12 @@ function drawTables() {
   const more = [["p50, p95, p99.9", "As p99: half of the I/Os, 95 of 100, 999 of 1,000 took no longer."], ["direction", "Reads or writes; in a mix both, apart from each other."],
     ["idle CPU, idle RSS", "What the server used before any load: percent of one core, and resident memory."],
     ["never written", "How much of the range that is read holds nothing, so that reads of it measure nothing. Should be 0."]];
-  byId("columns").replaceChildren(...[...columns, ...more].flatMap(([title, meaning]) => [element("dt", {}, title), element("dd", {}, meaning)]));
-  byId("provenance").replaceChildren(element("tbody", {}, ...Object.entries(results.provenance).map(([key, value]) =>
-    element("tr", {}, element("td", {}, key.replaceAll("_", " ")), element("td", { class: "left wrap" }, `${value}`)))));
+  drawMeanings([...columns, ...more]);
+  drawProvenance();
 }
 
 function draw() { drawControls(); drawRatios(); drawRows(); }
 
-byId("title").textContent = `${results.scenario.replaceAll("-", " ").replace(/^./, letter => letter.toUpperCase())}: ${labels.join(", ")}`;
-byId("subtitle").textContent = `Weft lab, ${started}, ${results.provenance.cpu_model} × ${results.provenance.cpu_count}, ${results.provenance.fio_version}`;
-if (results.warnings.length) {
-  byId("warnings").hidden = false;
-  byId("warnings").querySelector("ul").replaceChildren(...results.warnings.map(text => element("li", {}, text)));
-}
-const dark = matchMedia("(prefers-color-scheme: dark)");
-document.documentElement.classList.toggle("dark", dark.matches);
-byId("theme").onclick = () => document.documentElement.classList.toggle("dark");
+drawFrame();
 drawTables();
 draw();

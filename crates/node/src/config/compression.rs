@@ -32,10 +32,6 @@ impl Default for CompressionRecord {
 }
 
 impl CompressionRecord {
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// As the engine wants it.
     pub fn engine(&self) -> Compression {
         let method = match self.method {
@@ -45,7 +41,7 @@ impl CompressionRecord {
         };
         // What a newer version may write is rounded to what this one can do.
         let frame_units = (self.unit / BLOCK as u32).clamp(1, 8).next_power_of_two() as u8;
-        Compression { method, frame_units }
+        Compression { method, frame_units, cold: None }
     }
 
     /// This record with what was asked for: `method` is off, lz4, zstd or zstd:LEVEL. The error says what to write instead.
@@ -100,7 +96,7 @@ mod tests {
             assert!(off.with(None, Some(unit)).is_err(), "{unit} was taken");
         }
         let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
-        assert_eq!(lz4.engine(), Compression { method: Method::Lz4, frame_units: 8 });
+        assert_eq!(lz4.engine(), Compression { method: Method::Lz4, frame_units: 8, cold: None });
         assert_eq!(lz4.with(None, None), Ok(lz4), "what is not said stays");
         assert_eq!(off.engine(), Compression::default());
     }

@@ -131,6 +131,9 @@ fn records(store: &ClusterStore, config: &Config, node: &ClusterNodeRecord) -> V
     for group in &config.consistency {
         records.push((keys.consistency(&group.name), json(group)));
     }
+    for container in &config.containers {
+        records.push((keys.container(&container.name), json(container)));
+    }
     records
 }
 

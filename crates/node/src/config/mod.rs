@@ -4,8 +4,10 @@
 //! A single node keeps them in its directory ([`RedbStore`]); a cluster keeps them in etcd
 //! ([`cluster::ClusterStore`]), where several change them at once.
 
+mod ceiling;
 pub mod cluster;
 mod compression;
+mod containers;
 pub(crate) mod durable_file;
 pub mod etcd;
 mod import;
@@ -14,7 +16,9 @@ mod membership;
 mod records;
 mod redb_store;
 
+pub use ceiling::CeilingRecord;
 pub use compression::CompressionRecord;
+pub use containers::{ContainerRecord, DEFAULT_CONTAINER, OwnPolicy, Policy};
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
@@ -39,6 +43,7 @@ pub struct Config {
     pub snapshots: Vec<SnapshotRecord>,
     pub schedules: Vec<ScheduleRecord>,
     pub consistency: Vec<ConsistencyRecord>,
+    pub containers: Vec<ContainerRecord>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +78,8 @@ pub trait ConfigStore: Send {
     fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError>;
     fn put_consistency(&mut self, group: &ConsistencyRecord) -> Result<(), ConfigError>;
     fn remove_consistency(&mut self, group: &str) -> Result<(), ConfigError>;
+    fn put_container(&mut self, container: &ContainerRecord) -> Result<(), ConfigError>;
+    fn remove_container(&mut self, container: &str) -> Result<(), ConfigError>;
     /// Raises the family's epoch by one and gives the record as it then is; None if there is no such family.
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError>;
     /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; false otherwise.

@@ -3,7 +3,9 @@
 //! Promises: what an older version wrote is read: a field that came later has a default that is right for a
 //! single node.
 
+use super::ceiling::CeilingRecord;
 use super::compression::CompressionRecord;
+use super::containers::{Policy, default_container, is_default_container};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Origin, Segment};
@@ -97,8 +99,14 @@ pub struct FamilyConfig {
     pub version: u64,
     pub exports: Vec<ExportRecord>,
     pub state: FamilyState,
-    #[serde(default, skip_serializing_if = "CompressionRecord::is_default")]
-    pub compression: CompressionRecord,
+    /// The name of the container whose policy it has where it has none of its own.
+    #[serde(default = "default_container", skip_serializing_if = "is_default_container")]
+    pub container: String,
+    /// None: as its container says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<CompressionRecord>,
+    #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
+    pub ceiling: CeilingRecord,
     /// What a clone begins with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<CloneOrigin>,
@@ -253,7 +261,7 @@ impl FamilyConfig {
     }
 
     /// As the engine wants it.
-    pub fn record(&self) -> FamilyRecord {
+    pub fn record(&self, policy: &Policy) -> FamilyRecord {
         FamilyRecord {
             family: self.id(),
             epoch: Epoch(self.epoch),
@@ -267,7 +275,8 @@ impl FamilyConfig {
                 size: origin.size,
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
-            compression: self.compression.engine(),
+            compression: policy.compression.engine(),
+            ceiling: policy.ceiling.engine(),
         }
     }
 }
@@ -332,5 +341,6 @@ mod tests {
             "exports":[],"state":"live"}"#;
         let family: FamilyConfig = serde_json::from_str(family).expect("it is understood");
         assert_eq!((family.epoch, family.owner), (9, None));
+        assert_eq!((family.container.as_str(), family.compression), ("default", None));
     }
 }

@@ -3,8 +3,8 @@
 //! old state.
 
 use super::{
-    Config, ConfigError, ConfigStore, ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
-    ScheduleRecord, SegmentRecord, SnapshotRecord,
+    Config, ConfigError, ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig,
+    GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord,
 };
 use redb::{Database, ReadableTable, TableDefinition, TableError};
 use serde::Serialize;
@@ -31,6 +31,8 @@ const SNAPSHOTS: Definition<u64> = TableDefinition::new("snapshots");
 const SCHEDULES: Table = TableDefinition::new("schedules");
 /// By name.
 const CONSISTENCY: Definition<&'static str> = TableDefinition::new("consistency");
+/// By name.
+const CONTAINERS: Definition<&'static str> = TableDefinition::new("containers");
 
 /// The process has one panic hook: of two who put it aside at once, one would never put it back.
 static PANIC_HOOK: Mutex<()> = Mutex::new(());
@@ -69,6 +71,7 @@ impl RedbStore {
         }
         transaction.open_table(SNAPSHOTS).map_err(failed)?;
         transaction.open_table(CONSISTENCY).map_err(failed)?;
+        transaction.open_table(CONTAINERS).map_err(failed)?;
         transaction.commit().map_err(failed)
     }
 
@@ -163,6 +166,7 @@ impl ConfigStore for RedbStore {
             snapshots: self.read_all(SNAPSHOTS, "snapshots")?,
             schedules: self.read_all(SCHEDULES, "schedules")?,
             consistency: self.read_all(CONSISTENCY, "consistency")?,
+            containers: self.read_all(CONTAINERS, "containers")?,
         })
     }
 
@@ -255,6 +259,17 @@ impl ConfigStore for RedbStore {
         })
     }
 
+    fn put_container(&mut self, container: &ContainerRecord) -> Result<(), ConfigError> {
+        self.change(CONTAINERS, |open| insert(open, container.name.as_str(), container))
+    }
+
+    fn remove_container(&mut self, container: &str) -> Result<(), ConfigError> {
+        self.change(CONTAINERS, |open| {
+            open.remove(container).map_err(failed)?;
+            Ok(())
+        })
+    }
+
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
         self.change(FAMILIES, |open| {
             let Some(mut record) = family_of(open, family)? else { return Ok(None) };
@@ -288,7 +303,9 @@ impl ConfigStore for RedbStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CompressionRecord, FamilyState, SnapshotOrigin, SnapshotState};
+    use crate::config::{
+        CeilingRecord, CompressionRecord, FamilyState, Policy, SnapshotOrigin, SnapshotState,
+    };
     use weft_engine::Seq;
 
     fn directory(name: &str) -> std::path::PathBuf {
@@ -316,7 +333,9 @@ mod tests {
             origin: None,
             rollback: None,
             clones_made: 0,
-            compression: CompressionRecord::default(),
+            container: "default".to_string(),
+            compression: None,
+            ceiling: CeilingRecord::default(),
         }
     }
 
@@ -341,7 +360,7 @@ mod tests {
         assert!(store.change_segments(four, Epoch(2), 2, &segments).expect("it works"));
         drop(store);
         let loaded = RedbStore::open(&dir, false).expect("it opens again").load().expect("it loads");
-        assert_eq!(loaded.families[0].record().segments, segments);
+        assert_eq!(loaded.families[0].record(&Policy::default()).segments, segments);
         std::fs::remove_dir_all(dir).expect("it can be removed");
     }
 
@@ -395,6 +414,34 @@ mod tests {
     }
 
     #[test]
+    fn containers_are_kept_by_name_and_say_what_holds_for_a_vdisk() {
+        let dir = directory("containers");
+        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
+        let off = CompressionRecord::default();
+        let lz4 = off.with(Some("lz4"), None).expect("it is one");
+        let mut fast = ContainerRecord { name: "fast".to_string(), compression: lz4, ..Default::default() };
+        store.put_container(&ContainerRecord::default()).expect("it can be put");
+        store.put_container(&fast).expect("it can be put");
+        fast.factor = Some(2);
+        fast.ceiling.iops = Some(500);
+        store.put_container(&fast).expect("it can be changed");
+        let inside = FamilyConfig { container: "fast".to_string(), ..family() };
+        store.put_family(&inside).expect("it can be put");
+        drop(store);
+        let mut store = RedbStore::open(&dir, false).expect("it opens again");
+        let config = store.load().expect("it loads");
+        assert_eq!(config.containers, [ContainerRecord::default(), fast.clone()]);
+        assert_eq!(config.families, std::slice::from_ref(&inside));
+        let policy = inside.policy(Some(&fast));
+        assert_eq!((policy.compression, policy.ceiling), (lz4, fast.ceiling));
+        let own = FamilyConfig { compression: Some(off), ..inside };
+        assert_eq!(own.policy(Some(&fast)).compression, off, "its own word counts");
+        store.remove_container("fast").expect("it can be removed");
+        assert_eq!(store.load().expect("it loads").containers, [ContainerRecord::default()]);
+        std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    #[test]
     fn a_store_of_an_older_version_has_no_snapshots() {
         let dir = directory("older");
         let database = Database::create(dir.join(CONFIG_FILE)).expect("it can be made");
@@ -405,7 +452,7 @@ mod tests {
         transaction.commit().expect("it can be written");
         drop(database);
         let config = RedbStore::open(&dir, false).expect("it opens").load().expect("it loads");
-        assert!(config.snapshots.is_empty() && config.schedules.is_empty());
+        assert!(config.snapshots.is_empty() && config.schedules.is_empty() && config.containers.is_empty());
         let mut store = RedbStore::open(&dir, true).expect("it opens");
         store.put_snapshots(&[snapshot(1, "a", 1)]).expect("now it can have some");
         std::fs::remove_dir_all(dir).expect("it can be removed");

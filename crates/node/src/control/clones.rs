@@ -8,7 +8,7 @@ use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{CloneOrigin, CompressionRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
+use crate::config::{CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, OwnPolicy, SnapshotKey, SnapshotRecord};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -71,7 +71,8 @@ struct Plan {
     snapshot: SnapshotId,
     origin: CloneOrigin,
     factor: u32,
-    compression: CompressionRecord,
+    container: String,
+    own: OwnPolicy,
     created: u64,
 }
 
@@ -98,7 +99,9 @@ impl Control {
             snapshot: record.id(),
             origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
             factor: parent.map_or(1, |parent| parent.config.factor),
-            compression: parent.map_or_else(CompressionRecord::default, |parent| parent.config.compression),
+            // By what its origin is kept.
+            container: parent.map_or(DEFAULT_CONTAINER, |parent| &parent.config.container).to_string(),
+            own: parent.map_or_else(OwnPolicy::default, |parent| parent.config.own_policy()),
             created: since.map_or(0, |since| since.as_secs()),
         })
     }
@@ -123,7 +126,8 @@ impl Control {
                     factor: plan.factor,
                     created: plan.created,
                     owner: None,
-                    compression: plan.compression,
+                    container: plan.container.clone(),
+                    own: plan.own,
                 };
                 FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
             })
@@ -131,7 +135,7 @@ impl Control {
         alone.store.put_families(&configs)?;
         let mut families = Vec::new();
         for config in configs {
-            let (family, record) = (config.id(), config.record());
+            let (family, record) = (config.id(), config.record(&self.policy(&config)));
             let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
             self.families.insert(family, entry);
             self.order_owner(family, Order::OpenFamily(record));
@@ -163,7 +167,8 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
             factor: plan.factor,
             created: plan.created,
             owner: None,
-            compression: plan.compression,
+            container: plan.container.clone(),
+            own: plan.own,
         });
         let new: Vec<NewVdisk> = new.collect();
         let made =

@@ -151,18 +151,15 @@ impl Control {
         snapshot: Option<&(SnapshotKey, SnapshotId)>,
         exports: Vec<ExportRecord>,
     ) -> Result<(), Refusal> {
-        let alone = self.part.alone();
         if let Some((key, _)) = snapshot {
+            let alone = self.part.alone();
             let Some(record) = alone.snapshots.get_mut(key) else { return Ok(()) };
             let changed = SnapshotRecord { exports, ..record.clone() };
             alone.store.put_snapshots(std::slice::from_ref(&changed))?;
             *record = changed;
             return Ok(());
         }
-        let entry = self.families.get_mut(&family).expect("the name was just found");
-        let changed = FamilyConfig { exports, ..entry.config.clone() };
-        alone.store.put_family(&changed)?;
-        entry.config = changed;
+        self.change_vdisk_here(family, |record| record.exports.clone_from(&exports))?;
         Ok(())
     }
 

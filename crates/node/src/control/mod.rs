@@ -5,8 +5,9 @@
 
 mod attachments;
 mod cache;
+mod change;
 mod clones;
-mod compression;
+mod containers;
 mod drives;
 mod exports;
 mod groups;
@@ -14,12 +15,14 @@ mod listener;
 mod member;
 mod metrics;
 mod notices;
+mod policy;
 mod refusal;
 mod server;
 mod shutdown;
 mod snapshots;
 mod start;
 mod statistics;
+mod usage;
 mod vdisks;
 
 pub use cache::READ_CACHE_DEFAULT;
@@ -27,10 +30,10 @@ pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
 use crate::config::{
-    ConfigStore, ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord, ScheduleRecord,
-    SnapshotKey, SnapshotRecord,
+    ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
+    ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
-use crate::shard_loop::{Disk, Mail, Mailbox, Shards, owner_of};
+use crate::shard_loop::{Answer, Disk, Mail, Mailbox, Shards, owner_of};
 use attachments::AttachmentState;
 use listener::Listener;
 use member::Member;
@@ -40,7 +43,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::interface::{DriveState, DriveView, Order, View};
+use weft_engine::interface::{DriveState, DriveView, Order, Reply, Request, View};
 use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
 
 /// Everything the control plane knows.
@@ -67,6 +70,8 @@ pub struct Control {
     rolled_back: BTreeSet<u64>,
     /// Snapshots of groups that are taken, until somebody who waits for them has seen it.
     taken_together: BTreeSet<SnapshotId>,
+    /// How much snapshots hold that clones read from, as far as somebody has counted.
+    origins: usage::Origins,
     damage: DamageView,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
@@ -90,6 +95,7 @@ struct Alone {
     snapshots: BTreeMap<SnapshotKey, SnapshotRecord>,
     schedules: BTreeMap<FamilyId, ScheduleRecord>,
     consistency: BTreeMap<String, ConsistencyRecord>,
+    containers: BTreeMap<String, ContainerRecord>,
     /// Of groups with former members: who has found everything on the present ones.
     whole: WholeGroups,
     view_version: u64,
@@ -215,6 +221,7 @@ impl Control {
             snapshot_orders: snapshots::Orders::default(),
             rolled_back: BTreeSet::new(),
             taken_together: BTreeSet::new(),
+            origins: usage::Origins::default(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
             changed: Arc::new(Notify::new()),
@@ -225,6 +232,17 @@ impl Control {
     /// Sends an order to the shard that serves a vDisk.
     fn order_owner(&self, family: FamilyId, order: Order) {
         self.owner(family).send(Mail::Order(order));
+    }
+
+    /// Asks the owner of a vDisk, wherever that is. The reply comes when somebody serves it.
+    fn ask_owner(&self, family: FamilyId, request: Request) -> tokio::sync::oneshot::Receiver<Reply> {
+        let (sender, reply) = tokio::sync::oneshot::channel();
+        let answer = Answer::new(move |reply| {
+            // Who asked may have given up.
+            let _ = sender.send(reply);
+        });
+        self.owner(family).send(Mail::Request { family, request, answer });
+        reply
     }
 
     /// The shard of this node that serves a vDisk, or passes requests for it on.

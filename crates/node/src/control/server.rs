@@ -1,11 +1,12 @@
 //! The HTTP API: paths, bodies and statuses. What they mean is in `api`.
 
 mod cluster;
+mod containers;
 mod snapshots;
 
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, cache, compression, member, metrics, statistics, vdisks};
+use super::{SharedControl, Stage, attachments, cache, member, metrics, policy, statistics, vdisks};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
     ResizeCache, ResizeVdisk, SetVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
@@ -33,6 +34,7 @@ pub fn router(control: SharedControl) -> Router {
         .route("/v1/vdisks/{name}/attach", post(attach).delete(detach))
         .route("/v1/vdisks/{name}/move", post(move_vdisk))
         .merge(cluster::router())
+        .merge(containers::router())
         .route("/v1/vdisks/{name}/warm", post(warm))
         .route("/v1/cache", get(show_cache).post(resize_cache))
         .merge(snapshots::router())
@@ -164,7 +166,8 @@ async fn set(
     body: Bytes,
 ) -> Result<Json<VdiskView>, Refusal> {
     let wanted: SetVdisk = parse(&body)?;
-    compression::set(&control, &name, &wanted).await.map(Json)
+    let set = tokio::spawn(async move { policy::set(&control, &name, &wanted).await });
+    joined(set).await.map(Json)
 }
 
 async fn move_vdisk(

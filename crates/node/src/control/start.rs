@@ -10,8 +10,8 @@ use super::{
 use crate::attach;
 use crate::config::cluster::ClusterError;
 use crate::config::{
-    Config, ConfigError, ConfigStore, DirectoryLock, DriveRecord, FamilyState, LockError, Membership,
-    MembershipError, RedbStore,
+    Config, ConfigError, ConfigStore, ContainerRecord, DirectoryLock, DriveRecord, FamilyState, LockError,
+    Membership, MembershipError, RedbStore,
 };
 use crate::drives::DriveError;
 use crate::shard_loop::{Mail, Shards};
@@ -132,6 +132,12 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     if config.node.node == 0 {
         config.node.node = rand::random::<u64>() | 1;
         store.put_node(&config.node)?;
+    }
+    if !config.containers.iter().any(ContainerRecord::is_default) {
+        // Also of a directory that an older version made.
+        let default = ContainerRecord::default();
+        store.put_container(&default)?;
+        config.containers.push(default);
     }
     let mut book = OwnBook { store: &mut store, node: &mut config.node };
     let plan = DrivePlan::make(&dir, &settings, &mut config.drives, &mut book)?;
@@ -258,6 +264,7 @@ fn assemble(
             .map(|record| (weft_engine::FamilyId(record.family), record))
             .collect(),
         consistency: config.consistency.into_iter().map(|group| (group.name.clone(), group)).collect(),
+        containers: config.containers.into_iter().map(|record| (record.name.clone(), record)).collect(),
         whole,
         view_version: 0,
     };

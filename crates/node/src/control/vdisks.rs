@@ -1,12 +1,12 @@
 //! Creating, deleting and resizing vDisks.
 
 use super::clones::has_clones;
-use super::compression;
+use super::policy;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{CreateVdisk, ExportView, VdiskView};
-use crate::config::FamilyState;
 use crate::config::cluster::NewVdisk;
+use crate::config::{DEFAULT_CONTAINER, FamilyState, Policy};
 use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -158,8 +158,9 @@ impl Control {
             return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
         }
         self.check_room_for(1)?;
-        let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
-        let factor = wanted.factor.unwrap_or(self.factor);
+        let container = self.container_named(wanted.container.as_deref().unwrap_or(DEFAULT_CONTAINER))?;
+        let own = policy::wanted(wanted, &container)?;
+        let factor = wanted.factor.or(container.factor).unwrap_or(self.factor);
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
         let alone = self.part.alone();
@@ -171,10 +172,11 @@ impl Control {
         }
         let created =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let new = NewVdisk { name: name.clone(), size, factor, created, owner: None, compression };
+        let (name, container) = (name.clone(), container.name);
+        let new = NewVdisk { name, size, factor, created, owner: None, container, own };
         let config = new.record(id);
         self.part.alone().store.put_family(&config)?;
-        let (family, record) = (config.id(), config.record());
+        let (family, record) = (config.id(), config.record(&self.policy(&config)));
         let entry = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
         self.families.insert(family, entry);
         self.order_owner(family, Order::OpenFamily(record));
@@ -220,10 +222,10 @@ impl Control {
     fn begin_delete(&mut self, name: &str, how: Deletion) -> Result<FamilyId, Refusal> {
         let family = self.check_deletable(name, how)?;
         self.close_all_exports(family);
-        let entry = self.families.get_mut(&family).expect("the name was just found");
-        entry.config.exports.clear();
-        entry.config.state = FamilyState::Dropping;
-        self.part.alone().store.put_family(&entry.config)?;
+        self.change_vdisk_here(family, |record| {
+            record.exports.clear();
+            record.state = FamilyState::Dropping;
+        })?;
         self.drop_family(family)?;
         Ok(family)
     }
@@ -244,7 +246,7 @@ impl Control {
     /// Serves a vDisk of the store: a new epoch, then the order to open it.
     pub(super) fn open_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
         let Some(config) = self.part.alone().store.take_epoch(family)? else { return Ok(()) };
-        let record = config.record();
+        let record = config.record(&self.policy(&config));
         let entry = self.families.get_mut(&family).expect("a family in the store is known");
         entry.config = config;
         entry.serving = Serving::Opening;
@@ -256,17 +258,12 @@ impl Control {
         self.check_ready()?;
         let family = self.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         let (size, mut note) = check_size(size)?;
-        let entry = self.families.get_mut(&family).expect("the name was just found");
+        let entry = &self.families[&family];
         if entry.serving == Serving::Dropping {
             return Err(Refusal::no_vdisk(name));
         }
         check_growth(name, entry.config.size, size)?;
-        entry.config.size = size;
-        self.part.alone().store.put_family(&entry.config)?;
-        for listener in self.listeners.values() {
-            listener.table.resize(Disk::present(family), size);
-        }
-        self.order_owner(family, Order::Resize { family, size });
+        self.change_vdisk_here(family, |record| record.size = size)?;
         let entry = &self.families[&family];
         if (!entry.config.exports.is_empty() || self.attachments.contains_key(&Disk::present(family)))
             && note.is_empty()
@@ -281,6 +278,8 @@ impl Control {
     pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
         let entry = &self.families[&family];
         let config = &entry.config;
+        let Policy { compression, ceiling } = self.policy(config);
+        let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
             Part::Member(member) => member.owner_view(family),
             Part::Alone(_) => (None, None, entry.serving == Serving::Ready),
@@ -302,8 +301,14 @@ impl Control {
             created: config.created,
             state: state.to_string(),
             trouble,
-            compression: config.compression.method_text(),
-            compression_unit: config.compression.unit,
+            container: config.container.clone(),
+            compression: compression.method_text(),
+            compression_unit: compression.unit,
+            compression_from: who(config.compression.is_some()),
+            iops_limit: ceiling.engine().iops,
+            bw_limit: ceiling.engine().bytes,
+            iops_limit_from: who(config.ceiling.iops.is_some()),
+            bw_limit_from: who(config.ceiling.bytes.is_some()),
             exports: self.export_views(family),
             owner_node,
             owner_shard,

@@ -3,6 +3,7 @@
 use super::statistics::DriveStatistics;
 use std::collections::BTreeMap;
 use weft_engine::DriveId;
+use weft_engine::buffer::BLOCK;
 use weft_engine::counters::{ReadSources, Source};
 use weft_engine::shard::Shard;
 use weft_engine::volume::Volume;
@@ -31,6 +32,13 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
     put("ahead_wasted", ahead.wasted);
     put("ahead_waited", ahead.waited);
     put("ahead_refused", ahead.refused);
+    let held: Vec<_> = shard.keepers().map(|(_, keeper)| keeper.held_back()).collect();
+    put("turns_reads_held", held.iter().map(|held| held.reads).sum());
+    put("turns_read_us", held.iter().map(|held| held.read_us).sum());
+    put("turns_background_held", held.iter().map(|held| held.background).sum());
+    put("turns_background_us", held.iter().map(|held| held.background_us).sum());
+    put("throttled", counters.throttled.requests);
+    put("throttled_us", counters.throttled.us);
     macro_rules! take {
         ($($name:ident),* $(,)?) => {
             $(named.insert(stringify!($name).to_string(), counters.$name);)*
@@ -58,6 +66,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         pages_written,
         egroups_deleted,
         egroups_compacted,
+        egroups_repacked,
         copies_bad,
         copies_repaired,
         orphans_deleted,
@@ -82,7 +91,26 @@ pub fn named_of(volume: &Volume) -> BTreeMap<String, u64> {
     named.insert("page_hits".to_string(), volume.page_hits());
     named.insert("page_misses".to_string(), volume.page_misses());
     named.insert("pages_bytes".to_string(), volume.pages_bytes());
+    let throttled = volume.throttled();
+    named.insert("throttled".to_string(), throttled.requests);
+    named.insert("throttled_us".to_string(), throttled.us);
+    if volume.is_serving() {
+        put_space(volume, &mut named);
+    }
     named
+}
+
+/// What its data takes. Blocks count as live or past from the next checkpoint on, until then as fresh.
+fn put_space(volume: &Volume, named: &mut BTreeMap<String, u64>) {
+    let directory = &volume.map().directory;
+    let mut put = |name: &str, blocks: u64| named.insert(name.to_string(), blocks * BLOCK as u64);
+    put("placed_bytes", directory.units());
+    put("stored_bytes", directory.stored());
+    put("live_bytes", directory.live());
+    put("past_bytes", directory.past());
+    put("fresh_bytes", volume.map().units_since_cut);
+    named.insert("dirty_bytes".to_string(), volume.dirty_bytes());
+    named.insert("zero_bytes".to_string(), volume.zero_bytes());
 }
 
 /// Reads of clients, and blocks of them, by where they came from.

@@ -68,9 +68,9 @@ pub enum Kind {
 impl Kind {
     pub fn of(request: &Request) -> Self {
         match request {
-            Request::Read { len, .. } | Request::ReadSnapshot { len, .. } => {
-                Kind::Read { bytes: u64::from(*len) }
-            }
+            Request::Read { len, .. }
+            | Request::ReadSnapshot { len, .. }
+            | Request::ReadOrigin { len, .. } => Kind::Read { bytes: u64::from(*len) },
             Request::Write { data, .. } => Kind::Write { bytes: data.len() as u64 },
             Request::Zero { .. } => Kind::Zero,
             Request::Flush => Kind::Flush,

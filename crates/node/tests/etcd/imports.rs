@@ -7,9 +7,9 @@ use std::path::Path;
 use weft_engine::FamilyId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
 use weft_node::config::{
-    CONFIG_FILE, CompressionRecord, Config, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState,
-    ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError, Membership, MembershipStage,
-    NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
+    CONFIG_FILE, CeilingRecord, CompressionRecord, Config, ConfigStore, ContainerRecord, DirectoryLock,
+    DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState, GroupRecord, ImportError,
+    Membership, MembershipStage, NodeRecord, Place, RedbStore, ScheduleRecord, SegmentRecord, import,
 };
 
 /// A node's own store with something of everything; more records than one transaction takes.
@@ -50,12 +50,17 @@ fn a_single_node(dir: &Path) -> Config {
             origin: None,
             rollback: None,
             clones_made: 0,
-            compression: CompressionRecord::default().with(Some("zstd:5"), None).expect("it is one"),
+            container: if family % 2 == 0 { "fast" } else { "default" }.to_string(),
+            ceiling: CeilingRecord { iops: Some(family), bytes: None },
+            compression: CompressionRecord::default().with(Some("zstd:5"), None).ok(),
         };
         store.put_family(&record).expect("it can be put");
     }
     let snapshots: Vec<_> = (1..9).map(|number| a_snapshot(number, "s", u64::from(number))).collect();
     store.put_snapshots(&snapshots).expect("they can be put");
+    // The default container has no record: as an older version left it.
+    let fast = ContainerRecord { name: "fast".to_string(), factor: Some(2), ..Default::default() };
+    store.put_container(&fast).expect("it can be put");
     let schedule = ScheduleRecord { family: 3, every_seconds: 60, keep: 7, since: 5 };
     store.put_schedule(&schedule).expect("it can be put");
     store.load().expect("it loads")
@@ -69,6 +74,13 @@ fn expect_imported(cluster: &ClusterStore, single: &Config) {
     assert_eq!(snapshots, single.snapshots);
     let schedules: Vec<_> = loaded.schedules.values().map(|found| found.record.clone()).collect();
     assert_eq!(schedules, single.schedules);
+    let mut containers = single.containers.clone();
+    containers.insert(0, ContainerRecord::default());
+    assert_eq!(
+        loaded.containers.values().map(|found| found.record.clone()).collect::<Vec<_>>(),
+        containers,
+        "the default one is made"
+    );
     let groups: Vec<_> = loaded.groups.values().map(|found| found.record.clone()).collect();
     assert_eq!(groups, single.groups);
     let drives: Vec<_> = loaded.drives.values().map(|found| found.record.clone()).collect();

@@ -1,5 +1,6 @@
 //! The config store of a cluster, against real etcd processes that this test starts, kills and cuts off.
 
+mod containers;
 mod imports;
 mod joins;
 mod leases;

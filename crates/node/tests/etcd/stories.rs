@@ -8,8 +8,8 @@ use weft_node::config::cluster::{
     shard_id,
 };
 use weft_node::config::{
-    CompressionRecord, DriveRecord, DriveRecordState, GroupRecord, Place, SnapshotOrigin, SnapshotRecord,
-    SnapshotState, WEIGHT_WHOLE,
+    DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
+    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 
 pub fn five_seconds() -> Duration {
@@ -60,7 +60,8 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
         factor: 2,
         created: 1,
         owner: None,
-        compression: CompressionRecord::default(),
+        container: DEFAULT_CONTAINER.to_string(),
+        own: OwnPolicy::default(),
     }
 }
 

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::interface::{Compression, FamilyRecord, Method, Origin, Segment};
+use weft_engine::interface::{Ceiling, Cold, Compression, FamilyRecord, Method, Origin, Segment};
 use weft_engine::{Epoch, FamilyId, Order};
 
 impl World {
@@ -39,6 +39,7 @@ impl World {
                 origin,
                 rollback: None,
                 compression: Compression::default(),
+                ceiling: Ceiling::default(),
             },
             owner: None,
             phase: FamilyPhase::Closed,
@@ -219,5 +220,7 @@ fn compression_of(seed: u64, family: usize, epoch: Epoch) -> Compression {
         2..6 => Method::Lz4,
         _ => Method::Zstd { level },
     };
-    Compression { method, frame_units: 1 << rng.random_range(0..4) }
+    let frame_units = 1 << rng.random_range(0..4);
+    let cold = rng.random_bool(0.25).then(|| Cold { after_s: rng.random_range(1..20), level });
+    Compression { method, frame_units, cold }
 }

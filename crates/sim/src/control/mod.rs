@@ -3,6 +3,7 @@
 //! wanted; every opening has a higher epoch.
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
+mod ceilings;
 mod clones;
 mod cluster;
 mod drives;

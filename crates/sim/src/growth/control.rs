@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::cluster::placement::{Drive, Group, MOVES_MAX, Standing, Wishes, plan};
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::interface::{Compression, Damage, DriveState, DriveView, FamilyRecord, View};
+use weft_engine::interface::{Ceiling, Compression, Damage, DriveState, DriveView, FamilyRecord, View};
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Notice, Order, ShardId};
 
 /// Copies of everything.
@@ -49,6 +49,7 @@ impl Control {
             origin: None,
             rollback: None,
             compression: Compression::default(),
+            ceiling: Ceiling::default(),
         };
         self.families.insert(family, (record.clone(), owner));
         (family, Order::OpenFamily(record))

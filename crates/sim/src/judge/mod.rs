@@ -1,6 +1,7 @@
 //! Those who say whether what happened was right. They know what clients were told and what lies on the
 //! pretend drives; they trust nothing the engine says about itself without comparing it.
 
+pub mod ceilings;
 pub mod copies;
 pub mod placement;
 pub mod registers;

@@ -93,6 +93,7 @@ pub fn is_exact(
 mod tests {
     use super::*;
     use weft_engine::GroupId;
+    use weft_engine::formats::recipe::Recipe;
 
     const EGROUP: EgroupId = EgroupId(1 << 32);
 
@@ -109,7 +110,15 @@ mod tests {
     }
 
     fn directory(live: u32, past: u32) -> BTreeMap<EgroupId, Entry> {
-        let entry = Entry { group: GroupId(0), units: 8, stored: 8, live, past, generation: Generation(1) };
+        let entry = Entry {
+            group: GroupId(0),
+            units: 8,
+            stored: 8,
+            live,
+            past,
+            recipe: Recipe::PLAIN,
+            generation: Generation(1),
+        };
         BTreeMap::from([(EGROUP, entry)])
     }
 

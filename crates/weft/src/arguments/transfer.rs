@@ -43,6 +43,9 @@ pub struct ImportArguments {
     /// Copies of everything, on distinct drives [default: the node's]
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
     pub rf: Option<u32>,
+    /// The container that the vDisk is put into [default: default]
+    #[arg(long, value_name = "NAME", conflicts_with = "overwrite")]
+    pub container: Option<String>,
     /// Into a vDisk that exists: what it holds is destroyed
     #[arg(long)]
     pub overwrite: bool,

@@ -20,7 +20,7 @@ use weft_engine::map::index::PageIndex;
 use weft_engine::map::leaf::Leaf;
 use weft_engine::map::past::Past;
 use weft_engine::{Block, DriveId, EgroupId, FamilyId, Generation, GroupId, Seq, SnapshotId};
-use weft_node::offline::{FamilyConfig, GroupRecord};
+use weft_node::offline::{FamilyConfig, GroupRecord, Policy};
 
 pub struct Family<'a> {
     pub name: &'a str,
@@ -109,7 +109,8 @@ impl<'a> Family<'a> {
         });
         let mut family = Family {
             name: &config.name,
-            record: config.record(),
+            // How data is packed is told by each egroup.
+            record: config.record(&Policy::default()),
             drives,
             elsewhere,
             unseen: Unseen::default(),

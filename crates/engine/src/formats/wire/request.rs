@@ -15,6 +15,7 @@ const READ_SNAPSHOT: u32 = 6;
 const SNAPSHOT_EXTENTS: u32 = 7;
 const DIFFERENCES: u32 = 8;
 const WARM: u32 = 9;
+const READ_ORIGIN: u32 = 10;
 
 /// Stands for the present where a generation is told.
 const PRESENT: u32 = u32::MAX;
@@ -73,6 +74,12 @@ pub(super) fn put(request: &Request, writer: &mut Writer) {
             writer.u64(*offset);
             writer.u32(*len);
         }
+        Request::ReadOrigin { snapshot, offset, len } => {
+            writer.u32(READ_ORIGIN);
+            writer.u32(snapshot.0);
+            writer.u64(*offset);
+            writer.u32(*len);
+        }
         Request::SnapshotExtents { snapshot, offset, len, limit } => {
             writer.u32(SNAPSHOT_EXTENTS);
             writer.u32(snapshot.0);
@@ -109,6 +116,10 @@ pub(super) fn take(reader: &mut Reader) -> Option<Request> {
         READ_SNAPSHOT => {
             let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u32()?);
             (len as usize <= PAYLOAD_BYTES_MAX).then_some(Request::ReadSnapshot { snapshot, offset, len })?
+        }
+        READ_ORIGIN => {
+            let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u32()?);
+            (len as usize <= PAYLOAD_BYTES_MAX).then_some(Request::ReadOrigin { snapshot, offset, len })?
         }
         SNAPSHOT_EXTENTS => {
             let (snapshot, offset, len) = (Generation(reader.u32()?), reader.u64()?, reader.u64()?);

@@ -4,6 +4,7 @@ use super::*;
 use crate::buffer::{BLOCK, Pages, zeros};
 use crate::codec::Codec;
 use crate::formats::packing::{FrameSize, Packing, tests::some_sizes};
+use crate::formats::recipe::Recipe;
 use crate::formats::record::{
     Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
 };
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
 const QUESTIONS: u32 = 11;
 const ANSWERS: u32 = 17;
-const REQUESTS: u32 = 9;
+const REQUESTS: u32 = 10;
 const REPLIES: u32 = 11;
 const KINDS: u32 = QUESTIONS + ANSWERS + REQUESTS + REPLIES + 4;
 
@@ -47,7 +48,8 @@ fn some_named(random: &mut SmallRng) -> NamedEgroup {
         egroup: EgroupId(random.random()),
         group: GroupId(random.random()),
         units: random.random(),
-        stored: random.random(),
+        stored: random.random_range(0..1 << 24),
+        recipe: Recipe::from_byte([0, 5, 11][random.random_range(0..3)]).expect("it is one"),
         generation: Generation(random.random()),
     }
 }
@@ -230,6 +232,11 @@ fn some_request(which: u32, random: &mut SmallRng) -> Request {
         3 => Request::Flush,
         7 => Request::Warm { offset, len: random.random(), data: random.random() },
         4 => Request::ReadSnapshot {
+            snapshot: Generation(random.random()),
+            offset,
+            len: random.random_range(0..32 << 20),
+        },
+        8 => Request::ReadOrigin {
             snapshot: Generation(random.random()),
             offset,
             len: random.random_range(0..32 << 20),

@@ -7,6 +7,7 @@ mod log_stories;
 mod packed_stories;
 #[cfg(feature = "sabotage")]
 mod planted_bugs;
+mod turn_stories;
 
 use super::{Effects, Keeper, State};
 use crate::buffer::{BLOCK, Buffer, Pages};

@@ -8,7 +8,8 @@ use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRe
 use super::{ClusterError, Keys};
 use crate::config::etcd::KeyValue;
 use crate::config::{
-    ConsistencyRecord, DriveRecord, FamilyConfig, GroupRecord, ScheduleRecord, SnapshotKey, SnapshotRecord,
+    ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig, GroupRecord, Policy, ScheduleRecord,
+    SnapshotKey, SnapshotRecord,
 };
 use std::collections::BTreeMap;
 use weft_engine::{DriveId, FamilyId, GroupId};
@@ -26,6 +27,7 @@ pub struct ClusterConfig {
     pub snapshots: BTreeMap<SnapshotKey, Versioned<SnapshotRecord>>,
     pub schedules: BTreeMap<FamilyId, Versioned<ScheduleRecord>>,
     pub consistency: BTreeMap<String, Versioned<ConsistencyRecord>>,
+    pub containers: BTreeMap<String, Versioned<ContainerRecord>>,
     pub controller: Option<Versioned<ControllerRecord>>,
 }
 
@@ -41,6 +43,7 @@ pub enum Change {
     Snapshot(SnapshotKey, Option<Versioned<SnapshotRecord>>),
     Schedule(FamilyId, Option<Versioned<ScheduleRecord>>),
     Consistency(String, Option<Versioned<ConsistencyRecord>>),
+    Container(String, Option<Versioned<ContainerRecord>>),
     Controller(Option<Versioned<ControllerRecord>>),
 }
 
@@ -65,6 +68,7 @@ impl Change {
             Key::Snapshot(family, name) => Self::Snapshot((family, name), value.map(parse).transpose()?),
             Key::Schedule(family) => Self::Schedule(family, value.map(parse).transpose()?),
             Key::Consistency(group) => Self::Consistency(group, value.map(parse).transpose()?),
+            Key::Container(name) => Self::Container(name, value.map(parse).transpose()?),
             Key::Controller => Self::Controller(value.map(parse).transpose()?),
             Key::Name => return Ok(None),
         }))
@@ -84,8 +88,14 @@ impl ClusterConfig {
             snapshots: BTreeMap::new(),
             schedules: BTreeMap::new(),
             consistency: BTreeMap::new(),
+            containers: BTreeMap::new(),
             controller: None,
         }
+    }
+
+    /// By what a vDisk is kept.
+    pub fn policy(&self, family: &FamilyConfig) -> Policy {
+        family.policy(self.containers.get(&family.container).map(|entry| &entry.record))
     }
 
     /// Takes the changes of the revisions up to `revision` over.
@@ -103,6 +113,7 @@ impl ClusterConfig {
                 Change::Snapshot(key, record) => set(&mut self.snapshots, key, record),
                 Change::Schedule(family, record) => set(&mut self.schedules, family, record),
                 Change::Consistency(group, record) => set(&mut self.consistency, group, record),
+                Change::Container(name, record) => set(&mut self.containers, name, record),
                 Change::Controller(record) => self.controller = record,
             }
         }

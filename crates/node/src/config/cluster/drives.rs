@@ -14,7 +14,7 @@ impl ClusterStore {
         let revision = self.create(None, |cluster| {
             record.drive = cluster.next_drive;
             cluster.next_drive += 1;
-            vec![New::numbered(self.keys.drive(record.id()), &record)]
+            Ok(vec![New::numbered(self.keys.drive(record.id()), &record)])
         })?;
         Ok(Versioned { record, revision })
     }

@@ -40,6 +40,14 @@ pub enum ClusterError {
     Contended { key: String },
     #[error("a vDisk {name} exists already; choose another name")]
     NameTaken { name: String },
+    #[error("a container {name} exists already; choose another name")]
+    ContainerExists { name: String },
+    #[error("there is no container {name:?}; `weft container ls` shows what there is")]
+    NoContainer { name: String },
+    #[error(
+        "the container {name} was changed, or given a vDisk, at this moment; look again (weft container show {name})"
+    )]
+    ContainerChanged { name: String },
     #[error("the vDisk has a snapshot {name} already; choose another name")]
     SnapshotExists { name: String },
     #[error(

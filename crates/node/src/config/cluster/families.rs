@@ -7,7 +7,7 @@ use super::create::New;
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{CompressionRecord, FamilyConfig, FamilyState, SegmentRecord};
+use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, ShardId};
 
@@ -22,7 +22,8 @@ pub struct NewVdisk {
     pub created: u64,
     /// Who serves it, in epoch 1; None: nobody yet, and the first owner takes epoch 2.
     pub owner: Option<ShardId>,
-    pub compression: CompressionRecord,
+    pub container: String,
+    pub own: OwnPolicy,
 }
 
 impl NewVdisk {
@@ -41,7 +42,9 @@ impl NewVdisk {
             version: 0,
             exports: Vec::new(),
             state: FamilyState::Live,
-            compression: self.compression,
+            container: self.container.clone(),
+            compression: self.own.compression,
+            ceiling: self.own.ceiling,
             origin: None,
             rollback: None,
             clones_made: 0,
@@ -68,13 +71,20 @@ impl ClusterStore {
         let revision = self.create(None, |cluster| {
             record.family = cluster.next_family;
             cluster.next_family += 1;
-            let name = NameRecord { family: record.family, stamp };
-            vec![
-                New::named(self.keys.vdisk_name(&wanted.name), &name, &wanted.name),
-                New::numbered(self.keys.family(record.id()), &record),
-            ]
+            let mut news = Vec::from(self.new_vdisk(&record, stamp));
+            news.extend(self.joining(&record.container, 1)?);
+            Ok(news)
         })?;
         Ok(Versioned { record, revision })
+    }
+
+    /// The record of a vDisk that is to be made, and the one that makes its name unique.
+    pub(super) fn new_vdisk(&self, record: &FamilyConfig, stamp: u64) -> [New; 2] {
+        let name = NameRecord { family: record.family, stamp };
+        [
+            New::named(self.keys.vdisk_name(&record.name), &name, &record.name),
+            New::numbered(self.keys.family(record.id()), record),
+        ]
     }
 
     pub fn family(&self, family: FamilyId) -> Result<Option<Versioned<FamilyConfig>>, ClusterError> {
@@ -132,6 +142,10 @@ impl ClusterStore {
                 "these are the owner's"
             );
             assert_eq!(record.segments, before.segments, "segments are the owner's");
+            assert_eq!(
+                record.container, before.container,
+                "it is counted by the container that it is put into"
+            );
             Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
         })
     }

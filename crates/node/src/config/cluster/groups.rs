@@ -26,7 +26,7 @@ impl ClusterStore {
                     cluster.next_group += 1;
                     New::numbered(self.keys.group(record.id()), record)
                 };
-                records.iter_mut().map(number).collect()
+                Ok(records.iter_mut().map(number).collect())
             })?;
             made.extend(records.into_iter().map(|record| Versioned { record, revision }));
         }

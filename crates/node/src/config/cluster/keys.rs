@@ -23,6 +23,7 @@ pub enum Key {
     Schedule(FamilyId),
     /// A consistency group.
     Consistency(String),
+    Container(String),
     Name,
     Controller,
 }
@@ -91,6 +92,10 @@ impl Keys {
         self.below(format_args!("consistency/{group}"))
     }
 
+    pub fn container(&self, name: &str) -> String {
+        self.below(format_args!("containers/{name}"))
+    }
+
     pub fn vdisk_name(&self, name: &str) -> String {
         self.below(format_args!("names/{name}"))
     }
@@ -117,6 +122,7 @@ impl Keys {
             }
             Some(("schedules", family)) => family.parse().ok().map(|family| Key::Schedule(FamilyId(family))),
             Some(("consistency", group)) => Some(Key::Consistency(group.to_string())),
+            Some(("containers", name)) => Some(Key::Container(name.to_string())),
             Some(("names", _)) => Some(Key::Name),
             Some(_) => None,
         }
@@ -141,6 +147,7 @@ mod tests {
             (keys.snapshot(FamilyId(9), "a.b"), Key::Snapshot(FamilyId(9), "a.b".to_string())),
             (keys.schedule(FamilyId(9)), Key::Schedule(FamilyId(9))),
             (keys.consistency("db"), Key::Consistency("db".to_string())),
+            (keys.container("fast"), Key::Container("fast".to_string())),
             (keys.vdisk_name("a.b"), Key::Name),
             (keys.controller(), Key::Controller),
         ] {

@@ -8,6 +8,7 @@ mod alive;
 mod boot_clock;
 mod change;
 mod clones;
+mod containers;
 mod contents;
 mod controller;
 mod create;
@@ -40,6 +41,7 @@ pub use records::{
 pub(super) use change::{json, parse};
 pub(super) use keys::Keys;
 
+use super::ContainerRecord;
 use super::etcd::{Compare, Etcd, Transaction};
 use change::Verdict;
 
@@ -80,13 +82,15 @@ impl ClusterStore {
         self.begin(ClusterRecord::new(id))
     }
 
-    /// Puts the first record of a cluster; refuses if there is anything.
+    /// Puts the first records of a cluster; refuses if there is anything.
     pub(super) fn begin(&self, record: ClusterRecord) -> Result<Versioned<ClusterRecord>, ClusterError> {
         let (key, text) = (self.keys.cluster(), json(&record));
         let (first, end) = self.keys.all();
+        let container = ContainerRecord::default();
         let transaction = Transaction::new()
             .when(Compare::none_in(&first, &end))
             .put(&key, &text, None)
+            .put(&self.keys.container(&container.name), &json(&container), None)
             .otherwise_get(&key);
         let answer = self.etcd.transact(&transaction)?;
         if answer.succeeded {

@@ -13,7 +13,7 @@ impl ClusterStore {
         let revision = self.create(None, |cluster| {
             record.node = cluster.next_node;
             cluster.next_node += 1;
-            vec![New::numbered(self.keys.node(record.node), &record)]
+            Ok(vec![New::numbered(self.keys.node(record.node), &record)])
         })?;
         Ok(Versioned { record, revision })
     }

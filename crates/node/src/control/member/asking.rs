@@ -17,7 +17,8 @@ pub fn ask_living<T: DeserializeOwned + Send + 'static>(mirror: &ClusterConfig, 
     asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
 }
 
-fn ask<T: DeserializeOwned>(url: &str) -> Option<T> {
+/// None: no answer.
+pub fn ask<T: DeserializeOwned>(url: &str) -> Option<T> {
     let answer = ureq::get(url).timeout(ANSWER_WAIT).call().ok()?;
     serde_json::from_str(&answer.into_string().ok()?).ok()
 }

@@ -5,7 +5,7 @@
 use super::locality::Clients;
 use super::{Member, Phase, Served};
 use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
-use crate::config::{DriveRecordState, FamilyConfig, FamilyState};
+use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
 use crate::control::{Control, Stage, Standing};
 use crate::shard_loop::Mail;
 use std::sync::Arc;
@@ -51,11 +51,18 @@ impl Control {
             self.close(family);
         }
         for (family, shard) in given {
-            self.reconcile_family(family, shard, &mirror.families[&family]);
+            let entry = &mirror.families[&family];
+            self.reconcile_family(family, shard, entry, mirror.policy(&entry.record));
         }
     }
 
-    fn reconcile_family(&mut self, family: FamilyId, shard: usize, entry: &Versioned<FamilyConfig>) {
+    fn reconcile_family(
+        &mut self,
+        family: FamilyId,
+        shard: usize,
+        entry: &Versioned<FamilyConfig>,
+        policy: Policy,
+    ) {
         let record = &entry.record;
         let epoch = Epoch(record.epoch);
         let Some(member) = self.part.member_mut() else { return };
@@ -64,7 +71,7 @@ impl Control {
             if known.is_some() {
                 self.close(family);
             }
-            return self.open(family, shard, record);
+            return self.open(family, shard, record, policy);
         }
         let Some(served) = member.served.get_mut(&family) else { return };
         if record.state == FamilyState::Dropping {
@@ -82,9 +89,8 @@ impl Control {
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
         }
-        if served.compression != record.compression {
-            served.compression = record.compression;
-            let order = Order::SetCompression { family, compression: record.compression.engine() };
+        // Said about it or about its container.
+        for order in policy.orders(std::mem::replace(&mut served.policy, policy), family) {
             self.shards[shard].send(Mail::Order(order));
         }
         if let Some(to) = record.moving_to {
@@ -92,10 +98,10 @@ impl Control {
         }
     }
 
-    fn open(&mut self, family: FamilyId, shard: usize, record: &FamilyConfig) {
+    fn open(&mut self, family: FamilyId, shard: usize, record: &FamilyConfig, policy: Policy) {
         let epoch = Epoch(record.epoch);
         let (order, phase) = match record.state {
-            FamilyState::Live => (Order::OpenFamily(record.record()), Phase::Opening),
+            FamilyState::Live => (Order::OpenFamily(record.record(&policy)), Phase::Opening),
             FamilyState::Dropping => (Order::DropFamily { family, epoch }, Phase::Dropping),
         };
         tracing::debug!(%family, %epoch, ?phase, "a vDisk was given to this node");
@@ -104,7 +110,7 @@ impl Control {
             shard,
             epoch,
             size: record.size,
-            compression: record.compression,
+            policy,
             phase,
             since: Instant::now(),
             clients: Clients::default(),

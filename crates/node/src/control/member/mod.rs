@@ -20,21 +20,22 @@ mod nodes;
 mod requests;
 pub(super) mod start;
 mod status;
+mod usage;
 mod view;
 
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
-    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, set_compression,
-    with_store,
+    add_export, answers, create, delete, move_vdisk, remove_exports, resize, seen, with_store,
 };
 pub(super) use status::{cluster as cluster_view, report};
+pub(super) use usage::{usage_of, usage_of_all};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
-    CompressionRecord, ConsistencyRecord, DirectoryLock, Membership, ScheduleRecord, SnapshotKey,
-    SnapshotRecord,
+    ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
+    SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{PeerListener, Route};
 use jobs::Job;
@@ -91,7 +92,7 @@ struct Served {
     epoch: Epoch,
     /// Bytes, as the engine was told.
     size: u64,
-    compression: CompressionRecord,
+    policy: Policy,
     phase: Phase,
     since: Instant,
     clients: locality::Clients,
@@ -145,6 +146,19 @@ impl Member {
 
     pub(super) fn consistency(&self) -> &BTreeMap<String, Versioned<ConsistencyRecord>> {
         &self.mirror.consistency
+    }
+
+    pub(super) fn containers(&self) -> &BTreeMap<String, Versioned<ContainerRecord>> {
+        &self.mirror.containers
+    }
+
+    pub(super) fn container(&self, name: &str) -> Option<&Versioned<ContainerRecord>> {
+        self.mirror.containers.get(name)
+    }
+
+    /// By what a vDisk is kept.
+    pub(super) fn policy(&self, config: &FamilyConfig) -> Policy {
+        self.mirror.policy(config)
     }
 
     /// What is known here of the store.

@@ -4,16 +4,16 @@ use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
-use crate::config::{CompressionRecord, ExportRecord, FamilyState, SnapshotKey, SnapshotState};
-use crate::control::compression;
+use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyState, SnapshotKey, SnapshotState};
+use crate::control::change::change_vdisk;
 use crate::control::exports::{Exported, not_exported};
 use crate::control::listener::Address;
+use crate::control::policy;
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::{
     CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
 use crate::control::{Control, SharedControl};
-use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::{Reply, Request};
 use weft_engine::{FamilyId, SnapshotId};
@@ -33,10 +33,13 @@ const MOVE_WAIT: Duration = Duration::from_secs(30);
 impl From<ClusterError> for Refusal {
     fn from(error: ClusterError) -> Self {
         match &error {
-            ClusterError::NameTaken { .. } | ClusterError::Changed { .. } => {
-                Self::conflict(error.to_string())
+            ClusterError::NameTaken { .. }
+            | ClusterError::Changed { .. }
+            | ClusterError::ContainerExists { .. }
+            | ClusterError::ContainerChanged { .. } => Self::conflict(error.to_string()),
+            ClusterError::NotThere { .. } | ClusterError::NoContainer { .. } => {
+                Self::not_found(error.to_string())
             }
-            ClusterError::NotThere { .. } => Self::not_found(error.to_string()),
             _ => Self::unavailable(error.to_string()),
         }
     }
@@ -73,8 +76,11 @@ pub(in crate::control) async fn create(
 ) -> Result<VdiskView, Refusal> {
     check_name(&wanted.name)?;
     let (size, note) = check_size(wanted.size)?;
-    let compression = compression::wanted(wanted.compression.as_deref(), wanted.compression_unit)?;
-    wait_for_places(control, wanted.factor).await;
+    let container = wanted.container.as_deref().unwrap_or(DEFAULT_CONTAINER);
+    let container = control.lock().container_named(container)?;
+    let own = policy::wanted(&wanted, &container)?;
+    let factor = wanted.factor.or(container.factor);
+    wait_for_places(control, factor).await;
     let factor = {
         let control = control.lock();
         control.check_ready()?;
@@ -84,12 +90,13 @@ pub(in crate::control) async fn create(
                 "a cluster has at most {VDISKS_MAX} vDisks; delete one first"
             )));
         }
-        let factor = wanted.factor.unwrap_or_else(|| member.default_factor(control.factor));
+        let factor = factor.unwrap_or_else(|| member.default_factor(control.factor));
         check_factor(factor, member.places(), "nodes with drives", "add nodes (weft node join)")?;
         factor
     };
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let vdisk = NewVdisk { name: wanted.name.clone(), size, factor, created, owner: None, compression };
+    let (name, container) = (wanted.name.clone(), container.name);
+    let vdisk = NewVdisk { name, size, factor, created, owner: None, container, own };
     let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
     let family = made.record.id();
     seen(control, made.revision).await?;
@@ -127,15 +134,7 @@ pub(in crate::control) async fn answers(
     family: FamilyId,
     longest: Duration,
 ) -> Result<(), String> {
-    let (to, reply) = tokio::sync::oneshot::channel();
-    {
-        let control = control.lock();
-        let answer = Answer::new(move |reply| {
-            // Who asked may have given up.
-            let _ = to.send(reply);
-        });
-        control.owner(family).send(Mail::Request { family, request: Request::Flush, answer });
-    }
+    let reply = control.lock().ask_owner(family, Request::Flush);
     let gone = control.wait_for(longest, |control| {
         let entry = control.part.member()?.mirror.families.get(&family);
         entry.is_none_or(|entry| entry.record.state == FamilyState::Dropping).then_some(())
@@ -194,11 +193,7 @@ pub(in crate::control) async fn resize(
         family
     };
     // It never shrinks, also when two change it at once.
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |record| record.size = record.size.max(size))
-    })
-    .await?;
-    seen(control, changed.revision).await?;
+    change_vdisk(control, family, move |record| record.size = record.size.max(size)).await?;
     let control = control.lock();
     let mut view = control.view_of(family)?;
     if (!view.exports.is_empty() || view.attached.is_some()) && note.is_empty() {
@@ -206,19 +201,6 @@ pub(in crate::control) async fn resize(
     }
     view.note = note;
     Ok(view)
-}
-
-pub(in crate::control) async fn set_compression(
-    control: &SharedControl,
-    family: FamilyId,
-    compression: CompressionRecord,
-) -> Result<VdiskView, Refusal> {
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |record| record.compression = compression)
-    })
-    .await?;
-    seen(control, changed.revision).await?;
-    control.lock().view_of(family)
 }
 
 pub(in crate::control) async fn add_export(
@@ -338,10 +320,7 @@ pub(in crate::control) async fn move_vdisk(
         }
         family
     };
-    let changed =
-        with_store(control, move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)))
-            .await?;
-    seen(control, changed.revision).await?;
+    change_vdisk(control, family, move |record| record.moving_to = Some(to)).await?;
     // It may be deleted meanwhile, or sent elsewhere: then there is nothing to wait for.
     let there = control
         .wait_for(MOVE_WAIT, |control| {
@@ -382,7 +361,7 @@ impl Control {
         })
     }
 
-    fn view_of(&self, family: FamilyId) -> Result<VdiskView, Refusal> {
+    pub(in crate::control) fn view_of(&self, family: FamilyId) -> Result<VdiskView, Refusal> {
         if self.families.contains_key(&family) {
             Ok(self.vdisk_view(family))
         } else {

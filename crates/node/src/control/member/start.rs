@@ -41,6 +41,7 @@ pub fn run(
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
     let store = ClusterStore::new(etcd, &membership.cluster)?.expecting(membership.id);
     wait_for_etcd(&store, membership.id)?;
+    store.make_default_container()?;
     let node = membership.node;
     let removed = ClusterError::NodeRemoved { node };
     // Before anything is done in the node's name: a copy of a directory must not tell others where it is to be found.

@@ -5,7 +5,6 @@ use super::DiskName;
 use crate::api::{DiffView, RangeView};
 use crate::control::SharedControl;
 use crate::control::refusal::Refusal;
-use crate::shard_loop::{Answer, Mail};
 use std::time::Duration;
 use weft_engine::interface::{Extent, Reply, Request, RequestError};
 use weft_engine::{FamilyId, Generation};
@@ -75,16 +74,8 @@ fn compare(control: &SharedControl, from: &str, to: &str) -> Result<Comparison, 
 /// At least one extent from `at` on.
 async fn ask(control: &SharedControl, compared: &Comparison, at: u64) -> Result<Vec<Extent>, Refusal> {
     let &Comparison { family, from, to, size } = compared;
-    let (sender, reply) = tokio::sync::oneshot::channel();
-    {
-        let control = control.lock();
-        let answer = Answer::new(move |reply| {
-            // Who asked may have given up.
-            let _ = sender.send(reply);
-        });
-        let request = Request::Differences { from, to, offset: at, len: size - at, limit: EXTENTS_MAX };
-        control.owner(family).send(Mail::Request { family, request, answer });
-    }
+    let request = Request::Differences { from, to, offset: at, len: size - at, limit: EXTENTS_MAX };
+    let reply = control.lock().ask_owner(family, request);
     match tokio::time::timeout(ANSWER_WAIT, reply).await {
         Ok(Ok(Reply::Extents(extents))) if extents.iter().any(|extent| extent.len > 0) => Ok(extents),
         Ok(Ok(Reply::Error(RequestError::NoSnapshot))) => {

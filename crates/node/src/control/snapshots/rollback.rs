@@ -5,8 +5,9 @@
 use super::{DiskName, remove};
 use crate::api::{RollBack, VdiskView};
 use crate::config::{FamilyConfig, FamilyState, RollbackRecord, SnapshotRecord};
+use crate::control::change::change_vdisk;
 use crate::control::refusal::Refusal;
-use crate::control::{Control, Part, SharedControl, member};
+use crate::control::{Control, Part, SharedControl};
 use crate::shard_loop::Disk;
 use std::time::Duration;
 use weft_engine::interface::{Order, RollbackTrouble};
@@ -20,7 +21,7 @@ pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<Vdis
     for name in newer {
         remove(control, &name).await?;
     }
-    change(control, family, move |config| {
+    change_vdisk(control, family, move |config| {
         if config.state == FamilyState::Live {
             config.rollback = Some(record);
         }
@@ -48,25 +49,6 @@ pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<Vdis
         view.note = format!("it is on its way back to {}; clients wait until it is there", wanted.snapshot);
     }
     Ok(view)
-}
-
-/// Changes the record of a vDisk, here or in the cluster's store.
-async fn change(
-    control: &SharedControl,
-    family: FamilyId,
-    mut alter: impl FnMut(&mut FamilyConfig) + Send + 'static,
-) -> Result<(), Refusal> {
-    if control.lock().part.member().is_some() {
-        let changed =
-            member::with_store(control, move |store| store.change_vdisk(family, &mut alter)).await?;
-        return member::seen(control, changed.revision).await;
-    }
-    let mut control = control.lock();
-    let control = &mut *control;
-    let entry = control.families.get_mut(&family).ok_or_else(|| Refusal::not_found("the vDisk is gone"))?;
-    alter(&mut entry.config);
-    control.part.alone().store.put_family(&entry.config)?;
-    Ok(())
 }
 
 impl Control {
@@ -166,16 +148,11 @@ impl Control {
                 },
             );
         }
-        end(&mut entry.config);
-        let size = entry.config.size;
-        if let Err(error) = self.part.alone().store.put_family(&entry.config) {
-            tracing::error!(%family, %error, "that a rollback is over cannot be written down; the vDisk waits");
+        if let Err(refusal) = self.change_vdisk_here(family, end) {
+            let reason = refusal.line;
+            tracing::error!(%family, reason, "that a rollback is over cannot be written down; the vDisk waits");
             return;
         }
-        for listener in self.listeners.values() {
-            listener.table.resize(Disk::present(family), size);
-        }
-        self.order_owner(family, Order::Resize { family, size });
         self.order_owner(family, Order::Resume { family });
     }
 }

@@ -648,7 +648,9 @@ fn lane_index(lane: Lane) -> usize {
 /// The memory a request stands for until it is answered.
 fn weight(request: &Request) -> usize {
     match request {
-        Request::Read { len, .. } | Request::ReadSnapshot { len, .. } => *len as usize,
+        Request::Read { len, .. } | Request::ReadSnapshot { len, .. } | Request::ReadOrigin { len, .. } => {
+            *len as usize
+        }
         Request::Write { data, .. } => data.len(),
         Request::Zero { .. }
         | Request::Flush

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{
-    Compression, DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply, Request,
-    View,
+    Ceiling, Compression, DriveState, DriveView, FamilyRecord, Geometry, GroupView, Notice, Order, Reply,
+    Request, View,
 };
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, ShardId};
 
@@ -79,6 +79,7 @@ impl Cluster {
             origin: None,
             rollback: None,
             compression: Compression::default(),
+            ceiling: Ceiling::default(),
         };
         let book =
             Book { record, owner: 0, mailboxes: BTreeMap::new(), notices: Vec::new(), news: Vec::new() };

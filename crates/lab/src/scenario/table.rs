@@ -1,0 +1,370 @@
+//! The verdicts as text: a table for the terminal, the same and more as Markdown, CSV with every second, and warnings.
+
+use super::results::{ScenarioResults, TargetRun};
+use super::verdict::{DEGRADED_LATENCY, DEGRADED_RATE};
+use crate::provenance::Provenance;
+use crate::table::{quoted, thousands};
+
+/// The columns, with what they mean. One place, so that pages cannot disagree.
+pub const COLUMNS: &[(&str, &str)] = &[
+    ("target", "What was disturbed; several lines if it was run more than once."),
+    ("IOPS", "Mean rate of the database over the whole run. It was asked for a fixed one."),
+    (
+        "in band",
+        "Share of the seconds in which the rate was where a load that comes at random has 95 of 100 seconds: \
+         expected ± 1.96 · √expected. Expected is the rate that was asked for.",
+    ),
+    (
+        "CV",
+        "Standard deviation of the seconds' rates over their mean. A perfect target shows less than 1 / √expected.",
+    ),
+    ("below 90 %", "Seconds with less than nine tenths of the expected rate."),
+    ("worst 5 s", "How much was missing to the expected rate in the worst five seconds in a row."),
+    (
+        "lost I/Os",
+        "Sum over the seconds of what was missing. What is made up for later does not count against it.",
+    ),
+    ("p50 us", "Half of the database's I/Os took no longer, in microseconds, reads and writes together."),
+    ("p99 us", "99 of 100 took no longer."),
+    ("max ms", "The longest one took, in milliseconds."),
+    ("errors", "I/Os that failed."),
+    ("CPU us", "User and system time of the target's server per I/O of the database, in microseconds."),
+];
+
+/// Columns of the phases.
+pub const PHASE_COLUMNS: &[(&str, &str)] = &[
+    ("phase", "A part of the timeline; the first second of the run is in none."),
+    ("seconds", "How long it was."),
+    ("log p50 us", "Half of the log's writes took no longer: what a commit waits for."),
+    ("log p99 us", "99 of 100 of the log's writes took no longer."),
+    ("scan MiB/s", "What the neighbour read."),
+];
+
+fn cells(run: &TargetRun) -> Vec<String> {
+    let mut cells = vec![run.target.clone()];
+    let Some(verdict) = &run.verdict else {
+        cells.push(format!("failed: {}", run.error.as_deref().unwrap_or("too short for figures")));
+        cells.resize(COLUMNS.len(), String::new());
+        return cells;
+    };
+    cells.extend([
+        thousands(verdict.iops_mean),
+        percent(verdict.in_band_share),
+        format!("{:.1} %", verdict.variation * 100.0),
+        verdict.below_90_s.to_string(),
+        percent(verdict.worst_shortfall.max(0.0)),
+        thousands(verdict.lost_ios.round()),
+        thousands(run.whole.us_p50),
+        thousands(run.whole.us_p99),
+        format!("{:.1}", run.whole.us_max / 1000.0),
+        run.errors.to_string(),
+        run.server.map_or_else(|| "-".to_string(), |server| format!("{:.1}", server.cpu_us_per_io)),
+    ]);
+    cells
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+fn phase_lines(results: &ScenarioResults) -> Vec<Vec<String>> {
+    let mut lines = Vec::new();
+    for run in &results.runs {
+        for phase in &run.phases {
+            let window = &phase.window;
+            lines.push(vec![
+                run.target.clone(),
+                phase.name.clone(),
+                window.seconds.to_string(),
+                thousands(window.iops_mean),
+                percent(window.in_band_share),
+                thousands(window.us_p50),
+                thousands(window.us_p99),
+                format!("{:.1}", window.us_max / 1000.0),
+                thousands(phase.log_us_p50),
+                thousands(phase.log_us_p99),
+                if window.scan_bytes_per_s > 0.0 {
+                    thousands(window.scan_bytes_per_s / 1048576.0)
+                } else {
+                    "-".to_string()
+                },
+            ]);
+        }
+    }
+    lines
+}
+
+const PHASE_TITLES: &[&str] = &[
+    "target",
+    "phase",
+    "seconds",
+    "IOPS",
+    "in band",
+    "p50 us",
+    "p99 us",
+    "max ms",
+    "log p50 us",
+    "log p99 us",
+    "scan MiB/s",
+];
+
+/// In words: what the disturbance did to each target.
+pub fn sentences(results: &ScenarioResults) -> Vec<String> {
+    results.runs.iter().filter(|run| run.verdict.is_some()).map(sentence).collect()
+}
+
+fn sentence(run: &TargetRun) -> String {
+    let name = &run.target;
+    if run.events.iter().any(|event| event.text == "neighbour") {
+        let [before, during, after] = &run.phases[..] else {
+            return format!("{name}: the run ended before its middle third was over.");
+        };
+        let us = |phase: &super::results::Phase| thousands(phase.window.us_p99);
+        return format!(
+            "{name}: {} of the seconds in the band before, {} beside the neighbour, {} afterwards; p99 {} / {} / {} us; \
+             the neighbour read {} MiB/s.",
+            percent(before.window.in_band_share),
+            percent(during.window.in_band_share),
+            percent(after.window.in_band_share),
+            us(before),
+            us(during),
+            us(after),
+            thousands(during.window.scan_bytes_per_s / 1048576.0)
+        );
+    }
+    let good = run.events.iter().filter(|event| event.error.is_none()).count();
+    if run.events.is_empty() {
+        return format!("{name}: no snapshots, the control.");
+    }
+    let slowest = run.took_s_max().unwrap_or(0.0) * 1000.0;
+    let failed = match run.events.len() - good {
+        0 => String::new(),
+        failed => format!(", {failed} failed"),
+    };
+    let verdict = match run.first_degraded {
+        Some(number) => format!("degraded from snapshot {number} on"),
+        None => "not degraded by any".to_string(),
+    };
+    format!("{name}: {good} snapshots{failed}, the slowest took {slowest:.0} ms; {verdict}.")
+}
+
+/// For the terminal.
+pub fn terminal(results: &ScenarioResults) -> String {
+    let titles: Vec<String> = COLUMNS.iter().map(|(title, _)| title.to_string()).collect();
+    let mut text = aligned(&titles, &results.runs.iter().map(cells).collect::<Vec<_>>());
+    text.push('\n');
+    let titles: Vec<String> = PHASE_TITLES.iter().map(|title| title.to_string()).collect();
+    text += &aligned(&titles, &phase_lines(results));
+    text.push('\n');
+    for sentence in sentences(results) {
+        text += &sentence;
+        text.push('\n');
+    }
+    for warning in &results.warnings {
+        text += &format!("warning: {warning}\n");
+    }
+    text
+}
+
+/// Columns under their titles, the first one at the left.
+fn aligned(titles: &[String], lines: &[Vec<String>]) -> String {
+    let failed = |line: &Vec<String>| line[1].starts_with("failed");
+    let width = |column: usize| {
+        let own = lines.iter().filter(|line| !failed(line)).map(|line| line[column].chars().count());
+        own.chain([titles[column].chars().count()]).max().unwrap_or(0)
+    };
+    let first = lines.iter().map(|line| line[0].chars().count()).chain([titles[0].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let mut text = String::new();
+    for line in std::iter::once(&titles.to_vec()).chain(lines) {
+        let mut out = format!("{:<first$}", line[0]);
+        if failed(line) {
+            out += &format!("  {}", line[1]);
+        } else {
+            for (cell, width) in line.iter().zip(&widths).skip(1) {
+                out += &format!("  {cell:>width$}");
+            }
+        }
+        text += out.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// The same in Markdown.
+pub fn markdown(results: &ScenarioResults) -> String {
+    let mut text = format!("{}\n\n", results.explanation);
+    let titles: Vec<&str> = COLUMNS.iter().map(|(title, _)| *title).collect();
+    text += &markdown_table(&titles, &results.runs.iter().map(cells).collect::<Vec<_>>());
+    text.push('\n');
+    text += &markdown_table(PHASE_TITLES, &phase_lines(results));
+    text.push('\n');
+    for sentence in sentences(results) {
+        text += &format!("- {sentence}\n");
+    }
+    text += &format!(
+        "\nExpected {} I/Os per second, band {} to {}{}.\n",
+        thousands(results.band.expected_iops),
+        thousands(results.band.lower_iops),
+        thousands(results.band.upper_iops),
+        results.client.map_or_else(String::new, |client| format!(
+            "; on nothing this client reaches {} with a CV of {:.1} % and {} of its seconds in the band",
+            thousands(client.iops_mean),
+            client.variation * 100.0,
+            percent(client.in_band_share)
+        ))
+    );
+    text += &from(&results.provenance);
+    if !results.warnings.is_empty() {
+        text += "\nWarnings of the run:\n\n";
+        for warning in &results.warnings {
+            text += &format!("- {warning}\n");
+        }
+    }
+    text
+}
+
+fn markdown_table(titles: &[&str], lines: &[Vec<String>]) -> String {
+    let mut text = format!("| {} |\n|---|{}\n", titles.join(" | "), "---:|".repeat(titles.len() - 1));
+    for line in lines {
+        text += &format!("| {} |\n", line.join(" | "));
+    }
+    text
+}
+
+fn from(from: &Provenance) -> String {
+    format!(
+        "\n{}; {} with {} CPUs, {} GiB; {}, kernel {}; file system {}; {} bytes of database, {} s, {} repeats, seed {}.\n",
+        from.fio_version,
+        from.cpu_model,
+        from.cpu_count,
+        from.memory_bytes >> 30,
+        from.host_system,
+        from.host_kernel,
+        from.file_system,
+        from.size_bytes,
+        from.runtime_s,
+        from.repeats,
+        from.seed
+    )
+}
+
+/// One line per second and stream, for other programs.
+pub fn csv(results: &ScenarioResults) -> String {
+    let mut text = String::from(
+        "target,repeat,stream,second,ios,bytes,latency_us_mean,latency_us_p50,latency_us_p99,latency_us_p999,latency_us_max\n",
+    );
+    for run in &results.runs {
+        for series in &run.series {
+            let stream = serde_json::to_value(series.stream).expect("a name");
+            for (at, second) in series.seconds.iter().enumerate() {
+                text += &format!(
+                    "{},{},{},{at},{},{},{:.1},{:.1},{:.1},{:.1},{:.1}\n",
+                    quoted(&run.target),
+                    run.repeat,
+                    stream.as_str().expect("a name"),
+                    second.ios,
+                    second.bytes,
+                    second.us_mean,
+                    second.us_p50,
+                    second.us_p99,
+                    second.us_p999,
+                    second.us_max
+                );
+            }
+        }
+    }
+    text
+}
+
+/// One line per disturbance.
+pub fn events_csv(results: &ScenarioResults) -> String {
+    let mut text = String::from(
+        "target,repeat,number,text,at_s,took_s,before_iops,after_iops,before_us_middle,after_us_middle,after_us_p99,after_us_max,\
+         recovery_s,degraded,error\n",
+    );
+    for run in &results.runs {
+        for event in &run.events {
+            text += &format!(
+                "{},{},{},{},{:.3},{:.4},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{},{},{}\n",
+                quoted(&run.target),
+                run.repeat,
+                event.number,
+                event.text,
+                event.at_s,
+                event.took_s,
+                event.before.iops_mean,
+                event.after.iops_mean,
+                event.before.us_middle,
+                event.after.us_middle,
+                event.after.us_p99,
+                event.after.us_max,
+                event.recovery_s.map_or_else(String::new, |seconds| seconds.to_string()),
+                event.degraded,
+                quoted(event.error.as_deref().unwrap_or_default())
+            );
+        }
+    }
+    text
+}
+
+/// When the figures should not be trusted.
+pub fn warnings(results: &ScenarioResults) -> Vec<String> {
+    let mut warnings = Vec::new();
+    match results.client {
+        None => warnings.push(
+            "What this client makes of the load on nothing is not known, so the client may be what is judged."
+                .to_string(),
+        ),
+        Some(client) if client.in_band_share < 0.8 => warnings.push(format!(
+            "On nothing at all only {} of this client's seconds lie in the band: it is too busy to judge a target by them. \
+             Use a lower --rate or a calmer machine.",
+            percent(client.in_band_share)
+        )),
+        Some(_) => {}
+    }
+    for run in &results.runs {
+        let place = format!("{}, run {}", run.target, run.repeat + 1);
+        if let Some(error) = &run.error {
+            warnings.push(format!("{place}: {error}"));
+        }
+        let failed: Vec<&super::results::Event> =
+            run.events.iter().filter(|event| event.error.is_some()).collect();
+        if let Some(first) = failed.first() {
+            let why = first.error.as_deref().unwrap_or_default();
+            warnings.push(format!(
+                "{place}: {} of {} failed, the first: {why}",
+                failed.len(),
+                run.events.len()
+            ));
+        }
+        if run.errors > 0 {
+            warnings.push(format!("{place}: {} I/Os failed.", run.errors));
+        }
+        let before = run.phases.first().map(|phase| phase.window).unwrap_or_default();
+        if run.verdict.is_some() && before.iops_mean < results.band.expected_iops * DEGRADED_RATE {
+            warnings.push(format!(
+                "{place}: it did not reach the rate even before anything was done to it ({} of {}), so what came later says \
+                 little. Use a lower --rate.",
+                thousands(before.iops_mean),
+                thousands(results.band.expected_iops)
+            ));
+        }
+    }
+    if results.interrupted {
+        warnings.push(
+            "The run was stopped before its end; the figures cover what was measured until then.".into(),
+        );
+    }
+    warnings
+}
+
+/// What `degraded` means, for the page.
+pub fn degraded_explained() -> String {
+    format!(
+        "A snapshot counts as degraded if until the next one the mean rate was below {} of the expected one, or the mean latency \
+         of the middle second above {DEGRADED_LATENCY} times that before the first snapshot. The first of two such in a row is \
+         the first degraded snapshot.",
+        percent(DEGRADED_RATE)
+    )
+}

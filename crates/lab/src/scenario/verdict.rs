@@ -1,0 +1,240 @@
+//! The formulas behind a verdict. All take one sample per second of the database's I/Os, without the first second (its start)
+//! and without what is left of a second at the end.
+//! Promises: nothing is weighted or hidden; a median alone is never the verdict, because it does not see what lasts for less
+//! than half of the time.
+
+use super::results::{Event, Second, Window};
+use crate::statistics;
+use serde::{Deserialize, Serialize};
+
+/// 95 of 100 samples of a count that comes at random with this mean lie so many standard deviations around it.
+const BAND_DEVIATIONS: f64 = 1.96;
+/// A window counts as degraded below this share of the expected rate, or above this multiple of the latency before.
+pub const DEGRADED_RATE: f64 = 0.9;
+pub const DEGRADED_LATENCY: f64 = 2.0;
+/// The worst of these many seconds in a row is told.
+const SHORTFALL_S: usize = 5;
+
+/// The rates that a load which comes at random, `expected` times a second, has in 95 of 100 seconds: a Poisson count's mean and
+/// variance are the same. The lab's load comes more evenly than that, so the test is a lenient one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Band {
+    pub expected_iops: f64,
+    pub lower_iops: f64,
+    pub upper_iops: f64,
+}
+
+impl Band {
+    pub fn around(expected_iops: f64) -> Band {
+        let reach = BAND_DEVIATIONS * expected_iops.sqrt();
+        Band { expected_iops, lower_iops: expected_iops - reach, upper_iops: expected_iops + reach }
+    }
+
+    /// Share of the samples inside; 0 for none.
+    pub fn share(&self, samples: &[f64]) -> f64 {
+        let inside = samples.iter().filter(|iops| (self.lower_iops..=self.upper_iops).contains(*iops));
+        inside.count() as f64 / samples.len().max(1) as f64
+    }
+}
+
+/// How a run did, in figures of one line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    pub samples: usize,
+    pub in_band_share: f64,
+    pub iops_mean: f64,
+    pub iops_median: f64,
+    pub iops_min: f64,
+    pub iops_max: f64,
+    /// Standard deviation over mean (CV).
+    pub variation: f64,
+    /// The CV of a load that comes at random, on a perfect target: 1 / sqrt(expected).
+    pub variation_floor: f64,
+    /// Seconds with less than 90 % of the expected rate.
+    pub below_90_s: usize,
+    /// 1 - the least mean of 5 seconds in a row / expected; below zero if even those had more.
+    pub worst_shortfall: f64,
+    /// Sum over the seconds of what was missing to the expected rate. A load of a fixed rate makes up for it later, which does
+    /// not count against it.
+    pub lost_ios: f64,
+}
+
+impl Verdict {
+    /// None for no samples.
+    pub fn of(samples: &[f64], band: &Band) -> Option<Verdict> {
+        let range = statistics::range(samples)?;
+        let expected = band.expected_iops;
+        let width = SHORTFALL_S.min(samples.len());
+        let least = samples.windows(width).map(|window| window.iter().sum::<f64>() / width as f64);
+        Some(Verdict {
+            samples: samples.len(),
+            in_band_share: band.share(samples),
+            iops_mean: samples.iter().sum::<f64>() / samples.len() as f64,
+            iops_median: range.median,
+            iops_min: range.min,
+            iops_max: range.max,
+            variation: statistics::coefficient_of_variation(samples).unwrap_or(0.0),
+            variation_floor: 1.0 / expected.sqrt(),
+            below_90_s: samples.iter().filter(|iops| **iops < expected * DEGRADED_RATE).count(),
+            worst_shortfall: 1.0 - least.fold(f64::INFINITY, f64::min) / expected,
+            lost_ios: samples.iter().map(|iops| (expected - iops).max(0.0)).sum(),
+        })
+    }
+}
+
+/// The seconds of a window: those that begin in it, the first of the run left out.
+pub fn seconds_between(seconds: &[Second], from_s: u64, to_s: u64) -> &[Second] {
+    let end = (to_s as usize).min(seconds.len());
+    &seconds[(from_s.max(1) as usize).min(end)..end]
+}
+
+pub fn rates(seconds: &[Second]) -> Vec<f64> {
+    seconds.iter().map(|second| second.ios as f64).collect()
+}
+
+/// The mean latency of the middle second: one slow second in a window does not move it.
+pub fn middle_us(seconds: &[Second]) -> f64 {
+    let means: Vec<f64> =
+        seconds.iter().filter(|second| second.ios > 0).map(|second| second.us_mean).collect();
+    statistics::median(&means).unwrap_or(0.0)
+}
+
+/// Whether a window is worse than what was before the first disturbance.
+pub fn degraded(window: &Window, before: &Window, band: &Band) -> bool {
+    window.seconds > 0
+        && (window.iops_mean < band.expected_iops * DEGRADED_RATE
+            || (before.us_middle > 0.0 && window.us_middle > before.us_middle * DEGRADED_LATENCY))
+}
+
+/// The number of the first event behind which it is worse, and stays so behind the next one. One alone may be the drive's mood.
+pub fn first_degraded(events: &[Event]) -> Option<u32> {
+    events.windows(2).find(|pair| pair[0].degraded && pair[1].degraded).map(|pair| pair[0].number)
+}
+
+/// Seconds from an event until the rate is above the lower end of the band and the latency not degraded: 0 if it was so at
+/// once, none if it was not again before `to_s`.
+pub fn recovery_s(seconds: &[Second], from_s: u64, to_s: u64, before: &Window, band: &Band) -> Option<u64> {
+    let fine = |second: &Second| {
+        second.ios as f64 >= band.lower_iops
+            && (before.us_middle <= 0.0 || second.us_mean <= before.us_middle * DEGRADED_LATENCY)
+    };
+    seconds_between(seconds, from_s, to_s).iter().position(fine).map(|at| at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples around a mean with this deviation: a saw whose teeth have the right height.
+    fn saw(mean: f64, deviation: f64, count: usize) -> Vec<f64> {
+        (0..count).map(|at| if at % 2 == 0 { mean - deviation } else { mean + deviation }).collect()
+    }
+
+    #[test]
+    fn the_band_is_that_of_a_count_that_comes_at_random() {
+        let rounded = |expected: f64| {
+            let band = Band::around(expected);
+            ((band.lower_iops * 100.0).round() / 100.0, (band.upper_iops * 100.0).round() / 100.0)
+        };
+        assert_eq!(rounded(4200.0), (4072.98, 4327.02));
+        assert_eq!(rounded(6300.0), (6144.43, 6455.57));
+        assert_eq!(rounded(6400.0), (6243.20, 6556.80));
+    }
+
+    #[test]
+    fn figures_worked_out_by_hand() {
+        let band = Band::around(100.0);
+        assert_eq!((band.lower_iops, band.upper_iops), (80.4, 119.6));
+        let verdict = Verdict::of(&[100.0, 80.0, 0.0, 150.0, 120.0, 90.0], &band).expect("samples");
+        assert_eq!(verdict.samples, 6);
+        assert_eq!(verdict.in_band_share, 2.0 / 6.0, "100 and 90");
+        assert_eq!(verdict.iops_mean, 90.0);
+        assert_eq!((verdict.iops_median, verdict.iops_min, verdict.iops_max), (95.0, 0.0, 150.0));
+        // Deviations from 90: 10, -10, -90, 60, 30, 0; squares sum up to 12800; over 5: 2560; root 50.596.
+        assert!((verdict.variation - 50.596_442 / 90.0).abs() < 1e-6, "{}", verdict.variation);
+        assert_eq!(verdict.variation_floor, 0.1);
+        assert_eq!(verdict.below_90_s, 2, "80 and 0; 90 is not below");
+        // Means of five: (100+80+0+150+120)/5 = 90, (80+0+150+120+90)/5 = 88.
+        assert!((verdict.worst_shortfall - 0.12).abs() < 1e-9, "{}", verdict.worst_shortfall);
+        assert_eq!(verdict.lost_ios, 20.0 + 100.0 + 10.0, "what was made up for later does not count");
+        assert_eq!(Verdict::of(&[], &band), None);
+        let one = Verdict::of(&[50.0], &band).expect("a sample");
+        assert_eq!((one.worst_shortfall, one.variation), (0.5, 0.0));
+    }
+
+    #[test]
+    fn a_quiet_run_and_one_with_snapshots_look_as_they_should() {
+        // The shapes that are known of a load of 4200: deviation 0.8 % and all in the band; 2.2 % and nearly all.
+        let band = Band::around(4200.0);
+        let quiet = Verdict::of(&saw(4201.0, 32.0, 53), &band).expect("samples");
+        assert_eq!(quiet.in_band_share, 1.0);
+        assert!(quiet.variation < 0.008 && quiet.below_90_s == 0, "{quiet:?}");
+        let mut samples = saw(4200.0, 35.0, 22);
+        samples.extend([3926.0, 4504.0]);
+        let snapshots = Verdict::of(&samples, &band).expect("samples");
+        assert_eq!((snapshots.in_band_share * 24.0).round(), 22.0);
+        assert!((snapshots.iops_mean - 4200.0).abs() < 5.0, "{snapshots:?}");
+        assert!(snapshots.variation > 0.02 && snapshots.variation < 0.025, "{snapshots:?}");
+        assert_eq!(snapshots.below_90_s, 0, "a dip of 7 % is none of 10 %");
+    }
+
+    #[test]
+    fn a_median_hides_what_the_verdict_shows() {
+        // A neighbour for somewhat less than half of the time: dips to a third, then a burst that makes up for them.
+        let mut samples = saw(4190.0, 60.0, 68);
+        for _ in 0..13 {
+            samples.extend([1300.0, 2400.0, 5200.0, 5400.0]);
+        }
+        let band = Band::around(4200.0);
+        let verdict = Verdict::of(&samples, &band).expect("samples");
+        assert!((verdict.iops_median - 4200.0).abs() < 100.0, "the median sees nothing: {verdict:?}");
+        assert!(verdict.in_band_share < 0.6, "{verdict:?}");
+        assert!(verdict.variation > 0.2, "{verdict:?}");
+        assert_eq!(verdict.below_90_s, 26);
+        assert_eq!(verdict.lost_ios.round(), (13.0 * (2900.0 + 1800.0) + 34.0 * 70.0f64).round());
+    }
+
+    fn window(iops_mean: f64, us_middle: f64) -> Window {
+        Window { seconds: 10, iops_mean, us_middle, ..Window::default() }
+    }
+
+    #[test]
+    fn the_first_degraded_snapshot_is_the_first_of_two_in_a_row() {
+        let band = Band::around(1000.0);
+        let before = window(1000.0, 300.0);
+        let marks = |windows: &[Window]| -> Vec<Event> {
+            let event = |(at, window): (usize, &Window)| Event {
+                number: at as u32 + 1,
+                degraded: degraded(window, &before, &band),
+                ..Event::default()
+            };
+            windows.iter().enumerate().map(event).collect()
+        };
+        let (fine, slow, short) = (window(995.0, 320.0), window(1000.0, 650.0), window(880.0, 300.0));
+        assert_eq!(first_degraded(&marks(&[fine, fine, fine])), None);
+        assert_eq!(first_degraded(&marks(&[fine, slow, fine, fine])), None, "once is a mood");
+        assert_eq!(first_degraded(&marks(&[fine, slow, fine, short, slow])), Some(4));
+        assert_eq!(first_degraded(&marks(&[slow, short])), Some(1));
+        // The shape of the published figure: flat until the tenth, then strongly worse.
+        let knee: Vec<Window> =
+            (1..=16).map(|at| if at < 10 { fine } else { window(600.0, 2000.0) }).collect();
+        assert_eq!(first_degraded(&marks(&knee)), Some(10));
+        let nothing = Window::default();
+        assert!(!degraded(&nothing, &before, &band), "a window without seconds says nothing");
+    }
+
+    #[test]
+    fn recovery_is_counted_from_the_disturbance_on() {
+        let band = Band::around(100.0);
+        let before = window(100.0, 10.0);
+        let second = |ios, us_mean| Second { ios, us_mean, ..Second::default() };
+        let seconds =
+            [second(100, 10.0), second(100, 10.0), second(40, 10.0), second(100, 50.0), second(95, 12.0)];
+        assert_eq!(recovery_s(&seconds, 1, 5, &before, &band), Some(0));
+        assert_eq!(recovery_s(&seconds, 2, 5, &before, &band), Some(2));
+        assert_eq!(recovery_s(&seconds, 2, 4, &before, &band), None);
+        assert_eq!(middle_us(&seconds), 10.0);
+        assert_eq!(rates(seconds_between(&seconds, 0, 3)), [100.0, 40.0], "the first second is its start");
+        assert!(seconds_between(&seconds, 7, 9).is_empty());
+    }
+}

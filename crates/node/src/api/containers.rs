@@ -1,0 +1,103 @@
+//! The documents about containers, and about what vDisks take.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ContainerView {
+    pub name: String,
+    /// Seconds since 1970; 0: it was always there.
+    pub created: u64,
+    /// `off`, `lz4` or `zstd:LEVEL`, and bytes packed together.
+    pub compression: String,
+    pub compression_unit: u32,
+    /// Copies of vDisks made in it; None: what the node or cluster gives.
+    pub factor: Option<u32>,
+    /// What the clients of each of its vDisks may ask for in a second: requests, and bytes read and written. Not there: as much as
+    /// there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_limit: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bw_limit: Option<u64>,
+    /// How many are in it, and their sizes together.
+    pub vdisks: u64,
+    pub vdisk_bytes: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateContainer {
+    pub name: String,
+    /// `off`, `lz4`, `zstd` or `zstd:LEVEL`; off without it.
+    #[serde(default)]
+    pub compression: Option<String>,
+    #[serde(default)]
+    pub compression_unit: Option<u64>,
+    #[serde(default)]
+    pub factor: Option<u32>,
+    /// For each of its vDisks; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
+}
+
+/// What is not said stays.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetContainer {
+    #[serde(default)]
+    pub compression: Option<String>,
+    #[serde(default)]
+    pub compression_unit: Option<u64>,
+    /// 0: what the node or cluster gives.
+    #[serde(default)]
+    pub factor: Option<u32>,
+    /// For each of its vDisks; 0 for no limit.
+    #[serde(default)]
+    pub iops_limit: Option<u64>,
+    #[serde(default)]
+    pub bw_limit: Option<u64>,
+}
+
+/// What a vDisk takes and saves, in bytes. Data that was written lately is in `log_bytes`. What it replaces counts until the next
+/// checkpoint, half a minute later at most.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageView {
+    /// As clients see it.
+    pub size_bytes: u64,
+    /// Data that the vDisk has now, its own.
+    pub mapped_bytes: u64,
+    /// Written, and without a place yet.
+    pub log_bytes: u64,
+    /// Of writes since its owner opened it: blocks that were zeros, and so were not stored.
+    pub zero_bytes: u64,
+    /// Of a clone: what the snapshot holds that it began as, less what it has of its own: it reads that from there and does not
+    /// store it. Of a large one that nobody has asked about before, only a part.
+    pub origin_bytes: u64,
+    /// Data that only snapshots see.
+    pub snapshot_bytes: u64,
+    /// Data that was replaced or trimmed, and whose place is not free yet.
+    pub dead_bytes: u64,
+    /// All data that has a place, before it was packed: mapped, of snapshots, and dead.
+    pub placed_bytes: u64,
+    /// What that takes packed, one copy, and all copies together.
+    pub stored_bytes: u64,
+    pub copies_bytes: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerUsageView {
+    /// How many are in it, and how many of these have an owner that answered.
+    pub vdisks: u64,
+    pub vdisks_told: u64,
+    /// Of those together.
+    #[serde(flatten)]
+    pub usage: UsageView,
+}
+
+/// What a node tells another about a vDisk that it serves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct OwnUsageView {
+    pub family: u32,
+    pub usage: UsageView,
+}

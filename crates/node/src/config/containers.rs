@@ -1,0 +1,111 @@
+//! Containers: policies with a name. Every vDisk is in one, and is kept by what that says unless it has a word of its own.
+//! Promises: what an older version wrote is read: its vDisks are in the container `default`, which says what was so before.
+
+use super::ceiling::CeilingRecord;
+use super::compression::CompressionRecord;
+use super::records::FamilyConfig;
+use serde::{Deserialize, Serialize};
+use weft_engine::FamilyId;
+use weft_engine::interface::Order;
+
+/// The container of vDisks for which nothing else was said. It always exists.
+pub const DEFAULT_CONTAINER: &str = "default";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub name: String,
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub created: u64,
+    #[serde(default)]
+    pub compression: CompressionRecord,
+    /// What the clients of each of its vDisks may ask for.
+    #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
+    pub ceiling: CeilingRecord,
+    /// Copies of vDisks that are made in it; None: what the node or cluster gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factor: Option<u32>,
+    /// How many vDisks have been put into it, in a cluster: one that comes while it is being removed is noticed by this. Nobody
+    /// counts those of the default container, which stays.
+    #[serde(default, skip_serializing_if = "is_none_joined")]
+    pub joined: u64,
+}
+
+fn is_none_joined(count: &u64) -> bool {
+    *count == 0
+}
+
+impl Default for ContainerRecord {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_CONTAINER.to_string(),
+            created: 0,
+            compression: CompressionRecord::default(),
+            ceiling: CeilingRecord::default(),
+            factor: None,
+            joined: 0,
+        }
+    }
+}
+
+impl ContainerRecord {
+    pub fn is_default(&self) -> bool {
+        self.name == DEFAULT_CONTAINER
+    }
+}
+
+/// By what a vDisk is kept: its own word, or else its container's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Policy {
+    pub compression: CompressionRecord,
+    pub ceiling: CeilingRecord,
+}
+
+/// A vDisk's own word, where it has one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnPolicy {
+    pub compression: Option<CompressionRecord>,
+    pub ceiling: CeilingRecord,
+}
+
+impl Policy {
+    /// What an owner has to be told that knows of `before`.
+    pub fn orders(self, before: Self, family: FamilyId) -> impl Iterator<Item = Order> {
+        let Self { compression, ceiling } = self;
+        let packing = (before.compression != compression)
+            .then(|| Order::SetCompression { family, compression: compression.engine() });
+        let limits =
+            (before.ceiling != ceiling).then(|| Order::SetCeiling { family, ceiling: ceiling.engine() });
+        packing.into_iter().chain(limits)
+    }
+}
+
+impl FamilyConfig {
+    /// What holds for it. `container` is the record of its own; None: the default one, of which nothing was ever said.
+    pub fn policy(&self, container: Option<&ContainerRecord>) -> Policy {
+        let default = ContainerRecord::default();
+        let container = container.unwrap_or(&default);
+        self.own_policy().over(container)
+    }
+
+    pub fn own_policy(&self) -> OwnPolicy {
+        OwnPolicy { compression: self.compression, ceiling: self.ceiling }
+    }
+}
+
+impl OwnPolicy {
+    pub fn over(self, container: &ContainerRecord) -> Policy {
+        Policy {
+            compression: self.compression.unwrap_or(container.compression),
+            ceiling: self.ceiling.over(container.ceiling),
+        }
+    }
+}
+
+pub(super) fn default_container() -> String {
+    DEFAULT_CONTAINER.to_string()
+}
+
+pub(super) fn is_default_container(name: &String) -> bool {
+    name == DEFAULT_CONTAINER
+}

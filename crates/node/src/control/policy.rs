@@ -1,0 +1,106 @@
+//! By what vDisks are kept: their own word if they have one, else their container's. Asked for when one is made, changed at any time.
+//! Promises: what is answered is in the store; the owner uses it for what comes from then on.
+//! Leaves to others: packing and limiting (the engine), telling the owner in a cluster (`member/families.rs`, like every change).
+
+use super::change::{change_vdisk, move_vdisk_into};
+use super::refusal::Refusal;
+use super::{Control, Part, SharedControl};
+use crate::api::{CreateVdisk, LimitWord, SetVdisk, VdiskView};
+use crate::config::{CeilingRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy};
+
+/// The word that gives back what a vDisk has of its own.
+const INHERIT: &str = "inherit";
+
+/// What a vDisk shall say of its own, where `present` is what holds now. The outer None: as before.
+fn own_compression(
+    method: Option<&str>,
+    unit: Option<u64>,
+    present: CompressionRecord,
+) -> Result<Option<Option<CompressionRecord>>, Refusal> {
+    match (method, unit) {
+        (None, None) => Ok(None),
+        (Some(INHERIT), None) => Ok(Some(None)),
+        (Some(INHERIT), Some(_)) => Err(Refusal::bad_input(
+            "what is inherited has the unit of the container; leave --unit out, or write a compression",
+        )),
+        _ => present.with(method, unit).map(|own| Some(Some(own))).map_err(Refusal::bad_input),
+    }
+}
+
+/// What a new vDisk says of itself.
+pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Result<OwnPolicy, Refusal> {
+    let method = wanted.compression.as_deref();
+    let compression = own_compression(method, wanted.compression_unit, container.compression)?.flatten();
+    let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
+    Ok(OwnPolicy { compression, ceiling })
+}
+
+fn own_ceiling(
+    own: CeilingRecord,
+    iops: Option<LimitWord>,
+    bytes: Option<LimitWord>,
+) -> Result<CeilingRecord, Refusal> {
+    own.with(iops.map(LimitWord::number), bytes.map(LimitWord::number)).map_err(Refusal::bad_input)
+}
+
+/// Changes what a vDisk says of itself, and the container that it is in.
+pub(super) async fn set(
+    control: &SharedControl,
+    name: &str,
+    wanted: &SetVdisk,
+) -> Result<VdiskView, Refusal> {
+    let (family, compression, container) = {
+        let control = control.lock();
+        control.check_ready()?;
+        let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        let config = &control.families[&family].config;
+        let container = wanted.container.clone().filter(|container| *container != config.container);
+        if let Some(container) = &container {
+            control.container_named(container)?;
+        }
+        let present = control.policy(config).compression;
+        let compression = own_compression(wanted.compression.as_deref(), wanted.compression_unit, present)?;
+        // What is wrong with them is told before anything is done.
+        own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?;
+        (family, compression, container)
+    };
+    let (iops, bytes) = (wanted.iops_limit, wanted.bw_limit);
+    // Only what was said: somebody else may set the rest at this moment.
+    let alter = move |record: &mut FamilyConfig| {
+        record.compression = compression.unwrap_or(record.compression);
+        record.ceiling = own_ceiling(record.ceiling, iops, bytes).expect("they were just found to be right");
+    };
+    match container {
+        Some(container) => move_vdisk_into(control, family, container, alter).await?,
+        None => change_vdisk(control, family, alter).await?,
+    };
+    control.lock().view_of(family)
+}
+
+impl Control {
+    /// What holds for a vDisk.
+    pub(super) fn policy(&self, config: &FamilyConfig) -> Policy {
+        match &self.part {
+            Part::Alone(alone) => config.policy(alone.containers.get(&config.container)),
+            Part::Member(member) => member.policy(config),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vdisk_says_something_or_inherits() {
+        let off = CompressionRecord::default();
+        let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
+        assert_eq!(own_compression(None, None, lz4), Ok(None), "as before");
+        assert_eq!(own_compression(Some("inherit"), None, lz4), Ok(Some(None)));
+        assert_eq!(own_compression(Some("lz4"), Some(32_768), off), Ok(Some(Some(lz4))));
+        let unit = own_compression(None, Some(4096), lz4).expect("it is fine").flatten();
+        assert_eq!(unit.map(|own| own.method_text()), Some("lz4".to_string()), "the unit of what holds now");
+        assert!(own_compression(Some("inherit"), Some(4096), lz4).is_err());
+        assert!(own_compression(Some("gzip"), None, lz4).is_err());
+    }
+}
