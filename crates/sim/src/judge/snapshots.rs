@@ -247,8 +247,9 @@ impl Snapshots {
     /// the word that it is taken, or anything that is not in it was acknowledged. (Not behind the order: with requests held off,
     /// those of a group come one after the other.)
     pub fn shown_between(&self, generation: Generation) -> (Moment, Moment) {
-        let frozen = &self.taken[&generation];
-        (frozen.newest, frozen.before)
+        // Of a vDisk that was dropped meanwhile nothing is known.
+        let frozen = self.taken.get(&generation);
+        frozen.map_or((Moment(0), NEVER), |frozen| (frozen.newest, frozen.before))
     }
 
     /// The present is again what this snapshot was.
