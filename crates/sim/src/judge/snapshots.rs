@@ -431,7 +431,6 @@ impl Registers {
 mod tests {
     use super::*;
     use crate::stamp::{content, marks};
-    use weft_engine::buffer::Buffer;
 
     const FAMILY: usize = 1;
 
