@@ -438,11 +438,11 @@ mod tests {
         let mut story = story();
         story.registers = Registers::new(1, 4, true);
         let foreign = content(7, 3, 8, 8);
-        assert_eq!(story.shows(&[foreign.clone()], 1, 2).expect("it is the origin's").len(), 8);
+        assert_eq!(story.shows(std::slice::from_ref(&foreign), 1, 2).expect("it is the origin's").len(), 8);
         let part = Write { number: 2, first: 10, sectors: 2, zero: false, began: Moment(3) };
         story.registers.began(&story.layout, part);
         story.registers.acknowledged(&story.layout, part, Moment(4), Moment(0));
-        assert!(story.shows(&[foreign.clone()], 5, 6).is_err(), "two sectors are its own");
+        assert!(story.shows(std::slice::from_ref(&foreign), 5, 6).is_err(), "two sectors are its own");
         let pieces = [content(7, 3, 8, 2), content(1, 2, 10, 2), content(7, 3, 12, 4)];
         assert_eq!(story.shows(&pieces, 5, 6).expect("two sectors are its own").len(), 6);
         let trim = Write { number: 3, first: 8, sectors: 8, zero: true, began: Moment(7) };
