@@ -52,6 +52,18 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// A clone reads what its origin is now.
+    CloneOfPresent,
+    /// What is trimmed in a clone is its origin's again.
+    CloneTrimForgotten,
+    /// A rollback does not wait for what is in the log.
+    RollbackUnsettled,
+    /// An owner to whom the record says that a rollback is not done serves clients at once.
+    RollbackNotRepeated,
+    /// A rollback leaves what is newer than the snapshot where the snapshot has nothing.
+    RollbackKeepsNewer,
+    /// Owners take requests while the snapshots of a group are taken (in the simulator's control plane).
+    HoldsForgotten,
     /// Bytes cost nothing at a vDisk's door.
     LargeRequestsFree,
     /// Nobody looks at a vDisk's door when those that wait there could be let in.

@@ -162,8 +162,11 @@ impl Shard {
             Input::Message { from, message } => self.on_message(now, from, message, out),
             Input::Unheard { shard } => self.on_unheard(now, shard, out),
             Input::Told { family, ask, reply } => {
-                self.with_volume(now, family, out, |volume, ctx| volume.on_told(ask, reply, ctx));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                // One that was given up has answered its clients already.
+                if self.volumes.get(&family).is_some_and(|volume| !volume.is_failed()) {
+                    self.with_volume(now, family, out, |volume, ctx| volume.on_told(ask, reply, ctx));
+                    self.touched.insert(family);
+                }
             }
             Input::Order(order) => self.on_order(now, order, out),
             Input::Wake => self.on_wake(now, out),

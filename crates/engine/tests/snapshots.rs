@@ -404,3 +404,48 @@ fn a_record_that_asks_for_what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(read(&mut world, newer, 0, BLOCK as u32), pattern(2, BLOCK));
     assert_eq!(read(&mut world, old, 0, BLOCK as u32), pattern(1, BLOCK));
 }
+
+#[test]
+fn a_snapshot_that_many_leaves_tell_of_is_cleared_in_several_checkpoints() {
+    // More leaves than one checkpoint clears, a block in each.
+    const LEAVES: u64 = 700;
+    const LEAF_BYTES: u64 = 1024 * BLOCK as u64;
+    let mut world = World::new(1, 1, Limits::default());
+    let write_all = |world: &mut World, seed: u64| {
+        for leaf in 0..LEAVES {
+            assert_eq!(world.write(leaf * LEAF_BYTES, &pattern(seed + leaf, BLOCK)), Reply::Done);
+        }
+        world.settle();
+    };
+    world.record.size = LEAVES * LEAF_BYTES;
+    world.step(Input::Order(Order::Resize { family: FAMILY, size: LEAVES * LEAF_BYTES }));
+    write_all(&mut world, 1_000);
+    let (first, second) = (take(&mut world, 1), take(&mut world, 2));
+    write_all(&mut world, 2_000);
+    let third = take(&mut world, 3);
+    write_all(&mut world, 3_000);
+    let past = |world: &World| world.shard.volume(FAMILY).expect("it is served").map().directory.past();
+    let checkpoints = |world: &World| world.shard.counters().checkpoints;
+    assert_eq!(past(&world), 2 * LEAVES);
+
+    let before = checkpoints(&world);
+    drop_snapshot(&mut world, second);
+    world.settle();
+    assert!(checkpoints(&world) - before >= LEAVES / 256, "a slice at a time");
+    assert_eq!(past(&world), 2 * LEAVES, "what it saw the first one sees");
+    drop_snapshot(&mut world, third);
+    world.pass(5_000);
+    assert!((LEAVES + 1..2 * LEAVES).contains(&past(&world)), "the process dies in the middle of it");
+    world.restart(Limits::default());
+    world.settle();
+    assert_eq!(past(&world), LEAVES);
+    for leaf in 0..LEAVES {
+        assert_eq!(read(&mut world, first, leaf * LEAF_BYTES, BLOCK as u32), pattern(1_000 + leaf, BLOCK));
+    }
+    drop_snapshot(&mut world, first);
+    world.settle();
+    assert_eq!(past(&world), 0);
+    for leaf in 0..LEAVES {
+        assert_eq!(world.read(leaf * LEAF_BYTES, BLOCK as u32), pattern(3_000 + leaf, BLOCK));
+    }
+}

@@ -350,6 +350,9 @@ impl World {
             return false;
         }
         let family = *alive.choose(&mut self.rng).expect("there are two");
+        if self.has_clones(family, None) {
+            return false;
+        }
         self.drop_family(family);
         true
     }

@@ -44,6 +44,25 @@ pub enum Event {
     Fault,
     /// Somebody wants a snapshot, or wants one gone.
     Snapshot,
+    /// Somebody wants a clone, or wants one gone, or a vDisk as it was.
+    Clone,
+    /// A shard is to take no request for a vDisk, and says that it takes none.
+    Hold {
+        shard: usize,
+        incarnation: u32,
+        family: usize,
+    },
+    Held {
+        family: usize,
+    },
+    /// A clone's request reaches a shard that served its origin ...
+    OriginAsked {
+        ask: u64,
+        shard: usize,
+        incarnation: u32,
+    },
+    /// ... or has to be asked (again).
+    OriginAgain(u64),
     /// The process of a node starts again.
     NodeStarts(usize),
     /// A sleeping process goes on, if it is still the same sleep.

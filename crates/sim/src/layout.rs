@@ -55,6 +55,13 @@ impl Layout {
         })
     }
 
+    /// The place of a used block.
+    pub fn place(&self, block: u64) -> usize {
+        let run = self.runs.iter().find(|run| (run.real..run.real + run.blocks as u64).contains(&block));
+        let run = run.expect("clients use only what the layout does");
+        run.compact + (block - run.real) as usize
+    }
+
     /// The vDisk grows by `blocks` blocks, all of them used.
     pub fn grow(&mut self, blocks: usize) {
         self.runs.push(Run { real: self.size_blocks, compact: self.blocks, blocks });

@@ -5,6 +5,7 @@
 //! the fault atlas (`atlas`) breaks things, the control plane (`control`) brings them back, and the judges
 //! (`judge`) say whether all promises were kept. `docs/simulator.md` tells how to use it.
 
+pub mod answers;
 pub mod atlas;
 pub mod client;
 pub mod control;
@@ -12,12 +13,14 @@ pub mod coverage;
 pub mod drive;
 pub mod engine_view;
 pub mod event;
+pub mod family;
 pub mod growth;
 pub mod judge;
 pub mod kept;
 pub mod layout;
 pub mod memory;
 pub mod network;
+pub mod origins;
 pub mod phase;
 pub mod plan;
 pub mod platter;

@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
 use crate::judge::space;
 use crate::plan::Plan;
+use crate::requests::{Asked, Open};
 use crate::world::World;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,6 +162,9 @@ impl World {
         if let Some(plan) = self.parameters.snapshots {
             self.queue.push(self.now + plan.every_us / 2, Event::Snapshot);
         }
+        if let Some(plan) = self.parameters.clones {
+            self.queue.push(self.now + plan.every_us / 2, Event::Clone);
+        }
         for client in 0..self.clients.len() {
             self.plan_client(client);
         }
@@ -251,6 +255,12 @@ impl World {
 
     fn all_back(&mut self) -> Result<(), String> {
         self.all_served()?;
+        if let Err(missing) = self.rollbacks_done() {
+            if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
+                self.coverage.count("snapshots or clones dropped to make room");
+            }
+            return Err(missing);
+        }
         if !self.requests.is_empty() {
             return Err(format!("{} requests are not answered", self.requests.len()));
         }
@@ -276,8 +286,8 @@ impl World {
 
     fn all_settled(&mut self) -> Result<(), String> {
         self.all_served()?;
-        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.drop_all_snapshots() {
-            self.coverage.count("snapshots dropped to make room");
+        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
+            self.coverage.count("snapshots or clones dropped to make room");
         }
         for family in 0..self.families.len() {
             let entry = &mut self.control.families[family];
@@ -445,6 +455,18 @@ impl World {
             self.progress.readers.insert(client, Reader { family, run: 0, block: 0, snapshot: None, next });
             self.read_back(client);
         }
+    }
+
+    /// A read that the owner was too busy for.
+    pub fn read_back_again(&mut self, open: &Open) {
+        let (snapshot, first, sectors) = match open.asked {
+            Asked::Read { first, sectors } => (None, first, sectors),
+            Asked::ReadSnapshot { snapshot, first, sectors } => (Some(snapshot), first, sectors),
+            _ => unreachable!("a reader only reads"),
+        };
+        let Open { client, family, shard, .. } = *open;
+        let event = Event::ReadBack { client, family, shard, snapshot, first, sectors };
+        self.queue.push(self.now + 1_000, event);
     }
 
     /// The next read of a reader, when its last one was answered.

@@ -160,6 +160,14 @@ pub struct SnapshotPlan {
     pub reads: u32,
 }
 
+/// How often somebody makes or drops clones, or has a vDisk rolled back; the last two are weights.
+#[derive(Clone, Copy, Debug)]
+pub struct ClonePlan {
+    pub every_us: u64,
+    pub clones: u32,
+    pub rollbacks: u32,
+}
+
 /// How clients behave; the numbers are weights.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
@@ -201,6 +209,7 @@ pub struct Parameters {
     pub families: Vec<FamilyPlan>,
     pub load: LoadPlan,
     pub snapshots: Option<SnapshotPlan>,
+    pub clones: Option<ClonePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
     pub rounds: usize,
@@ -330,6 +339,7 @@ impl Parameters {
             rounds,
             round_us,
             snapshots,
+            clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
             ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
@@ -402,6 +412,14 @@ fn chosen_snapshots(plan: Plan, seed: u64, round_us: u64) -> Option<SnapshotPlan
     }
     let every_us = round_us / rng.random_range(5..40);
     rng.random_bool(0.35).then(|| SnapshotPlan { every_us, most: rng.random_range(1..=3), reads })
+}
+
+/// Likewise, in half of the seeds where there are snapshots.
+fn chosen_clones(plan: Plan, seed: u64, round_us: u64, snapshots: bool) -> Option<ClonePlan> {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (plan as u64) << 50);
+    let every_us = round_us / rng.random_range(5..60);
+    let (clones, rollbacks) = *[(1, 0), (0, 1), (1, 1), (3, 1)].choose(&mut rng).expect("not empty");
+    (snapshots && matches!(seed % 4, 0 | 3)).then_some(ClonePlan { every_us, clones, rollbacks })
 }
 
 /// With a randomness of their own, likewise.

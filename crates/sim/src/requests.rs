@@ -36,6 +36,10 @@ pub enum Asked {
         sectors: u64,
         limit: u32,
     },
+    /// Not by a client: the owner of a clone reads what its origin has.
+    ForClone {
+        ask: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

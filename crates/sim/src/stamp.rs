@@ -16,19 +16,80 @@ pub fn stamp(family: usize, number: u32, sector: u64) -> u64 {
     TAG | (family as u64 & 0xff) << 48 | u64::from(number) << 20 | place
 }
 
-/// What is in a sector: the number of the write that put it there, 0 for zeros.
-/// Err: neither zeros nor anything a write of `family` put into `sector`.
-pub fn number_in(family: usize, sector: u64, bytes: &[u8]) -> Result<u32, u64> {
+/// What is in a sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Zeros,
+    /// What this write of this family put there.
+    Of {
+        family: usize,
+        number: u32,
+    },
+}
+
+/// What is in `sector`. Err: neither zeros nor anything that a write put there.
+pub fn mark_in(sector: u64, bytes: &[u8]) -> Result<Mark, u64> {
     let head = u64::from_le_bytes(bytes[..8].try_into().expect("a sector has more than 8 bytes"));
     let tail = u64::from_le_bytes(bytes[SECTOR - 8..].try_into().expect("a sector has more than 8 bytes"));
     if head != tail {
         return Err(head);
     }
     if head == 0 {
-        return Ok(0);
+        return Ok(Mark::Zeros);
     }
-    let number = ((head >> 20) % NUMBERS) as u32;
-    if number > 0 && stamp(family, number, sector) == head { Ok(number) } else { Err(head) }
+    let (family, number) = ((head >> 48 & 0xff) as usize, ((head >> 20) % NUMBERS) as u32);
+    let is_sound = number > 0 && stamp(family, number, sector) == head;
+    if is_sound { Ok(Mark::Of { family, number }) } else { Err(head) }
+}
+
+/// What a read showed: sectors in order, and what is in each.
+pub type Shown = Vec<(u64, Mark)>;
+
+/// What is in the sectors from `first` on.
+pub fn marks(first: u64, pieces: &[Buffer]) -> Result<Shown, String> {
+    let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
+    let mut stream = Stream { pieces, piece: 0, offset: 0, spanning: [0; SECTOR] };
+    let sectors = first..first + (bytes / SECTOR) as u64;
+    let mark = |sector| match mark_in(sector, stream.next()) {
+        Ok(mark) => Ok((sector, mark)),
+        Err(mark) => Err(format!("sector {sector} holds what no write put there: {mark:#018x}")),
+    };
+    sectors.map(mark).collect()
+}
+
+/// Goes over the pieces of a reply sector by sector.
+struct Stream<'a> {
+    pieces: &'a [Buffer],
+    piece: usize,
+    offset: usize,
+    spanning: [u8; SECTOR],
+}
+
+impl Stream<'_> {
+    fn next(&mut self) -> &[u8] {
+        while self.offset == self.pieces[self.piece].len() {
+            self.piece += 1;
+            self.offset = 0;
+        }
+        let piece = self.pieces[self.piece].bytes();
+        if piece.len() - self.offset >= SECTOR {
+            self.offset += SECTOR;
+            return &piece[self.offset - SECTOR..self.offset];
+        }
+        let mut filled = 0;
+        while filled < SECTOR {
+            let rest = &self.pieces[self.piece].bytes()[self.offset..];
+            let part = rest.len().min(SECTOR - filled);
+            self.spanning[filled..filled + part].copy_from_slice(&rest[..part]);
+            filled += part;
+            self.offset += part;
+            if filled < SECTOR {
+                self.piece += 1;
+                self.offset = 0;
+            }
+        }
+        &self.spanning
+    }
 }
 
 /// The bytes of a write of whole sectors.
@@ -68,12 +129,18 @@ mod tests {
     #[test]
     fn a_stamp_tells_its_write_and_its_place() {
         let bytes = content(3, 77, 1_000_000, 4);
-        assert_eq!(number_in(3, 1_000_002, &bytes.bytes()[2 * SECTOR..3 * SECTOR]), Ok(77));
-        assert!(number_in(3, 1_000_003, &bytes.bytes()[2 * SECTOR..3 * SECTOR]).is_err(), "misplaced");
-        assert!(
-            number_in(4, 1_000_002, &bytes.bytes()[2 * SECTOR..3 * SECTOR]).is_err(),
-            "of another family"
-        );
-        assert_eq!(number_in(3, 5, &[0; SECTOR]), Ok(0));
+        let sector = &bytes.bytes()[2 * SECTOR..3 * SECTOR];
+        assert_eq!(mark_in(1_000_002, sector), Ok(Mark::Of { family: 3, number: 77 }));
+        assert!(mark_in(1_000_003, sector).is_err(), "misplaced");
+        assert_eq!(mark_in(5, &[0; SECTOR]), Ok(Mark::Zeros));
+    }
+
+    #[test]
+    fn pieces_may_end_within_a_sector() {
+        let bytes = content(2, 9, 40, 6);
+        let pieces = [bytes.slice(0..700), bytes.slice(700..900), bytes.slice(900..6 * SECTOR)];
+        let shown = marks(40, &pieces).expect("it is all of one write");
+        let mark = Mark::Of { family: 2, number: 9 };
+        assert_eq!(shown, (40..46).map(|sector| (sector, mark)).collect::<Vec<_>>());
     }
 }

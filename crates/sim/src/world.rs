@@ -3,25 +3,28 @@
 //! history, to the last byte. Leaves to others: what clients ask (`client`), what the control plane wants
 //! (`control`), what goes wrong (`atlas`), when it is over (`phase`).
 
-use crate::client::{Client, Family};
+use crate::client::Client;
 use crate::control::{Control, Lease, Sight};
 use crate::coverage::Coverage;
 use crate::drive::Drive;
 use crate::event::{Event, Queue};
+use crate::family::Family;
 use crate::judge::ceilings::Ceilings;
 use crate::judge::registers::Moment;
 use crate::network::Network;
+use crate::origins::Origins;
 use crate::phase::{Phase, Progress};
 use crate::plan::Parameters;
 use crate::requests::Requests;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::counters::Source;
-use weft_engine::interface::{Area, DriveOperation, DriveWork, View};
+use weft_engine::identity::Generation;
+use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
-use weft_engine::{DriveId, Input, Order, Outputs, Request, ShardId, Ticket, Time};
+use weft_engine::{DriveId, Input, Order, Outputs, Reply, Request, ShardId, Ticket, Time};
 
 /// A run that takes more events than this has got stuck in a circle.
 const EVENTS_MAX: u64 = 20_000_000;
@@ -60,6 +63,8 @@ pub struct ShardState {
     pub common: Option<View>,
     /// The version of the view that was made of it.
     pub view: u64,
+    /// vDisks for which no request is taken, and until when.
+    pub holds: BTreeMap<usize, u64>,
 }
 
 pub struct World {
@@ -69,15 +74,20 @@ pub struct World {
     pub rng: SmallRng,
     /// Of snapshots only: seeds without them are the same histories as if there were none.
     pub snapshot_rng: SmallRng,
+    /// Likewise, of clones and of rolling back.
+    pub clone_rng: SmallRng,
     pub queue: Queue,
     pub nodes: Vec<NodeState>,
     pub shards: Vec<ShardState>,
     pub drives: Vec<Drive>,
     pub network: Network,
     pub control: Control,
+    /// Snapshots that were taken together: of what vDisk, and which.
+    pub together: Vec<Vec<(usize, Generation)>>,
     pub families: Vec<Family>,
     pub clients: Vec<Client>,
     pub requests: Requests,
+    pub origins: Origins,
     pub ceilings: Ceilings,
     pub coverage: Coverage,
     pub phase: Phase,
@@ -101,15 +111,18 @@ impl World {
             moment: 1,
             rng,
             snapshot_rng: SmallRng::seed_from_u64(!parameters.seed),
+            clone_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(20)),
             queue: Queue::default(),
             nodes: Vec::new(),
             shards: Vec::new(),
             drives: Vec::new(),
             network: Network::new(parameters.network_us),
             control: Control::default(),
+            together: Vec::new(),
             families: Vec::new(),
             clients: Vec::new(),
             requests: Requests::default(),
+            origins: Origins::default(),
             ceilings: Ceilings::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
@@ -158,6 +171,7 @@ impl World {
                 clock_ahead,
                 common: None,
                 view: 0,
+                holds: BTreeMap::new(),
             });
             for _ in 0..self.parameters.drives {
                 self.add_drive(shard);
@@ -265,6 +279,11 @@ impl World {
             Event::Client(client) => self.client_asks(client),
             Event::Fault => self.fault(),
             Event::Snapshot => self.snapshot_tick(),
+            Event::Clone => self.clone_tick(),
+            Event::Hold { shard, incarnation, family } => self.hold(shard, incarnation, family),
+            Event::Held { family } => self.held(family),
+            Event::OriginAsked { ask, shard, incarnation } => self.origin_asked(ask, shard, incarnation),
+            Event::OriginAgain(ask) => self.ask_origin(ask),
             Event::NodeStarts(node) => self.node_starts(node),
             Event::NodeWakes { node, pause } => self.node_wakes(node, pause),
             Event::ReadBack { client, family, shard, snapshot, first, sectors } => match snapshot {
@@ -313,6 +332,11 @@ impl World {
             waiting.push(Event::Input { shard, incarnation, input });
             return;
         }
+        if let Input::Request { ticket, family, .. } = &input
+            && self.shards[shard].holds.get(&(family.0 as usize)).is_some_and(|&until| until > self.now)
+        {
+            return self.replied(shard, *ticket, Reply::Error(RequestError::Busy));
+        }
         self.step(shard, input);
     }
 
@@ -360,6 +384,9 @@ impl World {
             }
         }
         outputs.sources.clear();
+        for request in outputs.requests.drain(..) {
+            self.origin_wanted(shard, request);
+        }
         for notice in outputs.notices.drain(..) {
             self.noticed(shard, notice);
         }
@@ -482,6 +509,7 @@ impl World {
             state.engine = Some(Box::new(Shard::new(settings)));
             state.wake = None;
             state.view = 0;
+            state.holds.clear();
             state.common = None;
             state.clock_ahead = clock_ahead;
         }

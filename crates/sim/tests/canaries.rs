@@ -141,6 +141,36 @@ fn a_mark_that_a_replay_passes_over_is_caught() {
 }
 
 #[test]
+fn a_clone_of_what_its_origin_is_now_is_caught() {
+    is_caught(Bug::CloneOfPresent, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_trim_that_shows_the_origin_again_is_caught() {
+    is_caught(Bug::CloneTrimForgotten, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_rollback_that_forgets_the_log_is_caught() {
+    is_caught(Bug::RollbackUnsettled, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_rollback_that_ends_with_its_owner_is_caught() {
+    is_caught(Bug::RollbackNotRepeated, &[Plan::Snapshots]);
+}
+
+#[test]
+fn snapshots_of_a_group_that_nobody_waits_for_are_caught() {
+    is_caught(Bug::HoldsForgotten, &[Plan::Snapshots]);
+}
+
+#[test]
+fn a_rollback_that_keeps_what_is_newer_is_caught() {
+    is_caught(Bug::RollbackKeepsNewer, &[Plan::Snapshots]);
+}
+
+#[test]
 fn space_that_is_never_given_back_is_caught() {
     is_caught(Bug::SpaceLeak, &[Plan::Calm, Plan::Full]);
 }

@@ -128,13 +128,16 @@ impl Store {
         (units / 25).max(2 * RUN_BLOCKS_MAX)
     }
 
+    /// Entries of the table that client data leaves. A checkpoint takes some before it gives any back, and families make theirs
+    /// side by side.
     fn reserve_slots(&self) -> usize {
-        (self.layout.entries as usize / 25).max(4)
+        (self.layout.entries as usize / 16).max(24)
     }
 
-    /// Bytes that client data may still take.
+    /// Bytes that client data may still take. What is in the log already needs entries as well, one for each generation: they
+    /// are kept from what is not.
     pub fn free_bytes(&self) -> u64 {
-        if self.free_slots.len() <= self.reserve_slots() {
+        if self.free_slots.len() <= 2 * self.reserve_slots() {
             return 0;
         }
         self.space.free_blocks().saturating_sub(self.reserve_blocks()) * BLOCK as u64
@@ -144,8 +147,8 @@ impl Store {
     pub fn allocate(&mut self, blocks: u64, class: Class) -> Option<(u32, u64)> {
         let (blocks_left, slots_left) = match class {
             Class::Data => (self.reserve_blocks(), self.reserve_slots()),
-            Class::Pressed => (self.reserve_blocks() / 2, self.reserve_slots() / 2),
-            Class::Reserve => (self.reserve_blocks() / 4, self.reserve_slots() / 4),
+            Class::Pressed => (self.reserve_blocks() / 2, self.reserve_slots() * 5 / 6),
+            Class::Reserve => (self.reserve_blocks() / 4, self.reserve_slots() * 2 / 3),
             Class::Pages => (0, 0),
         };
         if self.space.free_blocks() < blocks + blocks_left || self.free_slots.len() <= slots_left {

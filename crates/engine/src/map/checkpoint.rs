@@ -37,6 +37,8 @@ const GARBAGE_MIN: u64 = 4 << 20;
 const PURGED_LEAVES_MAX: usize = 256;
 /// With edits of more generations than this, reads would have to look too often.
 const GENERATIONS_MAX: usize = 8;
+/// So many more egroups of pages than the pages need are nobody's concern.
+const MAP_EGROUPS_SPARE: usize = 12;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -231,6 +233,7 @@ impl Volume {
         if let Some(to) = rollback {
             self.add_changed_since(to, &mut leaves);
         }
+        self.gather_small_map_egroups();
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {
@@ -599,6 +602,32 @@ impl Volume {
                     ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
                 }
             }
+        }
+    }
+
+    /// Every checkpoint makes egroups of its own, mostly small, and each takes an entry in the tables of its drives as long as one
+    /// page in it counts. Of too many the smallest become one with what this checkpoint writes.
+    fn gather_small_map_egroups(&mut self) {
+        let index = &self.map.index;
+        let mut small: Vec<(u64, EgroupId)> = Vec::new();
+        let mut live = 0;
+        for &egroup in self.map.map_egroups.keys() {
+            let units = u64::from(index.live_units(egroup));
+            live += units;
+            small.push((units, egroup));
+        }
+        let needed = live as usize / EGROUP_UNITS + 1;
+        if small.len() <= MAP_EGROUPS_SPARE + 2 * needed {
+            return;
+        }
+        small.sort_unstable();
+        let mut units = 0;
+        for (live, egroup) in small {
+            units += live;
+            if units > EGROUP_UNITS as u64 {
+                break;
+            }
+            self.checkpointing.rewrite.insert(egroup);
         }
     }
 

@@ -106,7 +106,7 @@ impl LeafMerge {
         };
         leaf = changes.moves.apply(number, leaf, directory);
         let mut restored: Vec<Run> = Vec::new();
-        if let Some(to) = rollback {
+        if let Some(to) = rollback.filter(|_| !planted(Bug::RollbackKeepsNewer)) {
             leaf = without_newer(&leaf, to, directory);
         }
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
@@ -115,7 +115,7 @@ impl LeafMerge {
             if edits.is_empty() {
                 continue;
             }
-            if changes.is_clone {
+            if changes.is_clone && !planted(Bug::CloneTrimForgotten) {
                 for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
                     edit.place = Some((EgroupId::hole(generation), 0));
                 }

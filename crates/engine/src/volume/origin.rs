@@ -13,6 +13,7 @@ use crate::identity::{Block, Time};
 use crate::interface::{Origin, OriginRequest, Reply, Request, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::map::lookup::{Located, Where};
+use crate::sabotage::{Bug, planted};
 use crate::stages::Stage;
 
 /// A part of a read that the origin is asked for.
@@ -55,10 +56,12 @@ impl Volume {
         let ask = ctx.calls.number();
         self.reads.origin_asks.insert(ask, OriginAsk { job, block, count, since: ctx.now });
         ctx.counters.blocks_from_origin += count;
-        let request = Request::ReadOrigin {
-            snapshot: origin.snapshot,
-            offset: block.0 * BLOCK as u64,
-            len: u32::try_from(count * BLOCK as u64).expect("a read is shorter than 4 GiB"),
+        let offset = block.0 * BLOCK as u64;
+        let len = u32::try_from(count * BLOCK as u64).expect("a read is shorter than 4 GiB");
+        let request = if planted(Bug::CloneOfPresent) {
+            Request::Read { offset, len }
+        } else {
+            Request::ReadOrigin { snapshot: origin.snapshot, offset, len }
         };
         let (asker, family) = (self.family, origin.family);
         ctx.out.requests.push(OriginRequest { asker, ask, family, request });
@@ -82,7 +85,9 @@ impl Volume {
                 ctx.counters.blocks_lost += 1;
                 self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
             }
-            Reply::Error(error) => self.fail_job(job, error, ctx),
+            // Nobody serves it for too long. A part of a block that waits for this may be of a write of which the rest is done:
+            // nobody may take it for one that was not begun.
+            Reply::Error(_) => self.fail_job(job, RequestError::Fenced, ctx),
             other => unreachable!("a read is not answered by {other:?}"),
         }
     }

@@ -71,6 +71,8 @@ pub(crate) struct Requests {
     /// Something may have changed for those that wait.
     pub stirred: bool,
     pub waited_since: Option<Time>,
+    /// Since when the log has had no room for those that wait, not even for one of them.
+    pub without_room_since: Option<Time>,
     /// Zero records that went into the log since it last had room.
     pub zeroes_without_room: u32,
 }

@@ -201,7 +201,7 @@ impl Volume {
 
     /// A record that says so is served only when the rollback is done.
     pub(crate) fn open_rolling_back(&mut self, to: Option<Generation>) {
-        self.snapshots.rollback = to.map(Rollback::Settling);
+        self.snapshots.rollback = to.map(Rollback::Settling).filter(|_| !planted(Bug::RollbackNotRepeated));
     }
 
     pub fn resume(&mut self) {
@@ -218,7 +218,7 @@ impl Volume {
             return self.refuse_rollback(to, reason, ctx);
         }
         self.settling = true;
-        if self.is_settled() {
+        if self.is_settled() || planted(Bug::RollbackUnsettled) {
             self.snapshots.rollback = Some(Rollback::Marking(to));
             self.push_mark(Mark::RolledBack { to, generation: self.snapshots.next });
         }

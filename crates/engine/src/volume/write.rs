@@ -9,7 +9,7 @@ use super::{Volume, Waiter};
 use crate::buffer::{BLOCK, Buffer, is_zero};
 use crate::context::Context;
 use crate::formats::record::Body;
-use crate::identity::Block;
+use crate::identity::{Block, Time};
 use crate::interface::RequestError;
 use crate::limits::RECORD_BLOCKS;
 use crate::log::overlay::Content;
@@ -21,6 +21,9 @@ const ZEROES_WITHOUT_ROOM: u32 = 4;
 
 /// When somebody waits for room it is asked for so often.
 const ROOM_AGAIN_US: u64 = 10_000;
+
+/// A ring that gave no room for so long is held by what finds none in the pool, and gives none until somebody makes some.
+const ROOM_PATIENCE_US: u64 = 30_000_000;
 
 enum Verdict {
     Go,
@@ -67,7 +70,13 @@ impl Volume {
     pub(crate) fn start_waiting(&mut self, ctx: &mut Context) {
         if self.requests.waiting.is_empty() {
             self.requests.waited_since = None;
+            self.requests.without_room_since = None;
             return;
+        }
+        if self.room() >= record_bytes(1) {
+            self.requests.without_room_since = None;
+        } else {
+            self.requests.without_room_since.get_or_insert(ctx.now);
         }
         self.requests.crowded = false;
         let mut held: Vec<Work> = Vec::new();
@@ -148,7 +157,10 @@ impl Volume {
             return Verdict::NoTurn;
         }
         // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
-        let stuck = room < least && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
+        // Nor while others hold it who find no space on other drives: that nobody tells.
+        let impatient = |since: Time| room < least && ctx.now.since(since) > ROOM_PATIENCE_US;
+        let stuck = room < least && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0))
+            || self.requests.without_room_since.is_some_and(impatient);
         if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
     }
 

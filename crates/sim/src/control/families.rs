@@ -3,7 +3,7 @@
 //! Leaves to others: whose lease is over (`leases`), carrying the orders (`post`).
 
 use super::{FamilyEntry, FamilyPhase};
-use crate::client::Family;
+use crate::family::Family;
 use crate::layout::Layout;
 use crate::plan::FamilyPlan;
 use crate::world::World;
@@ -11,27 +11,32 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::interface::{Ceiling, Cold, Compression, FamilyRecord, Method, Segment};
+use weft_engine::interface::{Ceiling, Cold, Compression, FamilyRecord, Method, Origin, Segment};
 use weft_engine::{Epoch, FamilyId, Order};
 
 impl World {
     pub fn create_family(&mut self, plan: &FamilyPlan) {
-        let family = self.families.len();
         let layout = if plan.runs > 1 {
             let size = 1u64 << self.rng.random_range(18..32);
             Layout::sparse(plan.blocks, plan.runs, size.max(plan.blocks as u64 * 4), &mut self.rng)
         } else {
             Layout::dense(plan.blocks)
         };
+        self.add_family(layout, plan.factor, None, plan.clients);
+    }
+
+    /// A vDisk that nobody serves yet.
+    pub(super) fn add_family(&mut self, layout: Layout, factor: u32, origin: Option<Origin>, clients: usize) {
+        let family = self.families.len();
         self.control.families.push(FamilyEntry {
             record: FamilyRecord {
                 family: FamilyId(family as u32),
                 epoch: Epoch(0),
                 size: layout.size_blocks * 4096,
-                factor: plan.factor,
+                factor,
                 segments: Vec::new(),
                 version: 0,
-                origin: None,
+                origin,
                 rollback: None,
                 compression: Compression::default(),
                 ceiling: Ceiling::default(),
@@ -49,9 +54,11 @@ impl World {
             clients_on: None,
             settled: false,
             snapshots: BTreeMap::new(),
+            rolled_back: None,
+            rollback_asked: 0,
         });
-        self.families.push(Family::new(family, layout, plan.factor));
-        for _ in 0..plan.clients {
+        self.families.push(Family::new(family, layout, factor, origin));
+        for _ in 0..clients {
             self.add_client(family);
         }
     }

@@ -4,19 +4,23 @@
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
 mod ceilings;
+mod clones;
 mod cluster;
 mod drives;
 mod families;
 mod groups;
 mod leases;
 mod post;
+mod rollback;
 mod sight;
 mod snapshots;
+mod together;
 
 use cluster::Table;
 pub use leases::Lease;
 pub use sight::{Sight, common_of};
 pub use snapshots::SnapshotEntry;
+use together::Together;
 
 use crate::event::Event;
 use crate::world::World;
@@ -25,7 +29,7 @@ use rand::rngs::SmallRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::identity::SnapshotId;
+use weft_engine::identity::{Generation, SnapshotId};
 use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
 use weft_engine::{DriveId, GroupId, Order, ShardId};
 
@@ -84,6 +88,9 @@ pub struct FamilyEntry {
     clients_on: Option<(u32, u64)>,
     pub settled: bool,
     pub snapshots: BTreeMap<SnapshotId, SnapshotEntry>,
+    /// The snapshot that it was last rolled back to, or is to be; and the epoch of the owner that was told.
+    rolled_back: Option<Generation>,
+    rollback_asked: u32,
 }
 
 /// How a shard was told to serve a family.
@@ -110,6 +117,7 @@ pub struct Control {
     /// When a drive or node last came or went.
     unrest: u64,
     snapshots_made: u64,
+    together: Option<Together>,
 }
 
 impl Control {
@@ -217,7 +225,9 @@ impl World {
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
             self.reconcile_snapshots(family);
+            self.reconcile_rollback(family);
         }
+        self.reconcile_together();
         if self.is_cluster() {
             self.cluster_tick();
         } else {

@@ -5,6 +5,7 @@
 
 use super::{FamilyPhase, Serving, common_of};
 use crate::event::Event;
+use crate::judge::registers::Moment;
 use crate::world::World;
 use rand::Rng;
 use weft_engine::interface::{Damage, FamilyTrouble};
@@ -55,6 +56,10 @@ impl World {
                 }
                 let serving = Serving { epoch: record.epoch.0, lease };
                 entry.serving.insert(shard, serving);
+                if record.rollback.is_some() {
+                    let state = &mut self.families[record.family.0 as usize];
+                    state.rolling_back.insert(record.epoch.0, Moment(0));
+                }
             }
             Order::CloseFamily { family } => {
                 self.control.families[family.0 as usize].serving.remove(&shard);
@@ -62,6 +67,8 @@ impl World {
             Order::TakeSnapshot { family, snapshot } => {
                 self.snapshot_order_received(shard, *family, *snapshot);
             }
+            Order::RollBack { family, .. } => self.rollback_order_received(shard, *family),
+            Order::Resume { family } => self.resume_received(shard, *family),
             Order::View(_) => {
                 let Order::View(view) = order else { unreachable!("it was a view a moment ago") };
                 return self.view_received(shard, view);
@@ -106,6 +113,10 @@ impl World {
             Notice::SnapshotDropped { family, epoch, generation } => {
                 self.judge_snapshot_dropped(*family, *epoch, *generation);
             }
+            Notice::RolledBack { family, epoch, to } => self.judge_rolled_back(*family, *epoch, *to),
+            Notice::RollbackRefused { family, epoch, .. } => {
+                self.families[family.0 as usize].rolling_back.remove(&epoch.0);
+            }
             Notice::Damage { damage, .. } => self.coverage.count(match damage {
                 Damage::Log { .. } => "damage found in logs",
                 Damage::CopyBad { .. } => "bad copies found",
@@ -146,11 +157,16 @@ impl World {
                 }
             }
             // What is in the log stays, whatever has become of the process that put it there.
-            Notice::SnapshotTaken { family, snapshot, generation, .. } => {
+            Notice::SnapshotTaken { family, epoch, snapshot, generation } => {
+                self.taken_together(family, epoch, snapshot, generation);
                 self.snapshot_taken(family, snapshot, generation);
             }
             Notice::SnapshotDropped { family, generation, .. } => self.snapshot_dropped(family, generation),
             Notice::SnapshotRefused { family, snapshot, .. } => self.snapshot_refused(family, snapshot),
+            Notice::RolledBack { family, epoch, to } => self.rollback_ended(family, epoch, to, true),
+            Notice::RollbackRefused { family, epoch, to, .. } => {
+                self.rollback_ended(family, epoch, to, false);
+            }
             Notice::FamilyFailed { family, epoch, .. } if alive => {
                 let pause = self.rng.random_range(20_000..200_000);
                 let entry = &mut self.control.families[family.0 as usize];

@@ -26,7 +26,7 @@ pub enum Stage {
 pub struct SnapshotEntry {
     pub stage: Stage,
     /// The epoch of the owner that was asked last.
-    asked: u32,
+    pub(super) asked: u32,
 }
 
 impl World {
@@ -46,10 +46,15 @@ impl World {
             self.coverage.count("snapshots ordered");
             return;
         }
-        let Some((&snapshot, entry)) = records.iter_mut().choose(rng) else { return };
+        let Some(&snapshot) = records.keys().choose(rng) else { return };
+        if self.is_needed_snapshot(family, snapshot) {
+            return;
+        }
+        let records = &mut self.control.families[family].snapshots;
+        let entry = records.get_mut(&snapshot).expect("it was just chosen");
         match entry.stage {
             // Its record is gone at once: should it be taken nevertheless, nobody knows it.
-            Stage::Creating { .. } if rng.random_bool(0.5) => {
+            Stage::Creating { .. } if self.snapshot_rng.random_bool(0.5) => {
                 records.remove(&snapshot);
                 self.coverage.count("snapshots forgotten while they were taken");
             }
@@ -63,22 +68,45 @@ impl World {
         }
     }
 
-    /// All of them are to go.
+    /// Whether there are clones of it, or its vDisk goes back to it.
+    fn is_needed_snapshot(&self, family: usize, snapshot: SnapshotId) -> bool {
+        let entry = &self.control.families[family];
+        match entry.snapshots[&snapshot].stage {
+            Stage::Ready(generation) => {
+                entry.record.rollback == Some(generation)
+                    || self.has_clones(family, Some(generation))
+                    || self.waits_for_others(family) == Some(snapshot)
+            }
+            Stage::Creating { .. } => self.waits_for_others(family) == Some(snapshot),
+            Stage::Deleting(_) => false,
+        }
+    }
+
+    /// All of them are to go that nobody needs. False: there are none.
     pub fn drop_all_snapshots(&mut self) -> bool {
         let mut any = false;
-        for family in &mut self.control.families {
-            for entry in family.snapshots.values_mut() {
+        for family in 0..self.control.families.len() {
+            let all: Vec<SnapshotId> = self.control.families[family].snapshots.keys().copied().collect();
+            for snapshot in all {
+                let needed = self.is_needed_snapshot(family, snapshot);
+                let entry = self.control.families[family].snapshots.get_mut(&snapshot);
+                let entry = entry.expect("it was just listed");
                 match entry.stage {
-                    Stage::Creating { .. } => entry.stage = Stage::Creating { unwanted: true },
-                    Stage::Ready(generation) => {
+                    Stage::Creating { .. } if !needed => entry.stage = Stage::Creating { unwanted: true },
+                    Stage::Ready(generation) if !needed => {
                         *entry = SnapshotEntry { stage: Stage::Deleting(generation), asked: 0 };
                     }
-                    Stage::Deleting(_) => continue,
+                    _ => continue,
                 }
                 any = true;
             }
         }
         any
+    }
+
+    /// What takes space and is needed least goes: all snapshots, then a clone. False: there is nothing.
+    pub fn make_room(&mut self) -> bool {
+        self.drop_all_snapshots() || self.drop_a_clone()
     }
 
     /// Orders what is not done, once of every owner and sometimes again.
@@ -87,8 +115,10 @@ impl World {
         let Some(owner) = entry.owner.filter(|_| entry.phase == FamilyPhase::Ready) else { return };
         let epoch = entry.record.epoch.0;
         let mut orders = Vec::new();
+        let waiting = self.waits_for_others(family);
         for (&snapshot, entry) in &mut self.control.families[family].snapshots {
-            if matches!(entry.stage, Stage::Ready(_)) {
+            let waits = waiting == Some(snapshot) && matches!(entry.stage, Stage::Creating { .. });
+            if matches!(entry.stage, Stage::Ready(_)) || waits {
                 continue;
             }
             let first = entry.asked != epoch;

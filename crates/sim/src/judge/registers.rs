@@ -9,8 +9,7 @@
 //! moment on: only reads that had begun before may still return it.
 
 use crate::layout::Layout;
-use crate::stamp::{SECTOR, number_in};
-use weft_engine::buffer::Buffer;
+use crate::stamp::{Mark, Shown};
 
 /// A point in the history of the world; no two things happen at the same one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -53,12 +52,14 @@ pub struct Write {
 #[derive(Clone)]
 pub struct Registers {
     pub(super) family: usize,
+    /// What was there before anything was written is that of another vDisk's snapshot.
+    pub(super) is_clone: bool,
     pub(super) registers: Vec<Register>,
 }
 
 impl Registers {
-    pub fn new(family: usize, blocks: usize) -> Self {
-        Self { family, registers: vec![Register::Whole(Vec::new()); blocks] }
+    pub fn new(family: usize, blocks: usize, is_clone: bool) -> Self {
+        Self { family, is_clone, registers: vec![Register::Whole(Vec::new()); blocks] }
     }
 
     pub fn grow(&mut self, blocks: usize) {
@@ -108,50 +109,49 @@ impl Registers {
         });
     }
 
-    /// A read that began at `began` returns `pieces` at `at`.
+    /// A read that began at `began` shows this at `at`. Gives what of it was there before anything was written, as far as
+    /// that is not zeros for sure: of a clone it is judged elsewhere.
     pub fn read(
         &mut self,
         layout: &Layout,
-        first: u64,
-        pieces: &[Buffer],
+        shown: &[(u64, Mark)],
         began: Moment,
         at: Moment,
         oldest_read: Moment,
-    ) -> Result<(), String> {
-        let mut stream = Stream::of(pieces);
-        let sectors = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() / SECTOR as u64;
-        let end = first + sectors;
-        let span = end.div_ceil(SECTORS) - first / SECTORS;
-        let mut covered = 0;
-        for (compact, real, blocks) in layout.used(first / SECTORS, span) {
-            for index in 0..blocks {
-                let block = real + index as u64;
-                let from = (block * SECTORS).max(first);
-                let to = ((block + 1) * SECTORS).min(end);
-                covered += to - from;
-                let register = &mut self.registers[compact + index];
-                read_block(register, self.family, from, to, &mut stream, [began, at, oldest_read])?;
-            }
+    ) -> Result<Shown, String> {
+        let mut inherited = Vec::new();
+        for in_block in shown.chunk_by(|one, other| one.0 / SECTORS == other.0 / SECTORS) {
+            let place = layout.place(in_block[0].0 / SECTORS);
+            let (family, is_clone) = (self.family, self.is_clone);
+            let register = &mut self.registers[place];
+            read_block(register, family, is_clone, in_block, [began, at, oldest_read], &mut inherited)?;
         }
-        assert_eq!(covered, sectors, "clients read only what the layout uses");
-        Ok(())
+        Ok(inherited)
     }
 
-    /// Whether `sectors` from `first` on may read as zeros for a request that began at `began`.
-    /// What the layout does not use is zero for ever.
-    pub fn may_be_zero(&self, layout: &Layout, first: u64, sectors: u64, began: Moment) -> Result<(), u64> {
-        self.any_in_each(layout, first, sectors, |candidate| candidate.zero && candidate.dead > began)
-    }
-
-    /// Whether each of the sectors has a value that `fits`; sectors that were never written do. Err: the first that has none.
-    pub(super) fn any_in_each(
+    /// Whether `sectors` from `first` on may read as zeros for a request that began at `began`. Gives those that were zeros
+    /// before anything was written, or not at all. What the layout does not use is zero for ever.
+    pub fn may_be_zero(
         &self,
         layout: &Layout,
         first: u64,
         sectors: u64,
-        fits: impl Fn(&Candidate) -> bool,
-    ) -> Result<(), u64> {
+        began: Moment,
+    ) -> Result<Vec<u64>, u64> {
+        self.zeros_in_each(layout, first, sectors, |candidate| candidate.dead > began)
+    }
+
+    /// Whether each of the sectors has a value of zeros that is `possible`. Err: the first that has none. Gives those that were
+    /// zeros before anything was written, or not at all.
+    pub(super) fn zeros_in_each(
+        &self,
+        layout: &Layout,
+        first: u64,
+        sectors: u64,
+        possible: impl Fn(&Candidate) -> bool,
+    ) -> Result<Vec<u64>, u64> {
         let end = first + sectors;
+        let mut inherited = Vec::new();
         for (compact, real, blocks) in layout.used(first / SECTORS, end.div_ceil(SECTORS) - first / SECTORS) {
             for index in 0..blocks {
                 let block = real + index as u64;
@@ -160,13 +160,39 @@ impl Registers {
                         Register::Whole(candidates) => candidates,
                         Register::Sectors(all) => &all[(sector % SECTORS) as usize],
                     };
-                    if !candidates.is_empty() && !candidates.iter().any(&fits) {
+                    let mut zeros = candidates.iter().filter(|c| c.zero && possible(c)).peekable();
+                    if !candidates.is_empty() && zeros.peek().is_none() {
                         return Err(sector);
+                    }
+                    if self.is_clone && zeros.all(|candidate| candidate.number == 0) {
+                        inherited.push(sector);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(inherited)
+    }
+
+    /// The vDisk is what its snapshot was from `at` on, as far as that is known, and whatever was to be written before never
+    /// will.
+    pub(super) fn roll_back(&mut self, mut to: Registers, at: Moment, possible: impl Fn(&Candidate) -> bool) {
+        let is_blank = |candidates: &[Candidate]| matches!(candidates, [only] if only.number == 0);
+        let mut restore = |candidates: &mut Vec<Candidate>| {
+            candidates.retain(&possible);
+            for candidate in candidates.iter_mut() {
+                (candidate.settled, candidate.dead) = (at, NEVER);
+            }
+            if is_blank(candidates) {
+                candidates.clear();
+            }
+        };
+        for register in &mut to.registers {
+            match register {
+                Register::Whole(candidates) => restore(candidates),
+                Register::Sectors(all) => all.iter_mut().for_each(&mut restore),
+            }
+        }
+        self.registers = to.registers;
     }
 
     fn each(&mut self, layout: &Layout, write: &Write, mut change: impl FnMut(&mut Vec<Candidate>)) {
@@ -208,27 +234,45 @@ impl Registers {
     }
 }
 
+/// What of a block was shown, as a value of its register: the number of the write, 0 for zeros and for what was there before.
+pub(super) fn value_in(mark: Mark, family: usize, is_clone: bool, sector: u64) -> Result<u32, String> {
+    match mark {
+        Mark::Zeros => Ok(0),
+        Mark::Of { family: of, number } if of == family & 0xff => Ok(number),
+        Mark::Of { .. } if is_clone => Ok(0),
+        Mark::Of { family, number } => {
+            Err(format!("sector {sector} holds what write {number} of another vDisk, {family}, put there"))
+        }
+    }
+}
+
 fn read_block(
     register: &mut Register,
     family: usize,
-    from: u64,
-    to: u64,
-    stream: &mut Stream,
+    is_clone: bool,
+    shown: &[(u64, Mark)],
     moments: [Moment; 3],
+    inherited: &mut Shown,
 ) -> Result<(), String> {
     let mut last = None;
     let whole = matches!(register, Register::Whole(_));
-    for sector in from..to {
-        let found = number_in(family, sector, stream.next());
-        let number = found.map_err(|mark| {
-            format!("sector {sector} holds what no write of this family put there: {mark:#018x}")
-        })?;
+    for &(sector, mark) in shown {
+        let number = value_in(mark, family, is_clone, sector)?;
         let candidates = match register {
-            // The sectors of a whole block are one value: judge it once.
-            Register::Whole(_) if last == Some(number) => continue,
             Register::Whole(candidates) => candidates,
             Register::Sectors(all) => &mut all[(sector % SECTORS) as usize],
         };
+        if is_clone && number == 0 {
+            // Zeros may be its own.
+            let own_zeros = |c: &Candidate| c.zero && c.number > 0 && c.dead > moments[0];
+            if mark != Mark::Zeros || !candidates.iter().any(own_zeros) {
+                inherited.push((sector, mark));
+            }
+        }
+        // The sectors of a whole block are one value: judge it once.
+        if whole && last == Some(number) {
+            continue;
+        }
         // A block that was only ever written whole is of one write, on whatever side of a crash (I5).
         if whole && last.is_some() {
             return Err(format!(
@@ -236,9 +280,9 @@ fn read_block(
             ));
         }
         last = Some(number);
-        see(candidates, number, moments).map_err(|()| {
+        see(candidates, number, mark, moments).map_err(|()| {
             format!(
-                "sector {sector} read as write {number} at {} by a read begun at {}; possible: {}",
+                "sector {sector} read as {mark:?} at {} by a read begun at {}; possible: {}",
                 moments[1].0,
                 moments[0].0,
                 describe(candidates)
@@ -263,15 +307,22 @@ pub(super) fn describe(candidates: &[Candidate]) -> String {
     if list.is_empty() { "zeros".into() } else { list.join(", ") }
 }
 
-/// A read saw `number` here.
-fn see(candidates: &mut Vec<Candidate>, number: u32, moments: [Moment; 3]) -> Result<(), ()> {
+/// Whether this is what a read saw.
+pub(super) fn is_shown(candidate: &Candidate, number: u32, mark: Mark) -> bool {
+    match mark {
+        Mark::Zeros => candidate.zero,
+        _ if number == 0 => candidate.number == 0,
+        _ => candidate.number == number && !candidate.zero,
+    }
+}
+
+/// A read saw `number` here; what is 0 and no zeros was there before anything was written.
+fn see(candidates: &mut Vec<Candidate>, number: u32, mark: Mark, moments: [Moment; 3]) -> Result<(), ()> {
     let [began, at, oldest_read] = moments;
     if candidates.is_empty() {
         return if number == 0 { Ok(()) } else { Err(()) };
     }
-    let matches = |candidate: &Candidate| {
-        if number == 0 { candidate.zero } else { candidate.number == number && !candidate.zero }
-    };
+    let matches = |candidate: &Candidate| is_shown(candidate, number, mark);
     let possible = candidates.iter().filter(|c| matches(c) && c.dead > began).count();
     if possible == 0 {
         return Err(());
@@ -294,49 +345,11 @@ fn see(candidates: &mut Vec<Candidate>, number: u32, moments: [Moment; 3]) -> Re
     Ok(())
 }
 
-/// Goes over the pieces of a reply sector by sector.
-pub(super) struct Stream<'a> {
-    pieces: &'a [Buffer],
-    piece: usize,
-    offset: usize,
-    spanning: [u8; SECTOR],
-}
-
-impl<'a> Stream<'a> {
-    pub fn of(pieces: &'a [Buffer]) -> Self {
-        Self { pieces, piece: 0, offset: 0, spanning: [0; SECTOR] }
-    }
-
-    pub fn next(&mut self) -> &[u8] {
-        while self.offset == self.pieces[self.piece].len() {
-            self.piece += 1;
-            self.offset = 0;
-        }
-        let piece = self.pieces[self.piece].bytes();
-        if piece.len() - self.offset >= SECTOR {
-            self.offset += SECTOR;
-            return &piece[self.offset - SECTOR..self.offset];
-        }
-        let mut filled = 0;
-        while filled < SECTOR {
-            let rest = &self.pieces[self.piece].bytes()[self.offset..];
-            let part = rest.len().min(SECTOR - filled);
-            self.spanning[filled..filled + part].copy_from_slice(&rest[..part]);
-            filled += part;
-            self.offset += part;
-            if filled < SECTOR {
-                self.piece += 1;
-                self.offset = 0;
-            }
-        }
-        &self.spanning
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::content;
+    use crate::stamp::{content, marks};
+    use weft_engine::buffer::Buffer;
 
     struct Story {
         layout: Layout,
@@ -344,7 +357,7 @@ mod tests {
     }
 
     fn story() -> Story {
-        Story { layout: Layout::dense(4), registers: Registers::new(1, 4) }
+        Story { layout: Layout::dense(4), registers: Registers::new(1, 4, false) }
     }
 
     impl Story {
@@ -359,8 +372,12 @@ mod tests {
         }
 
         fn read(&mut self, number: u32, began: u64, at: u64) -> Result<(), String> {
-            let data = content(1, number, 8, 8);
-            self.registers.read(&self.layout, 8, &[data], Moment(began), Moment(at), Moment(0))
+            self.shows(&[content(1, number, 8, 8)], began, at).map(drop)
+        }
+
+        fn shows(&mut self, pieces: &[Buffer], began: u64, at: u64) -> Result<Shown, String> {
+            let shown = marks(8, pieces)?;
+            self.registers.read(&self.layout, &shown, Moment(began), Moment(at), Moment(0))
         }
     }
 
@@ -413,7 +430,43 @@ mod tests {
         story.registers.acknowledged(&story.layout, part, Moment(4), Moment(0));
         assert!(story.read(1, 5, 6).is_err(), "two sectors are newer");
         let pieces = [content(1, 1, 8, 2), content(1, 2, 10, 2), content(1, 1, 12, 4)];
-        let layout = &story.layout;
-        assert!(story.registers.read(layout, 8, &pieces, Moment(5), Moment(6), Moment(0)).is_ok());
+        assert!(story.shows(&pieces, 5, 6).is_ok());
+    }
+
+    #[test]
+    fn what_a_clone_has_not_written_is_left_to_its_origin_and_what_it_has_is_not() {
+        let mut story = story();
+        story.registers = Registers::new(1, 4, true);
+        let foreign = content(7, 3, 8, 8);
+        assert_eq!(story.shows(std::slice::from_ref(&foreign), 1, 2).expect("it is the origin's").len(), 8);
+        let part = Write { number: 2, first: 10, sectors: 2, zero: false, began: Moment(3) };
+        story.registers.began(&story.layout, part);
+        story.registers.acknowledged(&story.layout, part, Moment(4), Moment(0));
+        assert!(story.shows(std::slice::from_ref(&foreign), 5, 6).is_err(), "two sectors are its own");
+        let pieces = [content(7, 3, 8, 2), content(1, 2, 10, 2), content(7, 3, 12, 4)];
+        assert_eq!(story.shows(&pieces, 5, 6).expect("two sectors are its own").len(), 6);
+        let trim = Write { number: 3, first: 8, sectors: 8, zero: true, began: Moment(7) };
+        story.registers.began(&story.layout, trim);
+        story.registers.acknowledged(&story.layout, trim, Moment(8), Moment(0));
+        assert!(story.shows(&[foreign], 9, 10).is_err(), "it was trimmed");
+        assert_eq!(story.shows(&[weft_engine::buffer::zeros(4096)], 9, 10), Ok(Vec::new()));
+        assert_eq!(story.registers.may_be_zero(&story.layout, 8, 16, Moment(11)), Ok((16..24).collect()));
+    }
+
+    #[test]
+    fn what_is_rolled_back_is_the_snapshot_and_nothing_that_was_written_since() {
+        let mut story = story();
+        let first = story.began(1, 1);
+        story.acknowledged(first, 2);
+        let snapshot = story.registers.clone();
+        let second = story.began(2, 3);
+        story.acknowledged(second, 4);
+        story.began(3, 5);
+        story.registers.roll_back(snapshot, Moment(6), |_| true);
+        assert!(story.read(2, 7, 8).is_err() && story.read(3, 7, 8).is_err());
+        assert!(story.read(1, 7, 8).is_ok());
+        let fourth = story.began(4, 9);
+        story.acknowledged(fourth, 10);
+        assert!(story.read(1, 11, 12).is_err() && story.read(4, 11, 12).is_ok());
     }
 }

@@ -8,12 +8,11 @@
 //! instant was after its write began, and before it was dead. Generations are the order of the instants.
 
 use super::registers::{
-    BLANK, Candidate, Moment, NEVER, Register, Registers, SECTORS, Stream, Write, describe,
+    BLANK, Candidate, Moment, NEVER, Register, Registers, SECTORS, Write, describe, is_shown, value_in,
 };
 use crate::layout::Layout;
-use crate::stamp::number_in;
+use crate::stamp::{Mark, Shown};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::buffer::Buffer;
 use weft_engine::identity::{Generation, SnapshotId};
 
 /// Snapshots that are gone and can still be judged when a late read tells of them.
@@ -23,6 +22,8 @@ struct Frozen {
     /// The instant lies between these.
     after: Moment,
     before: Moment,
+    /// When the newest of the writes that it has shown began.
+    newest: Moment,
     /// None when it is gone for so long that nobody asks any more.
     registers: Option<Registers>,
     snapshot: SnapshotId,
@@ -86,6 +87,7 @@ impl Snapshots {
         let frozen = Frozen {
             after,
             before: at,
+            newest: Moment(0),
             registers: Some(present.possible_after(after)),
             snapshot,
             epoch,
@@ -197,41 +199,40 @@ impl Snapshots {
         ))
     }
 
-    /// A read of a snapshot returned `pieces`.
+    /// A read of a snapshot showed this. Gives what of it was there before anything was written, see [`Registers::read`].
     pub fn read(
         &mut self,
         generation: Generation,
         layout: &Layout,
         present: &mut Registers,
-        first: u64,
-        pieces: &[Buffer],
-    ) -> Result<(), String> {
-        let sectors =
-            pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() / crate::stamp::SECTOR as u64;
-        let end = first + sectors;
-        let mut stream = Stream::of(pieces);
-        let mut interval = self.interval(generation)?;
+        shown: &[(u64, Mark)],
+    ) -> Result<Shown, String> {
+        let interval = self.interval(generation)?;
         let frozen = self.taken.get_mut(&generation).expect("clients ask for known snapshots");
         // Late reads of snapshots that are long gone cannot be judged.
-        let Some(mut registers) = frozen.registers.take() else { return Ok(()) };
-        let mut learned = Vec::new();
-        let span = end.div_ceil(SECTORS) - first / SECTORS;
+        let Some(mut registers) = frozen.registers.take() else { return Ok(Vec::new()) };
+        let (mut learned, mut inherited) = (Vec::new(), Vec::new());
         let mut judged = Ok(());
-        'blocks: for (compact, real, blocks) in layout.used(first / SECTORS, span) {
-            for index in 0..blocks {
-                let block = real + index as u64;
-                let sectors = (block * SECTORS).max(first)..((block + 1) * SECTORS).min(end);
-                let register = &mut registers.registers[compact + index];
-                let mut sight = Sight { interval, learned: &mut learned, place: compact + index };
-                judged = sight.look(register, registers.family, sectors, &mut stream);
-                interval = sight.interval;
-                if judged.is_err() {
-                    break 'blocks;
-                }
+        let mut sight = Sight {
+            family: registers.family,
+            is_clone: registers.is_clone,
+            interval,
+            newest: Moment(0),
+            learned: &mut learned,
+            inherited: &mut inherited,
+            place: 0,
+        };
+        for in_block in shown.chunk_by(|one, other| one.0 / SECTORS == other.0 / SECTORS) {
+            sight.place = layout.place(in_block[0].0 / SECTORS);
+            judged = sight.look(&mut registers.registers[sight.place], in_block);
+            if judged.is_err() {
+                break;
             }
         }
+        let (interval, newest) = (sight.interval, sight.newest);
         let frozen = self.taken.get_mut(&generation).expect("it was just found");
         frozen.registers = Some(registers);
+        frozen.newest = frozen.newest.max(newest);
         (frozen.after, frozen.before) = (frozen.after.max(interval.0), frozen.before.min(interval.1));
         judged
             .map_err(|what| format!("{what}; of an instant between {} and {}", interval.0.0, interval.1.0))?;
@@ -239,6 +240,29 @@ impl Snapshots {
         for seen in &learned {
             self.tell_others(generation, interval, seen, present)?;
         }
+        Ok(inherited)
+    }
+
+    /// Between which moments everything can have happened that a snapshot has shown: behind the beginning of its newest write, and before
+    /// the word that it is taken, or anything that is not in it was acknowledged. (Not behind the order: with requests held off,
+    /// those of a group come one after the other.)
+    pub fn shown_between(&self, generation: Generation) -> (Moment, Moment) {
+        // Of a vDisk that was dropped meanwhile nothing is known.
+        let frozen = self.taken.get(&generation);
+        frozen.map_or((Moment(0), NEVER), |frozen| (frozen.newest, frozen.before))
+    }
+
+    /// The present is again what this snapshot was.
+    pub fn roll_back(
+        &self,
+        generation: Generation,
+        present: &mut Registers,
+        at: Moment,
+    ) -> Result<(), String> {
+        let (after, before) = self.interval(generation)?;
+        let frozen = &self.taken[&generation];
+        let registers = frozen.registers.clone().expect("it is there as long as it is rolled back to");
+        present.roll_back(registers, at, |candidate| candidate.dead > after && candidate.began < before);
         Ok(())
     }
 
@@ -282,21 +306,20 @@ impl Snapshots {
         Ok(())
     }
 
-    /// Whether the sectors may read as zeros in this snapshot.
+    /// Whether the sectors may read as zeros in this snapshot. See [`Registers::may_be_zero`].
     pub fn may_be_zero(
         &self,
         generation: Generation,
         layout: &Layout,
         first: u64,
         sectors: u64,
-    ) -> Result<(), u64> {
+    ) -> Result<Vec<u64>, u64> {
         let Ok((after, before)) = self.interval(generation) else { return Err(first) };
         let Some(registers) = self.taken.get(&generation).and_then(|frozen| frozen.registers.as_ref()) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
-        let zero =
-            |candidate: &Candidate| candidate.zero && candidate.dead > after && candidate.began < before;
-        registers.any_in_each(layout, first, sectors, zero)
+        let possible = |candidate: &Candidate| candidate.dead > after && candidate.began < before;
+        registers.zeros_in_each(layout, first, sectors, possible)
     }
 }
 
@@ -321,53 +344,56 @@ impl Seen {
 }
 
 struct Sight<'a> {
+    family: usize,
+    is_clone: bool,
     interval: (Moment, Moment),
+    newest: Moment,
     learned: &'a mut Vec<Seen>,
+    inherited: &'a mut Shown,
     place: usize,
 }
 
 impl Sight<'_> {
-    fn look(
-        &mut self,
-        register: &mut Register,
-        family: usize,
-        sectors: std::ops::Range<u64>,
-        stream: &mut Stream,
-    ) -> Result<(), String> {
+    fn look(&mut self, register: &mut Register, shown: &[(u64, Mark)]) -> Result<(), String> {
         let mut last = None;
-        for sector in sectors {
-            let found = number_in(family, sector, stream.next());
-            let number = found.map_err(|mark| {
-                format!("sector {sector} holds what no write of this family put there: {mark:#018x}")
-            })?;
+        for &(sector, mark) in shown {
+            let number = value_in(mark, self.family, self.is_clone, sector)?;
             let within = (sector % SECTORS) as usize;
             let (candidates, part) = match register {
-                Register::Whole(_) if last == Some(number) => continue,
-                Register::Whole(_) if last.is_some() => {
-                    return Err(format!(
-                        "sector {sector} and the one before it are of different writes of the whole block"
-                    ));
-                }
                 Register::Whole(candidates) => (candidates, None),
                 Register::Sectors(all) => (&mut all[within], Some(within)),
             };
+            if part.is_none() && last.is_some_and(|last| last != number) {
+                return Err(format!(
+                    "sector {sector} and the one before it are of different writes of the whole block"
+                ));
+            }
+            if part.is_some() || last != Some(number) {
+                self.see(candidates, number, mark, part).map_err(|()| {
+                    format!("sector {sector} read as {mark:?}; possible: {}", describe(candidates))
+                })?;
+            }
             last = Some(number);
-            self.see(candidates, number, part).map_err(|()| {
-                format!("sector {sector} read as write {number}; possible: {}", describe(candidates))
-            })?;
+            if self.is_clone && number == 0 && candidates.iter().all(|candidate| candidate.number == 0) {
+                self.inherited.push((sector, mark));
+            }
         }
         Ok(())
     }
 
-    fn see(&mut self, candidates: &mut Vec<Candidate>, number: u32, sector: Option<usize>) -> Result<(), ()> {
+    fn see(
+        &mut self,
+        candidates: &mut Vec<Candidate>,
+        number: u32,
+        mark: Mark,
+        sector: Option<usize>,
+    ) -> Result<(), ()> {
         if candidates.is_empty() {
             return if number == 0 { Ok(()) } else { Err(()) };
         }
         let (after, before) = self.interval;
         let matches = |candidate: &Candidate| {
-            let is_it =
-                if number == 0 { candidate.zero } else { candidate.number == number && !candidate.zero };
-            is_it && candidate.dead > after && candidate.began < before
+            is_shown(candidate, number, mark) && candidate.dead > after && candidate.began < before
         };
         if !candidates.iter().any(matches) {
             return Err(());
@@ -378,6 +404,7 @@ impl Sight<'_> {
         let began = candidates.iter().map(|candidate| candidate.began).min().expect("one matched");
         let dead = candidates.iter().map(|candidate| candidate.dead).max().expect("one matched");
         self.interval = (after.max(began), before.min(dead));
+        self.newest = self.newest.max(began);
         if news {
             self.learned.push(Seen { place: self.place, sector, candidates: candidates.clone() });
         }
@@ -403,7 +430,7 @@ impl Registers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::content;
+    use crate::stamp::{content, marks};
 
     const FAMILY: usize = 1;
 
@@ -416,7 +443,7 @@ mod tests {
 
     fn story() -> Story {
         let layout = Layout::dense(4);
-        Story { layout, present: Registers::new(FAMILY, 4), snapshots: Snapshots::default() }
+        Story { layout, present: Registers::new(FAMILY, 4, false), snapshots: Snapshots::default() }
     }
 
     impl Story {
@@ -457,7 +484,8 @@ mod tests {
                 content(FAMILY, number, block * 8, 8)
             };
             let Self { layout, present, snapshots } = self;
-            snapshots.read(Generation(generation), layout, present, block * 8, &[data])
+            let shown = marks(block * 8, &[data])?;
+            snapshots.read(Generation(generation), layout, present, &shown).map(drop)
         }
     }
 
@@ -518,8 +546,8 @@ mod tests {
         assert!(story.read(5, 0, 2).is_ok());
         assert!(story.read(6, 0, 1).is_err(), "the second write had taken effect");
         assert!(story.read(6, 0, 2).is_ok());
-        let (old, layout) = (content(FAMILY, 1, 0, 8), &story.layout);
-        assert!(story.present.read(layout, 0, &[old], Moment(8), Moment(9), Moment(8)).is_err());
+        let (old, layout) = (marks(0, &[content(FAMILY, 1, 0, 8)]).expect("a write"), &story.layout);
+        assert!(story.present.read(layout, &old, Moment(8), Moment(9), Moment(8)).is_err());
     }
 
     #[test]
@@ -558,6 +586,6 @@ mod tests {
         story.taken(5, 3, 4);
         let Story { layout, snapshots, .. } = &story;
         assert_eq!(snapshots.may_be_zero(Generation(5), layout, 0, 8), Err(0));
-        assert_eq!(snapshots.may_be_zero(Generation(5), layout, 8, 8), Ok(()));
+        assert_eq!(snapshots.may_be_zero(Generation(5), layout, 8, 8), Ok(Vec::new()));
     }
 }
