@@ -1,6 +1,7 @@
 //! Where figures come from: program, machine, drive, settings. Kept beside them in `run.json` and `results.json`.
 
 use crate::settings::RunSettings;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
@@ -99,18 +100,8 @@ fn drives() -> String {
 
 /// Seconds since 1970 as `2026-01-31 12:00:00 UTC`.
 pub fn date(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    // Days to a date of the Gregorian calendar: Howard Hinnant's civil_from_days, for years from 1970 on.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
+    let time = i64::try_from(unix_s).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::check_name;
+use jiff::Timestamp;
 use std::fmt;
 
 /// The name of a vDisk or of one of its snapshots.
@@ -55,18 +56,8 @@ pub fn check_snapshot_name(name: &str) -> Result<(), Refusal> {
 
 /// A time as it can stand in a name: `20260131-120000`, in UTC.
 pub fn time_name(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    // Days to a date of the Gregorian calendar: Howard Hinnant's civil_from_days, for years from 1970 on.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}{month:02}{day:02}-{:02}{:02}{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    let time = i64::try_from(unix_s).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y%m%d-%H%M%S").to_string()
 }
 
 #[cfg(test)]
