@@ -9,35 +9,9 @@ use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
-use world::{FAMILY, World, pattern};
+use world::{FAMILY, World, data, pattern};
 
 const SIZE: usize = 6 << 20;
-
-fn take(world: &mut World, family: FamilyId, snapshot: u64) -> Generation {
-    let snapshot = SnapshotId(snapshot);
-    world.step(Input::Order(Order::TakeSnapshot { family, snapshot }));
-    for _ in 0..100 {
-        let taken = world.notices.iter().find_map(|notice| match notice {
-            Notice::SnapshotTaken { snapshot: told, generation, .. } if *told == snapshot => {
-                Some(*generation)
-            }
-            _ => None,
-        });
-        if let Some(generation) = taken {
-            world.notices.clear();
-            return generation;
-        }
-        world.pass(100_000);
-    }
-    panic!("a snapshot is taken: {:?}", world.notices);
-}
-
-fn data(reply: Reply) -> Vec<u8> {
-    match reply {
-        Reply::Data(pieces) => pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect(),
-        other => panic!("a read gives data, not {other:?}"),
-    }
-}
 
 fn read(world: &mut World, family: FamilyId, offset: usize, len: usize) -> Vec<u8> {
     data(world.ask_of(family, Request::Read { offset: offset as u64, len: len as u32 }))
@@ -80,7 +54,7 @@ fn clones_live_on_their_own_from_the_snapshot_on() {
                     models[of].bytes[offset..offset + len].fill(0);
                 }
                 55..62 if models[of].snapshots.len() < 5 => {
-                    let generation = take(&mut world, family, round);
+                    let generation = world.take_snapshot(family, round);
                     let copy = models[of].bytes.clone();
                     models[of].snapshots.insert(generation, copy);
                 }
@@ -125,7 +99,7 @@ fn clones_live_on_their_own_from_the_snapshot_on() {
 fn a_clone_takes_no_space_until_it_is_written() {
     let mut world = World::new(1, 1, Limits::small());
     assert_eq!(world.write(0, &pattern(1, 64 * BLOCK)), Reply::Done);
-    let snapshot = take(&mut world, FAMILY, 1);
+    let snapshot = world.take_snapshot(FAMILY, 1);
     world.settle();
     let egroups = |world: &World| world.shard.keeper(DriveId(0)).expect("it is open").egroups().count();
     let before = egroups(&world);

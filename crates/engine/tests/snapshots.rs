@@ -10,26 +10,7 @@ use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 use weft_engine::shard::{Settings, Shard};
-use world::{FAMILY, World, pattern};
-
-fn take(world: &mut World, snapshot: u64) -> Generation {
-    let snapshot = SnapshotId(snapshot);
-    world.step(Input::Order(Order::TakeSnapshot { family: FAMILY, snapshot }));
-    for _ in 0..100 {
-        let taken = world.notices.iter().find_map(|notice| match notice {
-            Notice::SnapshotTaken { snapshot: told, generation, .. } if *told == snapshot => {
-                Some(*generation)
-            }
-            _ => None,
-        });
-        if let Some(generation) = taken {
-            world.notices.clear();
-            return generation;
-        }
-        world.pass(100_000);
-    }
-    panic!("a snapshot is taken: {:?}", world.notices);
-}
+use world::{FAMILY, World, data, pattern};
 
 fn drop_snapshot(world: &mut World, generation: Generation) {
     world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
@@ -55,10 +36,7 @@ fn roll_back(world: &mut World, to: Generation) {
 }
 
 fn read(world: &mut World, snapshot: Generation, offset: u64, len: u32) -> Vec<u8> {
-    match world.ask(Request::ReadSnapshot { snapshot, offset, len }) {
-        Reply::Data(pieces) => pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect(),
-        other => panic!("a read gives data, not {other:?}"),
-    }
+    data(world.ask(Request::ReadSnapshot { snapshot, offset, len }))
 }
 
 /// Units of egroups that hold data, on all drives.
@@ -75,10 +53,10 @@ fn a_snapshot_stays_as_it_is_in_every_stage_of_its_life() {
     let mut world = World::new(1, 1, Limits::small());
     let block = BLOCK as u32;
     assert_eq!(world.write(0, &pattern(1, 2 * BLOCK)), Reply::Done);
-    let first = take(&mut world, 11);
-    assert_eq!(take(&mut world, 11), first, "asked again, it is the same one");
+    let first = world.take_snapshot(FAMILY, 11);
+    assert_eq!(world.take_snapshot(FAMILY, 11), first, "asked again, it is the same one");
     assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
-    let second = take(&mut world, 12);
+    let second = world.take_snapshot(FAMILY, 12);
     assert!(second > first);
     assert_eq!(world.ask(Request::Zero { offset: 0, len: 2 * BLOCK as u64 }), Reply::Done);
     for stage in ["in the overlay", "in egroups", "after a restart"] {
@@ -136,7 +114,7 @@ fn snapshots_are_dropped_in_any_order_and_the_others_stay_exact() {
                     model[offset..offset + len].fill(0);
                 }
                 60..70 if frozen.len() < 12 => {
-                    let generation = take(&mut world, round);
+                    let generation = world.take_snapshot(FAMILY, round);
                     assert!(frozen.insert(generation, model.clone()).is_none());
                 }
                 70..76 if !frozen.is_empty() => {
@@ -231,7 +209,7 @@ fn what_only_snapshots_see_is_moved_out_of_nearly_empty_egroups() {
             world.pass(1_000);
         }
     }
-    let snapshot = take(&mut world, 1);
+    let snapshot = world.take_snapshot(FAMILY, 1);
     assert_eq!(world.ask(Request::Zero { offset: 0, len: (blocks * BLOCK) as u64 }), Reply::Done);
     world.settle();
     for _ in 0..60 {
@@ -288,7 +266,7 @@ fn what_is_told_as_equal_is_and_little_else_is_told_as_different() {
             model[part].copy_from_slice(&bytes);
         }
         match rng.random_range(0..100) {
-            0..10 if frozen.len() < 6 => frozen.push((take(&mut world, round), model.clone())),
+            0..10 if frozen.len() < 6 => frozen.push((world.take_snapshot(FAMILY, round), model.clone())),
             10..20 => world.pass(500_000),
             20..23 => world.settle(),
             23 => world.restart(Limits::small()),
@@ -319,7 +297,7 @@ fn what_is_told_as_equal_is_and_little_else_is_told_as_different() {
     assert_eq!(world.ask(gone), Reply::Error(RequestError::NoSnapshot));
     // One block that is written behind a snapshot is all that is told.
     world.settle();
-    let last = take(&mut world, 1000);
+    let last = world.take_snapshot(FAMILY, 1000);
     assert_eq!(world.write(8 << 20, &pattern(5000, BLOCK)), Reply::Done);
     for _ in 0..2 {
         let told = differences(&mut world, last, None, size as u64);
@@ -334,7 +312,7 @@ fn a_vdisk_with_many_small_generations_comes_to_rest() {
     let mut world = World::new(1, 1, Limits::small());
     for snapshot in 0..40 {
         assert_eq!(world.write(snapshot * BLOCK as u64, &pattern(snapshot, BLOCK)), Reply::Done);
-        take(&mut world, snapshot);
+        world.take_snapshot(FAMILY, snapshot);
         world.pass(500_000);
     }
     world.settle();
@@ -354,7 +332,7 @@ fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
     // Nothing is kept in memory, which would answer.
     let mut world = World::new(1, 1, Limits { cache_bytes: 0, ..Limits::small() });
     assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
-    let snapshot = take(&mut world, 1);
+    let snapshot = world.take_snapshot(FAMILY, 1);
     assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
     world.settle();
     // From here on the pages are in memory.
@@ -375,9 +353,9 @@ fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
 fn a_record_that_asks_for_what_cannot_be_is_refused_and_changes_nothing() {
     let mut world = World::new(1, 1, Limits::small());
     assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
-    let old = take(&mut world, 1);
+    let old = world.take_snapshot(FAMILY, 1);
     assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
-    let newer = take(&mut world, 2);
+    let newer = world.take_snapshot(FAMILY, 2);
     assert_eq!(world.write(0, &pattern(3, BLOCK)), Reply::Done);
     world.record.rollback = Some(old);
     world.lives += 1;
@@ -420,9 +398,9 @@ fn a_snapshot_that_many_leaves_tell_of_is_cleared_in_several_checkpoints() {
     world.record.size = LEAVES * LEAF_BYTES;
     world.step(Input::Order(Order::Resize { family: FAMILY, size: LEAVES * LEAF_BYTES }));
     write_all(&mut world, 1_000);
-    let (first, second) = (take(&mut world, 1), take(&mut world, 2));
+    let (first, second) = (world.take_snapshot(FAMILY, 1), world.take_snapshot(FAMILY, 2));
     write_all(&mut world, 2_000);
-    let third = take(&mut world, 3);
+    let third = world.take_snapshot(FAMILY, 3);
     write_all(&mut world, 3_000);
     let past = |world: &World| world.shard.volume(FAMILY).expect("it is served").map().directory.past();
     let checkpoints = |world: &World| world.shard.counters().checkpoints;

@@ -134,6 +134,14 @@ impl Directory {
         self.entries.get(&egroup).copied()
     }
 
+    /// The generation of the data in an egroup; what stands for a hole has it in its name.
+    pub fn born(&self, egroup: EgroupId) -> Option<Generation> {
+        if egroup.is_hole() {
+            return Some(Generation(egroup.0 as u32));
+        }
+        self.get(egroup).map(|entry| entry.generation)
+    }
+
     pub fn contains(&self, egroup: EgroupId) -> bool {
         self.entries.contains_key(&egroup)
     }

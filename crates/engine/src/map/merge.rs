@@ -205,10 +205,7 @@ fn without_newer(leaf: &Leaf, to: Generation, directory: &mut Directory) -> Leaf
 
 /// The generation of what lies in a mapped egroup, or of a hole.
 fn born(directory: &Directory, egroup: EgroupId) -> Generation {
-    if egroup.is_hole() {
-        return Generation(egroup.0 as u32);
-    }
-    directory.get(egroup).expect("a mapped egroup is in the directory").generation
+    directory.born(egroup).expect("a mapped egroup is in the directory")
 }
 
 /// The page with groups only of snapshots that there are: what was in others is seen by the next older one, or is dead.

@@ -59,10 +59,7 @@ impl Map {
 
     /// The generation of the data in an egroup.
     pub fn born(&self, egroup: EgroupId) -> Option<Generation> {
-        if egroup.is_hole() {
-            return Some(Generation(egroup.0 as u32));
-        }
-        self.directory.get(egroup).map(|entry| entry.generation)
+        self.directory.born(egroup)
     }
 
     /// Whether a checkpoint would change a page.

@@ -224,11 +224,7 @@ impl Volume {
 
     /// Nobody reads this snapshot any more.
     pub(crate) fn forget_views(&mut self, at: Generation) {
-        let all = (at, 0)..=(at, u64::MAX);
-        let gone: Vec<_> = self.map.views.made.range(all).map(|(key, _)| *key).collect();
-        for key in gone {
-            self.map.views.made.remove(&key);
-        }
+        self.map.views.made.retain(|(of, _), _| *of != at);
     }
 }
 

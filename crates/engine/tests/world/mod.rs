@@ -221,6 +221,26 @@ impl World {
         }
     }
 
+    /// Takes a snapshot of a family, and tells its generation.
+    pub fn take_snapshot(&mut self, family: FamilyId, snapshot: u64) -> Generation {
+        let snapshot = SnapshotId(snapshot);
+        self.step(Input::Order(Order::TakeSnapshot { family, snapshot }));
+        for _ in 0..100 {
+            let taken = self.notices.iter().find_map(|notice| match notice {
+                Notice::SnapshotTaken { snapshot: told, generation, .. } if *told == snapshot => {
+                    Some(*generation)
+                }
+                _ => None,
+            });
+            if let Some(generation) = taken {
+                self.notices.clear();
+                return generation;
+            }
+            self.pass(100_000);
+        }
+        panic!("a snapshot is taken: {:?}", self.notices);
+    }
+
     /// Serves a new family that begins as this snapshot.
     pub fn clone_snapshot(&mut self, family: FamilyId, origin: Origin) {
         let record = FamilyRecord {
@@ -251,6 +271,14 @@ impl World {
             self.pass(1_000_000);
         }
         panic!("the family settles: {:?}", self.shard.volume(FAMILY));
+    }
+}
+
+/// The bytes of a reply to a read.
+pub fn data(reply: Reply) -> Vec<u8> {
+    match reply {
+        Reply::Data(pieces) => pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect(),
+        other => panic!("a read gives data, not {other:?}"),
     }
 }
 
