@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::formats::record::Body;
 use crate::identity::{Block, Time};
 use crate::interface::RequestError;
-use crate::limits::RECORD_BLOCKS;
+use crate::limits::{EGROUP_UNITS, RECORD_BLOCKS};
 use crate::log::overlay::Content;
 use crate::stages::Stage;
 
@@ -157,8 +157,11 @@ impl Volume {
             return Verdict::NoTurn;
         }
         // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
-        // Nor while others hold it who find no space on other drives: that nobody tells.
-        let impatient = |since: Time| room < least && ctx.now.since(since) > ROOM_PATIENCE_US;
+        // Nor while others hold it who find no space on other drives: who does, nobody tells. Where all drives have space,
+        // the ring waits for something that comes back, such as a member, and so do clients.
+        let is_some_drive_full = || ctx.free.values().any(|&free| free < (EGROUP_UNITS * BLOCK) as u64);
+        let impatient =
+            |since: Time| room < least && ctx.now.since(since) > ROOM_PATIENCE_US && is_some_drive_full();
         let stuck = room < least && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0))
             || self.requests.without_room_since.is_some_and(impatient);
         if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
