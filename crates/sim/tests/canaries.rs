@@ -102,7 +102,7 @@ fn a_unit_of_another_frame_is_caught() {
 
 #[test]
 fn a_map_record_before_its_egroup_is_caught() {
-    is_caught(Bug::MapBeforeData, &[Plan::Network, Plan::Drives]);
+    is_caught(Bug::MapBeforeData, &[Plan::Full, Plan::Swarm]);
 }
 
 #[test]

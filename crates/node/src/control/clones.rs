@@ -3,7 +3,7 @@
 //! Leaves to others: reading what a clone has not written (the engine), the records (`config`).
 
 use super::refusal::Refusal;
-use super::snapshots::DiskName;
+use super::snapshots::{DiskName, wait_until_taken};
 use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
@@ -28,6 +28,7 @@ pub async fn create(control: &SharedControl, wanted: CreateClones) -> Result<Vec
             "{count} clones cannot be made at once: 1 to {COUNT_MAX} can"
         )));
     }
+    wait_until_taken(control, &wanted.snapshot).await;
     let is_member = control.lock().part.member().is_some();
     let families = if is_member {
         create_in_cluster(control, &wanted).await?

@@ -19,6 +19,7 @@ pub use groups::{
 };
 pub use name::DiskName;
 pub use orders::{Orders, look_after};
+pub use records::wait_until_taken;
 pub use requests::{create, remove};
 pub use rollback::roll_back;
 pub use schedules::{remove as remove_schedule, set as set_schedule};

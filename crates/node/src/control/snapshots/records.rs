@@ -8,7 +8,16 @@ use crate::config::{
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, Part, SharedControl, member};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use weft_engine::{FamilyId, SnapshotId};
+
+/// One whose owner is away is told as it is.
+const TAKEN_WAIT: Duration = Duration::from_secs(10);
+
+/// Waits for a snapshot that is just being taken: it may be long done, and this node be the last to hear of it.
+pub async fn wait_until_taken(control: &SharedControl, name: &str) {
+    control.wait_for(TAKEN_WAIT, |control| (!control.is_being_taken(name)).then_some(())).await;
+}
 
 impl Control {
     pub(in crate::control) fn snapshot(&self, key: &SnapshotKey) -> Option<&SnapshotRecord> {
@@ -54,6 +63,13 @@ impl Control {
         self.snapshot(&(family, name.to_string())).ok_or_else(|| {
             Refusal::no_snapshot(&DiskName { vdisk: vdisk.to_string(), snapshot: Some(name.to_string()) })
         })
+    }
+
+    /// Whether what was named is a snapshot that is just being taken, as far as this node has heard.
+    fn is_being_taken(&self, name: &str) -> bool {
+        let DiskName { vdisk, snapshot } = DiskName::parse(name);
+        let record = snapshot.and_then(|snapshot| self.snapshot_named(&vdisk, &snapshot).ok());
+        record.is_some_and(|record| record.state == SnapshotState::Creating)
     }
 
     /// Begins to change the record of this very snapshot; what does not work now is tried again by who looks after it.
