@@ -12,6 +12,7 @@ use crate::limits::{EGROUP_UNITS, Limits};
 use crate::log::layers::Layers;
 use crate::log::overlay::{Content, Dirty};
 use crate::message::Class;
+use crate::volume::snapshots::FROZEN_MAX;
 use crate::volume::{Volume, bypass::add_block};
 
 /// Smaller egroups than this would use up the tables of drives.
@@ -74,9 +75,11 @@ impl Volume {
             // Each egroup takes a record of a log that is short of room: fewer, with more in them.
             return false;
         }
-        // What a snapshot froze goes soon, so that reads have one place to look.
-        let frozen = self.overlay.frozen() > 0;
-        let urgent = self.settling || oldest <= self.pressed || frozen || self.log.is_thin(ctx.view);
+        // What snapshots froze is drained when it would have been without them: at once it would be felt by whoever writes
+        // while one is taken. When there are many, reads have too many places to look: then one egroup after the other goes.
+        let frozen = self.overlay.frozen();
+        let many = frozen >= FROZEN_MAX || frozen >= FROZEN_MAX / 2 && self.drain.placing == 0;
+        let urgent = self.settling || oldest <= self.pressed || many || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;

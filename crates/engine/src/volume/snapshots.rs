@@ -14,7 +14,7 @@ use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
-const FROZEN_MAX: usize = 4;
+pub(crate) const FROZEN_MAX: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
