@@ -9,9 +9,9 @@ use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
+use crate::interface::Compression;
 use crate::limits::EGROUP_UNITS;
-use crate::map::Map;
-use crate::map::directory::Entry;
+use crate::map::directory::{Directory, Entry};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,7 +25,7 @@ const AVOID_US: u64 = 5_000_000;
 const VICTIMS_MAX: usize = 16;
 /// Egroups that are empty but not deleted yet: with more, the next checkpoint comes first. When the pool is full,
 /// each of them stands for space of the reserve that pages need.
-const EMPTIED_MAX: usize = 32;
+pub(super) const EMPTIED_MAX: usize = 32;
 const EMPTIED_MAX_WHEN_FULL: usize = 4;
 /// In a full pool even an egroup with few dead units is worth its while.
 const LIVE_PERCENT_WHEN_FULL: u32 = 95;
@@ -81,11 +81,11 @@ impl Compaction {
         self.not_before = now.after(AVOID_US / 10);
     }
 
-    /// So much is emptied and not deleted yet that the next checkpoint comes first.
-    pub(super) fn is_waiting_for_checkpoint(&mut self, map: &Map, now: Time) -> bool {
+    /// Forgets what is over. Whether so many are emptied and not deleted yet that the next checkpoint comes first.
+    pub(super) fn has_emptied(&mut self, most: usize, directory: &Directory, now: Time) -> bool {
         self.avoid.retain(|_, until| *until > now);
-        self.emptied.retain(|&egroup| map.directory.contains(egroup));
-        self.emptied.len() >= EMPTIED_MAX
+        self.emptied.retain(|&egroup| directory.contains(egroup));
+        self.emptied.len() >= most
     }
 
     fn is_busy_with(&self, egroup: EgroupId) -> bool {
@@ -124,27 +124,34 @@ impl Volume {
             return;
         }
         self.compaction.not_before = ctx.now.after(PAUSE_US);
-        let directory = &self.map.directory;
-        self.compaction.emptied.retain(|&egroup| directory.contains(egroup));
-        self.compaction.avoid.retain(|_, until| *until > ctx.now);
         let emptied_max = if full { EMPTIED_MAX_WHEN_FULL } else { EMPTIED_MAX };
-        if self.compaction.emptied.len() >= emptied_max || !(cramped || self.is_wasteful(full)) {
+        if self.compaction.has_emptied(emptied_max, &self.map.directory, ctx.now)
+            || !(cramped || self.is_wasteful(full))
+        {
             return;
         }
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
-        // No snapshot lies between theirs, so the newest is right for all of them.
-        let Some(generation) = victims.iter().filter_map(|&egroup| self.map.born(egroup)).max() else {
+        if victims.is_empty() {
             return;
-        };
+        }
         self.compaction.more = true;
         let packing = self.packing_of_moved(&victims);
-        self.start_moving(Job::new(generation, victims, packing), ctx);
+        self.start_moving(victims, packing, ctx);
     }
 
-    pub(super) fn start_moving(&mut self, job: Job, ctx: &mut Context) {
+    /// Moves what is live in these, of which there is one at least, into one egroup that is packed so.
+    pub(super) fn start_moving(
+        &mut self,
+        victims: VecDeque<EgroupId>,
+        packing: Compression,
+        ctx: &mut Context,
+    ) {
+        // No snapshot lies between theirs, so the newest is right for all of them.
+        let generation = victims.iter().filter_map(|&egroup| self.map.born(egroup)).max();
+        let generation = generation.expect("what is in the directory has a generation");
         self.compaction.last += 1;
-        self.describe_victim(self.compaction.last, job, ctx);
+        self.describe_victim(self.compaction.last, Job::new(generation, victims, packing), ctx);
     }
 
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.

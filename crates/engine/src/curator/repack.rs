@@ -4,7 +4,7 @@
 //! nothing is written anew; while clients ask, one job begins now and then.
 //! Leaves to others: moving the units (`moves`), packing (`egroup/pack.rs`), what is wanted (the container's policy).
 
-use super::moves::Job;
+use super::compact::{EMPTIED_MAX, IDLE_US, PAUSE_US, ROOM_AGAIN_US};
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::units_max;
@@ -103,11 +103,7 @@ impl Volume {
         let is_wanted =
             |recipe: Recipe| recipe == base || cold.is_some_and(|cold| recipe == Recipe::of(cold));
         let is_changed = self.map.directory.recipes().any(|recipe| !is_wanted(recipe));
-        if is_full
-            || is_busy
-            || !(is_changed || cold.is_some())
-            || self.compaction.is_waiting_for_checkpoint(&self.map, ctx.now)
-        {
+        if is_full || is_busy || !(is_changed || cold.is_some()) {
             // Each of these ends with an input that comes here again.
             return;
         }
@@ -115,8 +111,12 @@ impl Volume {
             self.repacking.wake_at = Some(self.repacking.not_before);
             return;
         }
+        if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
+            // So does this: with the checkpoint.
+            return;
+        }
         if self.room() == 0 {
-            self.repacking.not_before = ctx.now.after(super::compact::ROOM_AGAIN_US);
+            self.repacking.not_before = ctx.now.after(ROOM_AGAIN_US);
             self.repacking.wake_at = Some(self.repacking.not_before);
             return;
         }
@@ -133,14 +133,12 @@ impl Volume {
                 return;
             }
         };
-        let is_asked = ctx.now < self.requests.last_asked.after(super::compact::IDLE_US);
-        let pause = if is_asked { PAUSE_BUSY_US } else { super::compact::PAUSE_US };
+        let is_asked = ctx.now < self.requests.last_asked.after(IDLE_US);
+        let pause = if is_asked { PAUSE_BUSY_US } else { PAUSE_US };
         self.repacking.not_before = ctx.now.after(pause);
         self.repacking.wake_at = Some(self.repacking.not_before);
-        let generation = victims.iter().filter_map(|&egroup| self.map.born(egroup)).max();
-        let generation = generation.expect("what is in the directory has a generation");
         ctx.counters.egroups_repacked += victims.len() as u64;
-        self.start_moving(Job::new(generation, victims, packing), ctx);
+        self.start_moving(victims, packing, ctx);
     }
 
     /// Some that are packed by another policy than the present one, and fit into one egroup together.

@@ -12,7 +12,7 @@ use crate::identity::{EgroupId, FamilyId, Generation, GroupId};
 use crate::limits::EGROUP_UNITS;
 use crate::map::page::{self, ContentFault, Fields, PageError, PageRole};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Bound, RangeInclusive};
+use std::ops::RangeInclusive;
 
 /// A page covers `1 << PAGE_SHIFT` egroup numbers.
 const PAGE_SHIFT: u32 = 7;
@@ -45,7 +45,7 @@ pub struct Directory {
     entries: BTreeMap<EgroupId, Entry>,
     by_share: BTreeSet<(u32, EgroupId)>,
     by_group: BTreeSet<(GroupId, EgroupId)>,
-    by_recipe: BTreeSet<(Recipe, EgroupId)>,
+    by_recipe: BTreeMap<Recipe, BTreeSet<EgroupId>>,
     /// Pages that differ from what was written last.
     dirty: BTreeSet<u64>,
     /// How many egroups there are of each generation.
@@ -116,7 +116,11 @@ impl Directory {
         let entry = self.entries.remove(&egroup)?;
         self.by_share.remove(&(entry.share(), egroup));
         self.by_group.remove(&(entry.group, egroup));
-        self.by_recipe.remove(&(entry.recipe, egroup));
+        let of_recipe = self.by_recipe.get_mut(&entry.recipe).expect("this one was counted");
+        of_recipe.remove(&egroup);
+        if of_recipe.is_empty() {
+            self.by_recipe.remove(&entry.recipe);
+        }
         let of_generation = self.generations.get_mut(&entry.generation).expect("this one was counted");
         *of_generation -= 1;
         if *of_generation == 0 {
@@ -210,18 +214,12 @@ impl Directory {
 
     /// What egroups were packed by.
     pub fn recipes(&self) -> impl Iterator<Item = Recipe> + '_ {
-        let first = |from: Bound<(Recipe, EgroupId)>| {
-            self.by_recipe.range((from, Bound::Unbounded)).next().map(|(recipe, _)| *recipe)
-        };
-        std::iter::successors(first(Bound::Unbounded), move |recipe| {
-            first(Bound::Excluded((*recipe, EgroupId(u64::MAX))))
-        })
+        self.by_recipe.keys().copied()
     }
 
     /// The egroups that were packed by this one, in order of number.
     pub fn of_recipe(&self, recipe: Recipe) -> impl Iterator<Item = EgroupId> + '_ {
-        let all = (recipe, EgroupId(0))..=(recipe, EgroupId(u64::MAX));
-        self.by_recipe.range(all).map(|(_, egroup)| *egroup)
+        self.by_recipe.get(&recipe).into_iter().flatten().copied()
     }
 
     /// The pages that have to be written again, in order.
@@ -280,7 +278,7 @@ impl Directory {
         assert!(old.is_none(), "an egroup's name is given once");
         self.by_share.insert((entry.share(), egroup));
         self.by_group.insert((entry.group, egroup));
-        self.by_recipe.insert((entry.recipe, egroup));
+        self.by_recipe.entry(entry.recipe).or_default().insert(egroup);
         *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
         self.stored += u64::from(entry.stored);
