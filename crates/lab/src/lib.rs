@@ -48,8 +48,8 @@ pub use provenance::date;
 pub use report::report;
 pub use run::{Outcome, run};
 pub use scenario::{
-    Disturbance, Event, ScenarioOutcome, ScenarioResults, ScenarioSettings, Second, TargetRun, Verdict,
-    Window, run as run_scenario,
+    Disturbance, Event, ScenarioResults, ScenarioSettings, Second, TargetRun, Verdict, Window,
+    run as run_scenario,
 };
 pub use settings::{Prefill, RowSet, RunSettings};
 pub use target::{Durability, Kind, Target, WeftExport};

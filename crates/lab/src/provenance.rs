@@ -32,6 +32,26 @@ pub struct Provenance {
     pub seed: u64,
 }
 
+impl Provenance {
+    /// In a line of Markdown, between empty ones: `size_of` and `time_of` say what sizes and times are meant.
+    pub fn sentence(&self, size_of: &str, time_of: &str) -> String {
+        format!(
+            "\n{}; {} with {} CPUs, {} GiB; {}, kernel {}; file system {}; {} bytes {size_of}, {} s{time_of}, {} repeats, seed {}.\n",
+            self.fio_version,
+            self.cpu_model,
+            self.cpu_count,
+            self.memory_bytes >> 30,
+            self.host_system,
+            self.host_kernel,
+            self.file_system,
+            self.size_bytes,
+            self.runtime_s,
+            self.repeats,
+            self.seed
+        )
+    }
+}
+
 /// Looks around. What cannot be found out is left empty.
 pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
     Provenance {

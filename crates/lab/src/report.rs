@@ -6,6 +6,7 @@ use crate::measurement::Results;
 use crate::{provenance, run, scenario, table};
 use std::path::{Path, PathBuf};
 
+const HEAD: &str = include_str!("report/head.html");
 const PAGE: &str = include_str!("report/page.html");
 const STYLE: &str = include_str!("report/page.css");
 const COMMON: &str = include_str!("report/common.js");
@@ -66,12 +67,13 @@ pub fn page(results: &Results) -> String {
     filled(PAGE, SCRIPT, &data)
 }
 
-/// A page with style, script and data in it.
+/// A page: what every page begins with, this body, and style, script and data in them.
 pub(crate) fn filled(page: &str, script: &str, data: &serde_json::Value) -> String {
     // A label could hold "</script>", which would end the element early.
     let data = data.to_string().replace("</", "<\\/").replace("<!--", "<\\u0021--");
     // The data last: what it holds must not be taken for a place to fill.
     let script = format!("{COMMON}{script}");
+    let page = format!("{HEAD}{page}");
     page.replacen("/*STYLE*/", STYLE, 1).replacen("/*SCRIPT*/", &script, 1).replacen("/*DATA*/", &data, 1)
 }
 

@@ -27,20 +27,20 @@ const IDLE_LOOK_S: u64 = 3;
 
 /// What a run leaves behind.
 #[derive(Debug)]
-pub struct Outcome {
-    pub results: Results,
+pub struct Outcome<R> {
+    pub results: R,
     /// For the terminal.
     pub table: String,
     /// The HTML report.
     pub report: PathBuf,
     /// True if somebody stopped the run; what there was is reported all the same.
     pub interrupted: bool,
-    /// True if some row gave no figures.
+    /// True if some of it gave no figures, or a disturbance failed.
     pub failed: bool,
 }
 
 /// Runs a scenario of rows. Errors come before anything is measured; later trouble is in the results.
-pub fn run(settings: RunSettings) -> Result<Outcome, LabError> {
+pub fn run(settings: RunSettings) -> Result<Outcome<Results>, LabError> {
     settings.check()?;
     let needs_nbd = settings.targets.iter().any(|target| matches!(target.kind, Kind::Nbd { .. }));
     let fio_version = fio::version(&settings.fio, needs_nbd)?;
@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    fn go(mut self) -> Result<Outcome, LabError> {
+    fn go(mut self) -> Result<Outcome<Results>, LabError> {
         let run_file = self.settings.out.join("run.json");
         let text = serde_json::to_string_pretty(&serde_json::json!({
             "settings": self.settings, "provenance": self.results.provenance,
@@ -338,7 +338,7 @@ impl Session {
         }
     }
 
-    fn finish(mut self) -> Result<Outcome, LabError> {
+    fn finish(mut self) -> Result<Outcome<Results>, LabError> {
         self.progress.end();
         self.results.interrupted = self.watch.asked();
         self.results.provenance.ended_unix_s = provenance::now();

@@ -18,6 +18,6 @@ mod verdict;
 
 pub use page::{is_scenario, report};
 pub use results::{Event, ScenarioResults, Second, TargetRun, Window};
-pub use session::{ScenarioOutcome, run};
+pub use session::run;
 pub use settings::{Disturbance, ScenarioSettings};
 pub use verdict::Verdict;

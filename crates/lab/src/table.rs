@@ -191,21 +191,7 @@ pub fn markdown(results: &Results) -> String {
     if !idle.is_empty() {
         text += &format!("\nServers before any load: {}.\n", idle.join("; "));
     }
-    let from = &results.provenance;
-    text += &format!(
-        "\n{}; {} with {} CPUs, {} GiB; {}, kernel {}; file system {}; {} bytes per target, {} s per run, {} repeats, seed {}.\n",
-        from.fio_version,
-        from.cpu_model,
-        from.cpu_count,
-        from.memory_bytes >> 30,
-        from.host_system,
-        from.host_kernel,
-        from.file_system,
-        from.size_bytes,
-        from.runtime_s,
-        from.repeats,
-        from.seed
-    );
+    text += &results.provenance.sentence("per target", " per run");
     if !results.warnings.is_empty() {
         text += "\nWarnings of the run:\n\n";
         for warning in &results.warnings {

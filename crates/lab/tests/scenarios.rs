@@ -121,16 +121,16 @@ fn what_cannot_be_run_is_refused_before_anything_is_measured() {
     let place = Place::new("refused");
     let disturbance = Disturbance::Snapshots { count: 2, every_s: 1 };
     let mut settings = place.settings(&["file"], disturbance);
-    assert!(weft_lab::run_scenario(settings.clone()).err().expect("no snapshots").is_bad_input());
+    assert!(weft_lab::run_scenario(settings.clone()).expect_err("no snapshots").is_bad_input());
     settings = place.settings(&["qcow2-chain"], disturbance);
     std::fs::create_dir_all(place.0.join("qcow2-chain")).expect("writable");
     let mine = place.0.join("qcow2-chain/data-2.qcow2");
     std::fs::write(&mine, "mine").expect("writable");
-    let error = weft_lab::run_scenario(settings.clone()).err().expect("it is there already");
+    let error = weft_lab::run_scenario(settings.clone()).expect_err("it is there already");
     assert!(error.to_string().contains("data-2.qcow2"), "{error}");
     assert!(!error.to_string().contains('\n'), "one line: {error}");
     assert_eq!(std::fs::read_to_string(&mine).expect("left alone"), "mine");
     settings.fio = PathBuf::from("/nowhere/fio");
-    let error = weft_lab::run_scenario(settings).err().expect("no fio");
+    let error = weft_lab::run_scenario(settings).expect_err("no fio");
     assert!(error.to_string().contains("apt-get install fio"), "{error}");
 }

@@ -6,7 +6,7 @@ use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
-use crate::vdisk::{limited, packed, say_cold, tell};
+use crate::vdisk::{limited, packed, say_packing, tell};
 use serde_json::{Value, json};
 
 pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
@@ -64,13 +64,7 @@ fn said(
     limits: &ContainerLimitArgs,
 ) -> Value {
     let mut body = json!({});
-    if let Some(method) = compression {
-        body["compression"] = json!(method);
-    }
-    if let Some(unit) = unit {
-        body["compression_unit"] = json!(unit);
-    }
-    say_cold(cold, &mut body);
+    say_packing(compression.as_deref(), unit, cold, &mut body);
     if let Some(factor) = rf {
         body["factor"] = json!(factor);
     }

@@ -8,12 +8,13 @@ use crate::client::{Client, path_part};
 use crate::output;
 use crate::status::list;
 use crate::trouble::Trouble;
+use serde::Serialize;
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::Arc;
 use weft_lab::{
-    Disturbance, LabError, NodeControl, PROFILES, PlatformTarget, RowSet, RunSettings, ScenarioSettings,
-    Target, WeftExport,
+    Disturbance, LabError, NodeControl, Outcome, PROFILES, PlatformTarget, RowSet, RunSettings,
+    ScenarioSettings, Target, WeftExport,
 };
 
 pub fn run(command: LabCommand, json: bool) -> Result<ExitCode, Trouble> {
@@ -101,14 +102,7 @@ fn rows(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
     keep(&mut settings.seed, arguments.seed);
     settings.depth = arguments.depth.unwrap_or(settings.depth);
     settings.repeats = arguments.repeats.unwrap_or(settings.repeats);
-    let outcome = weft_lab::run(settings).map_err(|error| told(&error))?;
-    if json {
-        output::json(&serde_json::to_value(&outcome.results).expect("results are plain data"));
-    } else {
-        output::write(outcome.table.as_bytes());
-        output::line(&format!("report: {}", outcome.report.display()));
-    }
-    Ok(ExitCode::from(u8::from(outcome.failed || outcome.interrupted)))
+    weft_lab::run(settings).map_err(|error| told(&error)).map(|outcome| tell(&outcome, json))
 }
 
 /// A scenario that disturbs a load of a fixed rate.
@@ -133,14 +127,17 @@ fn disturb(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> 
     settings.idle_s = arguments.idle.map_or(settings.idle_s, u64::from);
     settings.repeats = arguments.repeats.unwrap_or(settings.repeats);
     settings.seed = arguments.seed.unwrap_or(settings.seed);
-    let outcome = weft_lab::run_scenario(settings).map_err(|error| told(&error))?;
+    weft_lab::run_scenario(settings).map_err(|error| told(&error)).map(|outcome| tell(&outcome, json))
+}
+
+fn tell<R: Serialize>(outcome: &Outcome<R>, json: bool) -> ExitCode {
     if json {
         output::json(&serde_json::to_value(&outcome.results).expect("results are plain data"));
     } else {
         output::write(outcome.table.as_bytes());
         output::line(&format!("report: {}", outcome.report.display()));
     }
-    Ok(ExitCode::from(u8::from(outcome.failed || outcome.interrupted)))
+    ExitCode::from(u8::from(outcome.failed || outcome.interrupted))
 }
 
 fn platform(place: &Place, text: &str) -> Result<PlatformTarget, Trouble> {

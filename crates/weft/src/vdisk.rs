@@ -1,6 +1,6 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{ColdArgs, CompressionArgs, LimitArgs, VdiskCommand};
+use crate::arguments::{ColdArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::duration;
@@ -24,7 +24,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             if let Some(container) = container {
                 body["container"] = json!(container);
             }
-            say_compression(&compression, &mut body);
+            say_packing(compression.compression.as_deref(), compression.unit, &compression.cold, &mut body);
             say_limits(&limits, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
@@ -73,7 +73,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             if let Some(container) = container {
                 body["container"] = json!(container);
             }
-            say_compression(&compression, &mut body);
+            say_packing(compression.compression.as_deref(), compression.unit, &compression.cold, &mut body);
             say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
@@ -148,19 +148,16 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn say_compression(wanted: &CompressionArgs, body: &mut Value) {
-    if let Some(method) = &wanted.compression {
+/// How data shall be packed, as far as that was said.
+pub fn say_packing(method: Option<&str>, unit: Option<u64>, cold: &ColdArgs, body: &mut Value) {
+    if let Some(method) = method {
         body["compression"] = json!(method);
     }
-    if let Some(unit) = wanted.unit {
+    if let Some(unit) = unit {
         body["compression_unit"] = json!(unit);
     }
-    say_cold(&wanted.cold, body);
-}
-
-pub fn say_cold(wanted: &ColdArgs, body: &mut Value) {
-    if let Some(after_s) = wanted.cold_after {
-        body["cold"] = json!({ "after_s": after_s, "level": wanted.cold_level });
+    if let Some(after_s) = cold.cold_after {
+        body["cold"] = json!({ "after_s": after_s, "level": cold.cold_level });
     }
 }
 

@@ -17,6 +17,7 @@ use crate::platform::{Platform, PlatformTarget, Volume};
 use crate::process;
 use crate::progress::{Progress, rates};
 use crate::provenance;
+use crate::run::Outcome;
 use crate::target::Target;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -31,20 +32,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Seconds before and behind a disturbance that are compared, unless the next one comes sooner.
 const BESIDE_S: u64 = 10;
 
-/// What a run leaves behind.
-pub struct ScenarioOutcome {
-    pub results: ScenarioResults,
-    /// For the terminal.
-    pub table: String,
-    /// The HTML report.
-    pub report: PathBuf,
-    pub interrupted: bool,
-    /// True if some run gave no figures, or a disturbance failed.
-    pub failed: bool,
-}
-
 /// Runs a scenario. Errors come before anything is measured; later trouble is in the results.
-pub fn run(settings: ScenarioSettings) -> Result<ScenarioOutcome, LabError> {
+pub fn run(settings: ScenarioSettings) -> Result<Outcome<ScenarioResults>, LabError> {
     settings.check()?;
     let needs_nbd = settings.targets.iter().any(PlatformTarget::over_nbd);
     let fio_version = fio::version(&settings.fio, needs_nbd)?;
@@ -107,7 +96,7 @@ struct Timeline {
 }
 
 impl Session {
-    fn go(self, fio_version: &str) -> Result<ScenarioOutcome, LabError> {
+    fn go(self, fio_version: &str) -> Result<Outcome<ScenarioResults>, LabError> {
         let mut results = ScenarioResults {
             format: FORMAT,
             scenario: self.settings.disturbance.name().to_string(),
@@ -375,7 +364,7 @@ impl Session {
         Timeline { database, scan: scanned, done, errors }
     }
 
-    fn finish(self, mut results: ScenarioResults) -> Result<ScenarioOutcome, LabError> {
+    fn finish(self, mut results: ScenarioResults) -> Result<Outcome<ScenarioResults>, LabError> {
         self.progress.lock().expect("no thread panics with it").end();
         results.interrupted = self.watch.asked();
         results.provenance.ended_unix_s = provenance::now();
@@ -386,7 +375,7 @@ impl Session {
                 || run.verdict.is_none()
                 || run.events.iter().any(|event| event.error.is_some())
         };
-        Ok(ScenarioOutcome {
+        Ok(Outcome {
             table: table::terminal(&results),
             report,
             interrupted: results.interrupted,

@@ -2,7 +2,6 @@
 
 use super::results::{ScenarioResults, TargetRun};
 use super::verdict::{DEGRADED_LATENCY, DEGRADED_RATE};
-use crate::provenance::Provenance;
 use crate::table::{quoted, thousands};
 
 /// The columns, with what they mean. One place, so that pages cannot disagree.
@@ -214,7 +213,7 @@ pub fn markdown(results: &ScenarioResults) -> String {
             percent(client.in_band_share)
         ))
     );
-    text += &from(&results.provenance);
+    text += &results.provenance.sentence("of database", "");
     if !results.warnings.is_empty() {
         text += "\nWarnings of the run:\n\n";
         for warning in &results.warnings {
@@ -230,23 +229,6 @@ fn markdown_table(titles: &[&str], lines: &[Vec<String>]) -> String {
         text += &format!("| {} |\n", line.join(" | "));
     }
     text
-}
-
-fn from(from: &Provenance) -> String {
-    format!(
-        "\n{}; {} with {} CPUs, {} GiB; {}, kernel {}; file system {}; {} bytes of database, {} s, {} repeats, seed {}.\n",
-        from.fio_version,
-        from.cpu_model,
-        from.cpu_count,
-        from.memory_bytes >> 30,
-        from.host_system,
-        from.host_kernel,
-        from.file_system,
-        from.size_bytes,
-        from.runtime_s,
-        from.repeats,
-        from.seed
-    )
 }
 
 /// One line per second and stream, for other programs.
@@ -374,6 +356,7 @@ mod tests {
     use super::super::results::{ClientFloor, Event, Phase, Window};
     use super::super::verdict::{Band, Verdict};
     use super::*;
+    use crate::provenance::Provenance;
 
     fn results(run: TargetRun) -> ScenarioResults {
         ScenarioResults {

@@ -3,38 +3,20 @@
 //! Leaves to others: observing (the shards), looks (`pages`).
 
 use super::refusal::Refusal;
+use super::statistics::{ANSWER_WAIT, ask_shards};
 use super::{Control, Serving, SharedControl};
 use crate::api::{
     DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, PatternView, SourceView,
     StageView, TouchedView, VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
 };
 use crate::shard_loop::{FamilyFigures, Mail, RATED, Rated, ShardFigures, TouchedSet};
-use std::time::Duration;
 use weft_engine::FamilyId;
 use weft_engine::counters::Source;
 use weft_engine::stages::{Stage, Stages};
 
-/// A shard that does not answer within this time is left out.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
-
 /// What all shards have observed.
 pub async fn gather(control: &SharedControl) -> Vec<ShardFigures> {
-    let questions: Vec<_> = {
-        let control = control.lock();
-        let ask = |shard: &std::sync::Arc<crate::shard_loop::Mailbox>| {
-            let (to, answer) = tokio::sync::oneshot::channel();
-            shard.send(Mail::Figures(to));
-            answer
-        };
-        control.shards.iter().map(ask).collect()
-    };
-    let mut figures = Vec::new();
-    for question in questions {
-        if let Ok(Ok(answer)) = tokio::time::timeout(ANSWER_WAIT, question).await {
-            figures.push(answer);
-        }
-    }
-    figures
+    ask_shards(control, ANSWER_WAIT, Mail::Figures).await
 }
 
 /// The stages of all shards together.

@@ -3,11 +3,13 @@
 use super::{Control, Serving, SharedControl, Stage, Standing};
 use crate::api::{DriveStatusView, StatsView, StatusView};
 use crate::drives::describe;
-use crate::shard_loop::{Mail, ShardStatistics};
+use crate::shard_loop::{Mail, Mailbox, ShardStatistics};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// A shard that does not answer within this time is left out of the statistics.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// A shard that does not answer somebody who looks at figures within this time is left out.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(2);
 
 impl Standing {
     pub(super) fn word(&self) -> &'static str {
@@ -83,25 +85,32 @@ impl Control {
     }
 }
 
-/// Asks all shards for their counters.
-pub async fn gather(control: &SharedControl) -> StatsView {
-    let questions: Vec<_> = {
+/// What all shards answer; one that does not within `longest` is left out.
+pub(in crate::control) async fn ask_shards<T>(
+    control: &SharedControl,
+    longest: Duration,
+    question: impl Fn(oneshot::Sender<T>) -> Mail,
+) -> Vec<T> {
+    let asked: Vec<_> = {
         let control = control.lock();
-        control
-            .shards
-            .iter()
-            .map(|shard| {
-                let (to, answer) = tokio::sync::oneshot::channel();
-                shard.send(Mail::Statistics(to));
-                answer
-            })
-            .collect()
+        let ask = |shard: &Arc<Mailbox>| {
+            let (to, answer) = oneshot::channel();
+            shard.send(question(to));
+            answer
+        };
+        control.shards.iter().map(ask).collect()
     };
-    let mut shards = Vec::new();
-    for question in questions {
-        if let Ok(Ok(statistics)) = tokio::time::timeout(ANSWER_WAIT, question).await {
-            shards.push(statistics);
+    let mut answers = Vec::new();
+    for answer in asked {
+        if let Ok(Ok(answer)) = tokio::time::timeout(longest, answer).await {
+            answers.push(answer);
         }
     }
+    answers
+}
+
+/// Asks all shards for their counters.
+pub async fn gather(control: &SharedControl) -> StatsView {
+    let shards = ask_shards(control, ANSWER_WAIT, Mail::Statistics).await;
     control.lock().stats_view(shards)
 }

@@ -3,6 +3,7 @@
 
 use super::{Phase, Served};
 use crate::config::cluster::NodeState;
+use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Mail, ShardStatistics};
 use std::collections::BTreeMap;
@@ -55,21 +56,7 @@ impl Clients {
 pub async fn watch(control: SharedControl) {
     loop {
         tokio::time::sleep(LOOK).await;
-        let asked: Vec<_> = {
-            let control = control.lock();
-            let ask = |shard: &std::sync::Arc<crate::shard_loop::Mailbox>| {
-                let (to, answer) = tokio::sync::oneshot::channel();
-                shard.send(Mail::Statistics(to));
-                answer
-            };
-            control.shards.iter().map(ask).collect()
-        };
-        let mut counted = Vec::new();
-        for answer in asked {
-            if let Ok(Ok(statistics)) = tokio::time::timeout(LOOK, answer).await {
-                counted.push(statistics);
-            }
-        }
+        let counted = ask_shards(&control, LOOK, Mail::Statistics).await;
         control.lock().note_clients(&counted);
     }
 }
