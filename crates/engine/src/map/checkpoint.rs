@@ -40,6 +40,8 @@ const PURGED_LEAVES_MAX: usize = 256;
 const GENERATIONS_MAX: usize = 8;
 /// So many more egroups of pages than the pages need are nobody's concern.
 const MAP_EGROUPS_SPARE: usize = 12;
+/// Pages that found no room are divided down to so many units: fewer would use up the entries of tables.
+const SPLIT_UNITS_MIN: usize = 120;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -59,6 +61,17 @@ pub(super) enum Page {
     Chunk(PageKind, u64),
     /// It goes when the others of its egroup come.
     Gone(PageKind, u64),
+}
+
+impl Page {
+    /// The leaf that it tells of.
+    fn leaf(&self) -> Option<u64> {
+        match self {
+            Page::Leaf(number, _) | Page::Gone(PageKind::Leaf, number) => Some(*number),
+            Page::Past(number, _) | Page::Gone(PageKind::Past, number) => Some(past::leaf_of(*number)),
+            Page::Directory(_) | Page::Chunk(..) | Page::Gone(PageKind::Directory, _) => None,
+        }
+    }
 }
 
 /// Pages gathered in an egroup, each with its first unit and how many it takes.
@@ -510,6 +523,34 @@ impl Volume {
         let number = self.place(units, Class::Pages, Intent::Pages, ctx);
         let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
         job.placing.insert(number, gathered);
+    }
+
+    /// No group has a run for an egroup of pages this large: its last pages are placed apart from it. What is kept for pages may
+    /// lie in pieces, and nothing is freed before all of them are written. Gives how many units stay; None: they are few.
+    pub(crate) fn split_pages(&mut self, number: u64, units: &Units, ctx: &mut Context) -> Option<usize> {
+        let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
+        let gathered = job.placing.get_mut(&number).expect("the egroup is placed for this checkpoint");
+        // The pages of a leaf change at the same instant: they stay together, and so does what goes with them.
+        let divides = |at: usize| {
+            let ((before, ..), (page, unit, count)) = (&gathered[at - 1], &gathered[at]);
+            let apart = page.leaf().is_none() || page.leaf() != before.leaf();
+            let (before, behind) = (*unit as usize, units.len() - *unit as usize);
+            apart && *count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
+        };
+        let half = units.len().div_ceil(2);
+        let far = |at: &usize| half.abs_diff(gathered[*at].1 as usize);
+        let at = (1..gathered.len()).filter(|&at| divides(at)).min_by_key(far)?;
+        let stay = gathered[at].1;
+        let mut behind = gathered.split_off(at);
+        behind.iter_mut().filter(|(.., count)| *count > 0).for_each(|(_, unit, _)| *unit -= stay);
+        let apart = Units {
+            data: units.data[stay as usize..].to_vec(),
+            blocks: units.blocks[stay as usize..].to_vec(),
+        };
+        let number = self.place(apart, Class::Pages, Intent::Pages, ctx);
+        let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
+        job.placing.insert(number, behind);
+        Some(stay as usize)
     }
 
     /// An egroup of pages is durable on all members: reads may find them there from now on.
