@@ -461,3 +461,29 @@ fn a_flood_of_snapshots_leaves_room_for_what_frees_the_ring() {
     world.settle();
     assert_eq!(world.read(0, BLOCK as u32), pattern(2, BLOCK));
 }
+
+#[test]
+fn a_table_full_of_small_generations_still_takes_the_pages_that_empty_it() {
+    let mut world = World::new(1, 1, Limits::small());
+    let bytes = |round: u64| pattern(round + 1, BLOCK);
+    let mut generations = Vec::new();
+    // Each generation has an egroup of its own, and nothing can be merged: the table has 256 entries.
+    let is_full = (0..400u64).any(|round| {
+        let reply = world.write(round * BLOCK as u64, &bytes(round));
+        if reply == Reply::Done {
+            generations.push(world.take_snapshot(FAMILY, round));
+            world.pass(400_000);
+        }
+        reply == Reply::Error(RequestError::NoSpace)
+    });
+    assert!(is_full, "entries end long before blocks do");
+    for &generation in &generations {
+        world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+        world.pass(1_000);
+    }
+    world.settle();
+    assert_eq!(world.write(0, &bytes(1000)), Reply::Done, "what was dropped has given its entries back");
+    for round in 1..generations.len() as u64 {
+        assert_eq!(world.read(round * BLOCK as u64, BLOCK as u32), bytes(round));
+    }
+}
