@@ -40,8 +40,6 @@ pub enum Bug {
     CacheWithoutEgroup,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
-    /// Client data takes the entries of the egroup table that are kept for pages.
-    EntriesNotKept,
     /// What is written behind a snapshot's mark lands in the generation before it.
     FrozenLayerWritten,
     /// The newest generation is drained first.
@@ -54,7 +52,7 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
-    /// Marks of snapshots go into the log whether it has room or not.
+    /// Marks of snapshots go into the log whether it has room or not, one for each order.
     MarksWithoutRoom,
     /// A clone reads what its origin is now.
     CloneOfPresent,

@@ -201,7 +201,8 @@ impl Volume {
         let Snapshots { taken, dropping, to_drop, .. } = &mut self.snapshots;
         if taken.contains_key(&generation) {
             // Asked for again it is still the same mark.
-            if !dropping.contains(&generation) && !to_drop.contains(&generation) {
+            let is_known = dropping.contains(&generation) || to_drop.contains(&generation);
+            if !is_known || planted(Bug::MarksWithoutRoom) {
                 to_drop.push_back(generation);
             }
         } else {
