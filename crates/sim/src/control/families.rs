@@ -217,7 +217,7 @@ fn compression_of(seed: u64, family: usize, epoch: Epoch) -> Compression {
     let drawn: u8 = rng.random_range(1..=4);
     let (methods, frames) = (rng.random_range(0..8), rng.random_range(0..4));
     let cold = rng.random_bool(0.25).then(|| rng.random_range(1..20));
-    // All that higher levels change is the bytes, and they take several times as long: a third of all the simulator's time.
+    // All that higher levels change is the bytes, and they take several times as long: a quarter of the time of some plans.
     let level = if rng.random_ratio(1, 16) { drawn + 1 } else { 1 };
     let method = match methods {
         0..2 => Method::Off,
