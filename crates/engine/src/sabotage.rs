@@ -54,10 +54,14 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// Marks of snapshots go into the log whether it has room or not, one for each order.
+    MarksWithoutRoom,
     /// A clone reads what its origin is now.
     CloneOfPresent,
     /// What is trimmed in a clone is its origin's again.
     CloneTrimForgotten,
+    /// A checkpoint does not tell of the wide ranges of leaves that were trimmed in a clone.
+    WideTrimForgotten,
     /// A rollback does not wait for what is in the log.
     RollbackUnsettled,
     /// An owner to whom the record says that a rollback is not done serves clients at once.

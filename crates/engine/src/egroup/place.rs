@@ -412,6 +412,16 @@ impl Volume {
             self.compaction.found_no_room(job.units.len(), ctx.now);
             return self.abandon_compaction(number, ctx);
         }
+        if matches!(job.intent, Intent::Pages)
+            && no_room
+            && let Some(stay) = self.split_pages(number, &job.units, ctx)
+        {
+            job.units.data.truncate(stay);
+            job.units.blocks.truncate(stay);
+            job.content = Content::Units(job.units.data.clone());
+            job.tried.clear();
+            return self.send(number, job, ctx);
+        }
         // Pages have nowhere else to go: they wait until something is deleted or a drive is up.
         job.tried.clear();
         job.again_at = Some(ctx.now.after(50_000));

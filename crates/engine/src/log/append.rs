@@ -60,6 +60,8 @@ pub struct Appender {
     forgotten: Seq,
     /// When a member that has no room was last asked whether it has some again.
     room_asked: Time,
+    /// The version of the view under which the members were found to be the right ones.
+    right_under: Option<u64>,
 }
 
 /// A wish for other segments.
@@ -105,6 +107,7 @@ impl Appender {
             bytes_since_checkpoint: 0,
             forgotten: Seq(0),
             room_asked: Time(0),
+            right_under: None,
         }
     }
 
@@ -309,13 +312,23 @@ impl Appender {
     }
 
     /// Whether members should be others: some are not up, they could be more, or one that is to be emptied could go.
-    pub fn wants_other_members(&self, ctx: &Context) -> bool {
+    pub fn wants_other_members(&mut self, ctx: &Context) -> bool {
         if self.changing.is_some() {
             return false;
         }
         if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {
             return true;
         }
+        // All else follows from the members and the view, and is asked in every step.
+        if self.right_under == Some(ctx.view.version) {
+            return false;
+        }
+        let wants = self.are_others_better(ctx);
+        self.right_under = (!wants).then_some(ctx.view.version);
+        wants
+    }
+
+    fn are_others_better(&self, ctx: &Context) -> bool {
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         let apart = |members: &[DriveId]| domains(ctx.view, members.iter().copied());
         let is_full = now.len() >= self.factor.max(1) as usize;
@@ -448,6 +461,7 @@ impl Appender {
         if !change.begins {
             return Changed::Taken;
         }
+        self.right_under = None;
         let first = self.segments.last().expect("a log has a segment").first;
         let before = std::mem::take(&mut self.members);
         for &drive in &self.segments.last().expect("a log has a segment").members {

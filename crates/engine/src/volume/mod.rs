@@ -225,7 +225,7 @@ impl Volume {
             && !self.checkpointing.is_running()
             && self.compaction.is_empty()
             && self.audit.is_clean()
-            && self.snapshots.dropped.is_empty()
+            && self.snapshots.is_done_dropping()
             && self.snapshots.to_roll_back().is_none()
     }
 
@@ -399,8 +399,9 @@ impl Volume {
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.open_door(ctx);
-                self.start_waiting(ctx);
+                // Before writes: these would take all the room there is.
                 self.start_snapshots(ctx);
+                self.start_waiting(ctx);
                 self.continue_rollback(ctx);
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
@@ -546,6 +547,7 @@ impl Volume {
             self.compaction.wake_at(),
             self.repacking.wake_at(),
             self.requests.wake_at(),
+            self.snapshots.wake_at(),
             self.door.wake_at(),
         ]
         .into_iter()
