@@ -72,6 +72,12 @@ pub enum Bug {
     TurnsByGreed,
     /// Turns to read never end.
     TurnsKept,
+    /// A new factor counts as reached although pages of the map have as many copies as before.
+    FactorWithoutPages,
+    /// A new factor counts as reached although the log has as many members as before.
+    FactorWithoutLog,
+    /// A new factor counts as reached before anybody has looked whether the copies are there.
+    FactorUnseen,
 }
 
 #[cfg(feature = "sabotage")]

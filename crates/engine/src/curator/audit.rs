@@ -121,7 +121,7 @@ impl Audit {
     }
 
     /// Whether every member of the group is known to have everything.
-    fn is_whole(&self, group: &GroupView) -> bool {
+    pub(super) fn is_whole(&self, group: &GroupView) -> bool {
         !group.members.is_empty() && group.members.iter().all(|drive| self.whole.contains(drive))
     }
 

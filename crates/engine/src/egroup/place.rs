@@ -206,7 +206,8 @@ impl Placing {
         self.written.remove(&egroup)
     }
 
-    pub fn on_view(&mut self) {
+    /// Other groups are there, or are the ones to choose from.
+    pub fn on_groups_changed(&mut self) {
         self.probe_at = Time(0);
         self.pool_known = None;
         for job in self.jobs.values_mut() {

@@ -142,6 +142,23 @@ fn put_sources(sources: &ReadSources, named: &mut BTreeMap<String, u64>) {
     }
 }
 
+/// How far a vDisk has as many copies as it should.
+pub fn put_copies(progress: &FactorProgress, named: &mut BTreeMap<String, u64>) {
+    let FactorProgress { wanted, log, left_bytes, copies_bytes, whole, short, reached, remaining_us } =
+        *progress;
+    let mut put = |name: &str, value: u64| named.insert(name.to_string(), value);
+    put("factor", wanted.into());
+    put("factor_left_bytes", left_bytes);
+    put("factor_log", log.into());
+    put("factor_whole", whole.into());
+    put("factor_short", short.into());
+    put("factor_reached", reached.into());
+    put("copies_bytes", copies_bytes);
+    if let Some(us) = remaining_us {
+        put("factor_remaining_us", us);
+    }
+}
+
 /// What the keeper of a drive knows about its space.
 pub fn fill_drive(shard: &Shard, drive: DriveId, statistics: &mut DriveStatistics) {
     if let Some(keeper) = shard.keeper(drive) {
