@@ -277,6 +277,14 @@ impl Parameters {
         let mut rng = SmallRng::seed_from_u64(seed ^ (plan as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rng = &mut rng;
         let mut faults = chosen_faults(plan, rng);
+        let by_rules = plan == Plan::Cluster || plan == Plan::Factors && seed.is_multiple_of(3);
+        if by_rules {
+            // Groups change by the rules only.
+            faults.retain(|fault| !matches!(fault, Fault::GroupChange | Fault::ReplacedDrive));
+            if faults.is_empty() {
+                faults.push(Fault::KillNode);
+            }
+        }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
             // While one drive's copies are not to be trusted, no other may be away: a write that went to the
@@ -289,7 +297,8 @@ impl Parameters {
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
             Plan::Drives | Plan::Snapshots => rng.random_range(1..=3),
-            Plan::Factors => *[1, 2, 3, 3, 4].choose(rng).expect("not empty"),
+            Plan::Factors if by_rules => rng.random_range(3..=5),
+            Plan::Factors => rng.random_range(1..=4),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
@@ -377,7 +386,7 @@ impl Parameters {
             snapshots,
             clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
             factors: chosen_factors(plan, seed, round_us),
-            by_rules: plan == Plan::Cluster || plan == Plan::Factors && nodes >= 3 && seed % 3 == 0,
+            by_rules,
             ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::counters::{ReadSources, Source};
+use weft_engine::interface::FactorProgress;
 use weft_engine::shard::Shard;
 use weft_engine::volume::Volume;
 
