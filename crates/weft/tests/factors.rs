@@ -27,6 +27,14 @@ fn has_copies(shown: &Value, factor: u64) -> bool {
     shown["factor"] == factor && copies["wanted"] == factor && copies["reached"] == true
 }
 
+/// Takes the answers that are on their way, then reads everything.
+fn verify(checker: &mut Checker, client: &mut NbdClient) {
+    while client.in_flight() > 0 {
+        checker.take_reply(client).expect("the connection holds");
+    }
+    checker.verify_all(client);
+}
+
 /// Works on until it is so.
 fn load_until_reached(node: &Node, client: &mut NbdClient, checker: &mut Checker, factor: u64) {
     let deadline = Instant::now() + 2 * PATIENCE;
@@ -64,14 +72,14 @@ fn copies_come_and_go_under_load_and_kills() {
             checker.connection_lost();
             node = Node::start(&dir, &[]);
             client = NbdClient::connect_patiently(&socket, "v");
-            checker.verify_all(&mut client);
+            verify(&mut checker, &mut client);
         }
         load_until_reached(&node, &mut client, &mut checker, factor);
         step(&format!("{factor} copies of everything, {} writes acknowledged so far", checker.acknowledged));
         let text = node.weft(&["vdisk", "show", "v"]);
         assert!(text.contains(&format!("{factor} of everything")), "{text}");
     }
-    checker.verify_all(&mut client);
+    verify(&mut checker, &mut client);
     let line = refused(&node, &["vdisk", "set", "v", "--rf", "4"]);
     assert!(line.contains("1, 2, 3"), "{line}");
 
@@ -84,12 +92,12 @@ fn copies_come_and_go_under_load_and_kills() {
     }
     let node = Node::start(&dir, &[]);
     let mut client = NbdClient::connect_patiently(&socket, "v");
-    checker.verify_all(&mut client);
+    verify(&mut checker, &mut client);
     let line = refused(&node, &["vdisk", "set", "v", "--rf", "3"]);
     assert!(line.contains("3 copies need 3 drives") && line.contains("there are 2"), "{line}");
     assert_eq!(node.json(&["vdisk", "show", "v"])["factor"], 2, "nothing was done");
     checker.load(&mut client, DEPTH, 1000).expect("writes go on");
-    checker.verify_all(&mut client);
+    verify(&mut checker, &mut client);
     client.disconnect();
     node.stop();
 }
@@ -172,9 +180,9 @@ fn in_a_cluster_a_second_copy_outlives_a_node() {
     cluster.member(owner).kill();
     cluster.wait_for_owner("v", |now| now != owner);
     let mut client = NbdClient::connect_patiently(&socket, "v");
-    checker.verify_all(&mut client);
+    verify(&mut checker, &mut client);
     checker.load(&mut client, DEPTH, 1000).expect("writes go on");
-    checker.verify_all(&mut client);
+    verify(&mut checker, &mut client);
     client.disconnect();
     cluster.start_all();
     cluster.wait_until_whole();
