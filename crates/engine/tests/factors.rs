@@ -17,14 +17,16 @@ fn set_factor(world: &mut World, factor: u32) {
     world.step(Input::Order(Order::SetFactor { family: FAMILY, factor }));
 }
 
-fn is_reached(world: &World, family: FamilyId, factor: u32) -> bool {
-    let told = |notice: &Notice| matches!(notice, Notice::FactorReached { family: of, factor: told, .. } if (*of, *told) == (family, factor));
-    world.notices.iter().any(told)
+/// Whether the owner of a family says that everything has so many copies.
+fn is_told(world: &World, family: FamilyId, factor: u32) -> bool {
+    let epoch = world.shard.volume(family).expect("it is served").epoch();
+    world.notices.contains(&Notice::FactorReached { family, epoch, factor })
 }
 
 fn wait_until_reached(world: &mut World, family: FamilyId, factor: u32) {
     for _ in 0..400 {
-        if is_reached(world, family, factor) {
+        let progress = world.shard.factor_progress(family, Time(world.now)).expect("it is served");
+        if progress.reached && progress.wanted == factor {
             return;
         }
         world.pass(50_000);
@@ -70,7 +72,9 @@ fn everything_gets_more_copies_and_fewer_again() {
         let piece = pattern(u64::from(factor) + 7, MIB);
         assert_eq!(world.write(9 * MIB as u64, &piece), Reply::Done);
         assert!(world.read(0, 8 * MIB as u32) == bytes);
+        assert!(!is_told(&world, FAMILY, factor), "most of it has another number");
         wait_until_reached(&mut world, FAMILY, factor);
+        assert!(is_told(&world, FAMILY, factor), "{:?}", world.notices);
         assert_eq!(members(&world), factor as usize, "the log as well");
         let progress = world.shard.factor_progress(FAMILY, Time(world.now)).expect("it is served");
         assert!(progress.reached && progress.left_bytes == 0 && progress.log, "{progress:?}");

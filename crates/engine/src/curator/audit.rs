@@ -257,6 +257,7 @@ impl Volume {
         }
         if !running.lacks && !running.outdated && !self.audit.copies.owes(running.drive) {
             self.audit.whole.insert(running.drive);
+            self.factoring.on_whole();
             self.audit.want_keepers_of_needless_copies(ctx.view);
         }
     }

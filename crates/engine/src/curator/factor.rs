@@ -20,6 +20,8 @@ use std::collections::{BTreeSet, VecDeque};
 const PAUSE_LEISURELY_US: u64 = 200_000;
 /// When nothing can be begun now: something else has to end first, or a drive to come back.
 const LOOK_AGAIN_US: u64 = 200_000;
+/// When only drives have to be looked at, which is told.
+const LOOK_IDLY_US: u64 = 5_000_000;
 /// Egroups looked at in one step.
 const LOOKS: usize = 1024;
 /// Units of pages that one checkpoint writes elsewhere: it must not take for ever.
@@ -59,6 +61,11 @@ pub(crate) struct Factoring {
 impl Factoring {
     pub fn wake_at(&self) -> Option<Time> {
         self.wake_at
+    }
+
+    /// A drive was found to have everything.
+    pub fn on_whole(&mut self) {
+        self.not_before = Time(0);
     }
 
     pub fn wants_checkpoint(&self) -> bool {
@@ -138,7 +145,9 @@ impl Volume {
                 let (family, epoch, factor) = (self.family, self.epoch, self.factor);
                 return ctx.notice(Notice::FactorReached { family, epoch, factor });
             }
-            LOOK_AGAIN_US
+            // Who only waits for all drives to be looked at is told when they were.
+            let is_changing = self.factoring.first.is_some() || !self.log.has_factor();
+            if is_changing { LOOK_AGAIN_US } else { LOOK_IDLY_US }
         } else {
             self.continue_factoring(&data, pages, ctx)
         };
@@ -155,7 +164,7 @@ impl Volume {
         if !is_there || self.settling {
             return LOOK_AGAIN_US;
         }
-        let is_raising = pages || data.iter().any(|&group| ctx.members(group).len() < self.factor as usize);
+        let is_raising = self.is_raising(ctx.view);
         let is_busy = ctx.now < self.requests.last_asked.after(IDLE_US);
         let full = self.placing.is_full();
         let tight = full || self.placing.pool() < (2 * EMPTIED_MAX * EGROUP_UNITS * BLOCK) as u64;
@@ -171,6 +180,9 @@ impl Volume {
             let apart = CHECKPOINTS_US[usize::from(!is_raising)] * if is_busy { CHECKPOINTS_BUSY } else { 1 };
             let is_time = ctx.now >= self.factoring.checkpoint_begun.after(apart);
             self.factoring.checkpoint = is_time && (ended || pages);
+        }
+        if look.victims.is_empty() && !look.awaits_checkpoint && self.factoring.moving.is_empty() {
+            return LOOK_AGAIN_US;
         }
         if look.victims.is_empty() || self.compaction.jobs.len() >= ctx.limits.compact_egroups_max {
             return PAUSE_US;
@@ -256,6 +268,14 @@ impl Volume {
         let mut others: Vec<GroupId> = groups.filter(|&group| size(group) != self.factor as usize).collect();
         others.sort_by_key(|&group| (size(group), group));
         others
+    }
+
+    /// Whether something has fewer copies than it should.
+    fn is_raising(&self, view: &View) -> bool {
+        let data = self.map.directory.groups().map(|(group, _)| group);
+        let pages = self.map.map_egroups.values().map(|named| named.group);
+        let size = |group: GroupId| view.groups.get(&group).map_or(0, |group| group.members.len());
+        data.chain(pages).any(|group| size(group) < self.factor as usize)
     }
 
     fn has_pages_elsewhere(&self, view: &View) -> bool {
