@@ -74,7 +74,7 @@ pub enum Bug {
     TurnsByGreed,
     /// Turns to read never end.
     TurnsKept,
-    /// A new factor counts as reached although pages of the map have as many copies as before.
+    /// Pages of the map have one copy whatever the factor is, and it counts as reached without them.
     FactorWithoutPages,
     /// A new factor counts as reached although the log has as many members as before.
     FactorWithoutLog,

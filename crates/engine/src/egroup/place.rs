@@ -375,8 +375,10 @@ impl Volume {
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
+        let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
+        let size = if forgotten { 1 } else { self.factor as usize };
         for (&group, members) in view.groups.iter() {
-            if members.members.len() != self.factor as usize || job.tried.contains(&group) {
+            if members.members.len() != size || job.tried.contains(&group) {
                 continue;
             }
             let up = members.members.iter().filter(|&&drive| ctx.is_up(drive)).count();
