@@ -5,6 +5,7 @@
 //! (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
+use super::extents::OriginExtents;
 use super::origin::OriginAsk;
 use super::pattern::Seen;
 use super::request::Work;
@@ -121,6 +122,8 @@ pub(crate) struct Reads {
     pub(super) warmings: BTreeMap<u64, Warming>,
     /// Parts that the origin is asked for.
     pub(super) origin_asks: BTreeMap<u64, OriginAsk>,
+    /// Questions for extents that wait for the origin.
+    pub(super) origin_extents: BTreeMap<u64, OriginExtents>,
     /// Of this vDisk.
     pub sources: ReadSources,
 }
