@@ -78,6 +78,12 @@ pub enum Bug {
     TurnsByGreed,
     /// Turns to read never end.
     TurnsKept,
+    /// Pages of the map have one copy whatever the factor is, and it counts as reached without them.
+    FactorWithoutPages,
+    /// A new factor counts as reached although the log has as many members as before.
+    FactorWithoutLog,
+    /// A new factor counts as reached before anybody has looked whether the copies are there.
+    FactorUnseen,
 }
 
 #[cfg(feature = "sabotage")]

@@ -202,6 +202,21 @@ fn turns_by_greed_are_caught() {
 }
 
 #[test]
+fn pages_that_keep_the_copies_of_before_are_caught() {
+    is_caught(Bug::FactorWithoutPages, &[Plan::Factors]);
+}
+
+#[test]
+fn a_log_that_keeps_the_members_of_before_is_caught() {
+    is_caught(Bug::FactorWithoutLog, &[Plan::Factors]);
+}
+
+#[test]
+fn copies_that_nobody_has_looked_for_are_caught() {
+    is_caught(Bug::FactorUnseen, &[Plan::Factors]);
+}
+
+#[test]
 fn turns_that_never_end_are_caught() {
     is_caught(Bug::TurnsKept, &[Plan::Calm, Plan::Takeover]);
 }

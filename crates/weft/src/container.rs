@@ -80,7 +80,7 @@ fn said(
 /// The policy, in a line.
 fn line(container: &Value) -> String {
     format!(
-        "{}: compression {}, copies of new vDisks {}, limits of each {}",
+        "{}: compression {}, copies {}, limits of each {}",
         text(&container["name"]),
         packed(container),
         copies(container),
@@ -89,7 +89,7 @@ fn line(container: &Value) -> String {
 }
 
 fn copies(container: &Value) -> String {
-    container["factor"].as_u64().map_or_else(|| "as the node gives".to_string(), |factor| factor.to_string())
+    container["factor"].as_u64().map_or_else(|| "as the node gave".to_string(), |factor| factor.to_string())
 }
 
 fn table(containers: &[Value]) -> Table {

@@ -209,7 +209,8 @@ impl Placing {
         self.written.remove(&egroup)
     }
 
-    pub fn on_view(&mut self) {
+    /// Other groups are there, or are the ones to choose from.
+    pub fn on_groups_changed(&mut self) {
         self.probe_at = Time(0);
         self.pool_known = None;
         for job in self.jobs.values_mut() {
@@ -374,8 +375,10 @@ impl Volume {
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
+        let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
+        let size = if forgotten { 1 } else { self.factor as usize };
         for (&group, members) in view.groups.iter() {
-            if members.members.len() != self.factor as usize || job.tried.contains(&group) {
+            if members.members.len() != size || job.tried.contains(&group) {
                 continue;
             }
             let up = members.members.iter().filter(|&&drive| ctx.is_up(drive)).count();

@@ -111,6 +111,24 @@ impl Appender {
         }
     }
 
+    /// So many copies from now on: a segment with as many members begins when [`Self::wants_other_members`] is asked next.
+    pub fn set_factor(&mut self, factor: u32) {
+        self.factor = factor;
+    }
+
+    /// Whether every record that is still needed has at least as many copies as it should, and new ones get exactly so many.
+    pub fn has_factor(&self) -> bool {
+        let factor = self.factor as usize;
+        let old = &self.segments[..self.segments.len().saturating_sub(1)];
+        let is_thin = |(number, segment): (usize, &Segment)| {
+            self.segments[number + 1].first > self.trim.next() && segment.members.len() < factor
+        };
+        self.changing.is_none()
+            && self.members.len() == factor
+            && self.forgotten <= self.trim
+            && !old.iter().enumerate().any(is_thin)
+    }
+
     /// The number of the next record.
     pub fn next(&self) -> Seq {
         self.next
@@ -311,7 +329,8 @@ impl Appender {
         }
     }
 
-    /// Whether members should be others: some are not up, they could be more, or one that is to be emptied could go.
+    /// Whether members should be others: some are not up, they could be more or should be fewer, or one that is to be emptied
+    /// could go.
     pub fn wants_other_members(&mut self, ctx: &Context) -> bool {
         if self.changing.is_some() {
             return false;
@@ -333,13 +352,15 @@ impl Appender {
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         let apart = |members: &[DriveId]| domains(ctx.view, members.iter().copied());
         let is_full = now.len() >= self.factor.max(1) as usize;
-        if is_full && now.iter().all(|&drive| ctx.is_open(drive)) && apart(&now) == now.len() {
+        let too_many = now.len() > self.factor.max(1) as usize;
+        if is_full && !too_many && now.iter().all(|&drive| ctx.is_open(drive)) && apart(&now) == now.len() {
             return false;
         }
         let wanted = self.choose_members(ctx);
         let leaving = |members: &[DriveId]| members.iter().filter(|&&drive| !ctx.is_open(drive)).count();
         !wanted.is_empty()
             && (now.is_empty()
+                || too_many
                 || wanted.len() > now.len()
                 || now.iter().any(|&drive| !ctx.is_up(drive))
                 || leaving(&wanted) < leaving(&now)

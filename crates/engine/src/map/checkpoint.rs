@@ -206,7 +206,8 @@ impl Volume {
             || full
             || !self.checkpointing.rewrite.is_empty()
             || !self.snapshots.dropped.is_empty()
-            || self.owes_compacted_space();
+            || self.owes_compacted_space()
+            || self.factoring.wants_checkpoint();
         if wanted && self.room() == 0 {
             // It takes of what is left of the log, and frees little of it: seldom, and if it frees something.
             self.log.ask_for_room(ROOM_AGAIN_US, ctx);
@@ -257,6 +258,8 @@ impl Volume {
         let mut holes = rollback.map_or_else(|| self.map.holes.clone(), |to| self.map.holes.until(to));
         trims.values().for_each(|trims| holes.add(trims));
         self.gather_small_map_egroups();
+        let elsewhere = self.pages_to_take_along(ctx);
+        self.checkpointing.rewrite.extend(elsewhere);
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {

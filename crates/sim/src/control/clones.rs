@@ -62,7 +62,8 @@ impl World {
             self.coverage.count("clones of clones made");
         }
         let origin = Origin { family: FamilyId(family as u32), snapshot, size: size * 4096 };
-        let (factor, clients) = (self.families[family].factor, self.clone_rng.random_range(1..=2));
+        let factor = self.control.families[family].record.factor;
+        let clients = self.clone_rng.random_range(1..=2);
         self.add_family(layout, factor, Some(origin), clients);
     }
 

@@ -6,7 +6,6 @@
 
 use super::{DriveEntry, FamilyPhase};
 use crate::phase::Phase;
-use crate::plan::Plan;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -39,7 +38,7 @@ pub struct Table {
 
 impl World {
     pub fn is_cluster(&self) -> bool {
-        self.parameters.plan == Plan::Cluster
+        self.parameters.by_rules
     }
 
     /// Nothing moves any more, and nothing wants to.
