@@ -54,8 +54,6 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
-    /// Marks of snapshots go into the log whether it has room or not, one for each order.
-    MarksWithoutRoom,
     /// A clone reads what its origin is now.
     CloneOfPresent,
     /// What is trimmed in a clone is its origin's again.

@@ -157,11 +157,6 @@ fn a_wide_trim_of_a_clone_that_no_checkpoint_tells_of_is_caught() {
 }
 
 #[test]
-fn marks_that_use_up_a_full_ring_are_caught() {
-    is_caught(Bug::MarksWithoutRoom, &[Plan::Full, Plan::Snapshots]);
-}
-
-#[test]
 fn a_rollback_that_forgets_the_log_is_caught() {
     is_caught(Bug::RollbackUnsettled, &[Plan::Snapshots]);
 }

@@ -153,7 +153,7 @@ impl Volume {
     pub(crate) fn start_snapshots(&mut self, ctx: &mut Context) {
         self.snapshots.room_at = None;
         while let Some(&generation) = self.snapshots.to_drop.front() {
-            if !self.may_free(self.room()) && !planted(Bug::MarksWithoutRoom) {
+            if !self.may_free(self.room()) {
                 self.ask_for_mark_room(ctx);
                 break;
             }
@@ -175,7 +175,7 @@ impl Volume {
             if refused.is_none() && self.overlay.frozen() + open >= FROZEN_MAX {
                 return;
             }
-            if refused.is_none() && self.room() == 0 && !planted(Bug::MarksWithoutRoom) {
+            if refused.is_none() && self.room() == 0 {
                 return self.ask_for_mark_room(ctx);
             }
             self.snapshots.waiting.pop_front();
@@ -201,8 +201,7 @@ impl Volume {
         let Snapshots { taken, dropping, to_drop, .. } = &mut self.snapshots;
         if taken.contains_key(&generation) {
             // Asked for again it is still the same mark.
-            let is_known = dropping.contains(&generation) || to_drop.contains(&generation);
-            if !is_known || planted(Bug::MarksWithoutRoom) {
+            if !dropping.contains(&generation) && !to_drop.contains(&generation) {
                 to_drop.push_back(generation);
             }
         } else {
