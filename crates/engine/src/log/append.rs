@@ -60,8 +60,8 @@ pub struct Appender {
     forgotten: Seq,
     /// When a member that has no room was last asked whether it has some again.
     room_asked: Time,
-    /// The version of the view under which the members were found to be the right ones.
-    right_under: Option<u64>,
+    /// The version of the view, and the number of copies, for which the members were found to be the right ones.
+    right_for: Option<(u64, u32)>,
 }
 
 /// A wish for other segments.
@@ -107,14 +107,13 @@ impl Appender {
             bytes_since_checkpoint: 0,
             forgotten: Seq(0),
             room_asked: Time(0),
-            right_under: None,
+            right_for: None,
         }
     }
 
     /// So many copies from now on: a segment with as many members begins when [`Self::wants_other_members`] is asked next.
     pub fn set_factor(&mut self, factor: u32) {
         self.factor = factor;
-        self.right_under = None;
     }
 
     /// Whether every record that is still needed has at least as many copies as it should, and new ones get exactly so many.
@@ -339,12 +338,13 @@ impl Appender {
         if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {
             return true;
         }
-        // All else follows from the members and the view, and is asked in every step.
-        if self.right_under == Some(ctx.view.version) {
+        // All else follows from the members, the view and the factor, and is asked in every step.
+        let now = (ctx.view.version, self.factor);
+        if self.right_for == Some(now) {
             return false;
         }
         let wants = self.are_others_better(ctx);
-        self.right_under = (!wants).then_some(ctx.view.version);
+        self.right_for = (!wants).then_some(now);
         wants
     }
 
@@ -483,7 +483,7 @@ impl Appender {
         if !change.begins {
             return Changed::Taken;
         }
-        self.right_under = None;
+        self.right_for = None;
         let first = self.segments.last().expect("a log has a segment").first;
         let before = std::mem::take(&mut self.members);
         for &drive in &self.segments.last().expect("a log has a segment").members {

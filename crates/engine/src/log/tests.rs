@@ -31,6 +31,7 @@ impl Story {
     }
 
     fn set(&mut self, drive: u32, state: DriveState) {
+        self.view.version += 1;
         self.view.drives.get_mut(&DriveId(drive)).expect("the story has this drive").state = state;
     }
 
