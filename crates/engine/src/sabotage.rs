@@ -72,6 +72,14 @@ pub enum Bug {
     TurnsByGreed,
     /// Turns to read never end.
     TurnsKept,
+    /// With an egroup all blocks of its run are freed, whoever refers to them.
+    SharedFreed,
+    /// The references of an egroup outlive it.
+    ReferencesKept,
+    /// What was freed is still found by its hash.
+    SharedAfterFreed,
+    /// What is being written is found by its hash before it is durable.
+    SharedBeforeDurable,
 }
 
 #[cfg(feature = "sabotage")]

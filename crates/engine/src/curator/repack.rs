@@ -197,6 +197,6 @@ impl Compression {
     /// How data that has become cold is packed: in the largest frames, because hardly anybody reads it.
     pub fn packing_of_cold(self) -> Option<Self> {
         let rule = self.cold?;
-        Some(Self { method: Method::Zstd { level: rule.level }, frame_units: 8, cold: None })
+        Some(Self { method: Method::Zstd { level: rule.level }, frame_units: 8, cold: None, ..self })
     }
 }
