@@ -30,10 +30,12 @@ pub enum Plan {
     Cluster,
     /// Many snapshots of small vDisks, some in pools that run full.
     Snapshots,
+    /// Copies of few images, in vDisks that share what is alike on a drive.
+    Images,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 9] = [
+    pub const ALL: [Plan; 10] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -43,6 +45,7 @@ impl Plan {
         Plan::Swarm,
         Plan::Cluster,
         Plan::Snapshots,
+        Plan::Images,
     ];
 
     pub fn name(self) -> &'static str {
@@ -56,6 +59,7 @@ impl Plan {
             Plan::Swarm => "swarm",
             Plan::Cluster => "cluster",
             Plan::Snapshots => "snapshots",
+            Plan::Images => "images",
         }
     }
 
@@ -136,6 +140,24 @@ impl Plan {
                 FamilyCreate,
                 FamilyDrop,
             ],
+            Plan::Images => &[
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                OwnerMove,
+                UnreadableBlock,
+                FlipInStore,
+                FlipOnRead,
+                MissingDrive,
+                ReplacedDrive,
+                NetworkWeather,
+                GroupChange,
+                DrainDrive,
+                Settle,
+                FamilyCreate,
+                FamilyDrop,
+            ],
         }
     }
 }
@@ -166,6 +188,13 @@ pub struct ClonePlan {
     pub every_us: u64,
     pub clones: u32,
     pub rollbacks: u32,
+}
+
+/// Images that clients copy parts of, in percent of their writes; their vDisks share what is alike on a drive.
+#[derive(Clone, Copy, Debug)]
+pub struct ImagePlan {
+    pub images: u8,
+    pub percent: u32,
 }
 
 /// How clients behave; the numbers are weights.
@@ -210,6 +239,7 @@ pub struct Parameters {
     pub load: LoadPlan,
     pub snapshots: Option<SnapshotPlan>,
     pub clones: Option<ClonePlan>,
+    pub images: Option<ImagePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
     pub rounds: usize,
@@ -253,7 +283,7 @@ impl Parameters {
         }
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
-            Plan::Drives | Plan::Snapshots => rng.random_range(1..=3),
+            Plan::Drives | Plan::Snapshots | Plan::Images => rng.random_range(1..=3),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
@@ -270,7 +300,8 @@ impl Parameters {
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
         let factor_max = domains.min(3) as u32;
         let large = plan == Plan::Calm && rng.random_bool(0.3);
-        let tight = plan == Plan::Full || plan == Plan::Snapshots && rng.random_bool(0.25);
+        let tight =
+            plan == Plan::Full || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
         let geometry = if tight {
             let log = if plan == Plan::Full { full_log(seed) } else { 4 << 20 };
             Geometry { log, data: rng.random_range(14..=24) << 20 }
@@ -316,6 +347,7 @@ impl Parameters {
             load = LoadPlan { read: 20, write: 60, blocks_max: 1, stream: 0, hot: 0, depth: 8, ..load };
             (rounds, share) = (1, 4);
         }
+        let images = chosen_images(plan, &mut limits, rng);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -340,6 +372,7 @@ impl Parameters {
             round_us,
             snapshots,
             clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
+            images,
             ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
@@ -420,6 +453,16 @@ fn chosen_clones(plan: Plan, seed: u64, round_us: u64, snapshots: bool) -> Optio
     let every_us = round_us / rng.random_range(5..60);
     let (clones, rollbacks) = *[(1, 0), (0, 1), (1, 1), (3, 1)].choose(&mut rng).expect("not empty");
     (snapshots && matches!(seed % 4, 0 | 3)).then_some(ClonePlan { every_us, clones, rollbacks })
+}
+
+/// And how much of what lies on a drive may be known there: next to nothing, some, or all.
+fn chosen_images(plan: Plan, limits: &mut Limits, rng: &mut SmallRng) -> Option<ImagePlan> {
+    if plan != Plan::Images {
+        return None;
+    }
+    limits.shared_entries_max = *[48, 1024, 1 << 16].choose(rng).expect("not empty");
+    let percent = *[60, 90, 98].choose(rng).expect("not empty");
+    Some(ImagePlan { images: rng.random_range(1..=2), percent })
 }
 
 /// With a randomness of their own, likewise.

@@ -194,3 +194,23 @@ fn turns_by_greed_are_caught() {
 fn turns_that_never_end_are_caught() {
     is_caught(Bug::TurnsKept, &[Plan::Calm, Plan::Takeover]);
 }
+
+#[test]
+fn blocks_that_are_freed_although_others_refer_to_them_are_caught() {
+    is_caught(Bug::SharedFreed, &[Plan::Images]);
+}
+
+#[test]
+fn references_that_never_go_are_caught() {
+    is_caught(Bug::ReferencesKept, &[Plan::Images]);
+}
+
+#[test]
+fn sharing_what_was_freed_is_caught() {
+    is_caught(Bug::SharedAfterFreed, &[Plan::Images]);
+}
+
+#[test]
+fn sharing_what_is_not_durable_is_caught() {
+    is_caught(Bug::SharedBeforeDurable, &[Plan::Images]);
+}

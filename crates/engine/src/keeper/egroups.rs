@@ -63,6 +63,12 @@ impl Stored {
         self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.units())
     }
 
+    /// Bytes that all of its data takes, wherever that is.
+    pub fn data_bytes(&self) -> u32 {
+        let packing = self.packing.as_ref();
+        packing.map_or(self.checksums.len() as u32 * BLOCK as u32, |packing| packing.bytes())
+    }
+
     /// Blocks that all of its data takes, wherever that is.
     pub fn data_blocks(&self) -> u32 {
         self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.blocks())
@@ -301,6 +307,7 @@ impl Store {
             first: stored.first,
             blocks: stored.blocks(),
             units: stored.units(),
+            data_bytes: stored.data_bytes(),
             data_blocks: stored.data_blocks(),
             references: stored.references.clone(),
         })

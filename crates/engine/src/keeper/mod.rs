@@ -109,7 +109,8 @@ pub struct StoredEgroup {
     /// Blocks of the run: those of its units, packed or not, that do not lie elsewhere, and the trailer behind them.
     pub blocks: u64,
     pub units: u32,
-    /// Blocks that all of its units take, wherever they lie.
+    /// Bytes that all of its units take, wherever they lie, and blocks.
+    pub data_bytes: u32,
     pub data_blocks: u32,
     /// What lies elsewhere.
     pub references: References,
