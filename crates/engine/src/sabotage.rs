@@ -78,7 +78,7 @@ pub enum Bug {
     ReferencesKept,
     /// What was freed is still found by its hash.
     SharedAfterFreed,
-    /// What is being written is found by its hash before it is durable.
+    /// What is being written is found by its hash before it is durable, and after an opening although it never was.
     SharedBeforeDurable,
 }
 

@@ -218,7 +218,8 @@ impl Store {
         // The page of an egroup that a map record names already must not be durable before its units: a cut
         // in between would leave a copy that is listed and damaged. What is new is not named before it is
         // flushed whole, so there both go together; but not if others may refer to it after an opening.
-        let is_apart = old.is_some() || replace || !hashes.is_empty();
+        let is_hashed = !hashes.is_empty() && !planted(Bug::SharedBeforeDurable);
+        let is_apart = old.is_some() || replace || is_hashed;
         let step = if is_apart { Step::Data } else { Step::All };
         let mut pieces = own_pieces(&pieces, packing.as_deref(), units, &references);
         let (trailer, trailer_crc, hashes_crc) = encode_trailer(&blocks, &hashes);

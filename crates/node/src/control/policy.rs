@@ -5,7 +5,7 @@
 use super::change::{change_vdisk, move_vdisk_into};
 use super::refusal::Refusal;
 use super::{Control, Part, SharedControl};
-use crate::api::{ColdWord, CreateVdisk, LimitWord, SetVdisk, VdiskView};
+use crate::api::{ColdWord, CreateVdisk, DedupWord, LimitWord, SetVdisk, VdiskView};
 use crate::config::{
     CeilingRecord, ColdRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy,
 };
@@ -51,7 +51,7 @@ pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Resul
     let compression =
         own_compression(method, wanted.compression_unit, wanted.cold, container.compression)?.flatten();
     let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
-    Ok(OwnPolicy { compression, ceiling })
+    Ok(OwnPolicy { compression, dedup: wanted.dedup.and_then(DedupWord::own), ceiling })
 }
 
 fn own_ceiling(
@@ -84,10 +84,11 @@ pub(super) async fn set(
         own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?;
         (family, compression, container)
     };
-    let (iops, bytes) = (wanted.iops_limit, wanted.bw_limit);
+    let (iops, bytes, dedup) = (wanted.iops_limit, wanted.bw_limit, wanted.dedup);
     // Only what was said: somebody else may set the rest at this moment.
     let alter = move |record: &mut FamilyConfig| {
         record.compression = compression.unwrap_or(record.compression);
+        record.dedup = dedup.map_or(record.dedup, DedupWord::own);
         record.ceiling = own_ceiling(record.ceiling, iops, bytes).expect("they were just found to be right");
     };
     match container {

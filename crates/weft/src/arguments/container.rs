@@ -9,6 +9,7 @@ pub enum ContainerCommand {
     /// Make a container: a policy with a name, for many vDisks
     #[command(after_help = "Examples:
   weft container create databases --compression lz4 --rf 3
+  weft container create desktops --compression lz4 --dedup on     drives share what is alike
   weft container create tests --iops-limit 500 --bw-limit 50M     for each of its vDisks
   weft vdisk create pg1 --size 100G --container databases
 
@@ -25,6 +26,9 @@ container is named are in `default`, which always exists.")]
         unit: Option<u64>,
         #[command(flatten)]
         cold: ColdArgs,
+        /// Whether what lies on a drive already is not written there again: on or off
+        #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
+        dedup: Option<String>,
         /// Copies of vDisks that are made in it from now on; those there are keep theirs [default: the node's]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
@@ -61,6 +65,9 @@ What was written before is packed again in the background. vDisks that were told
         unit: Option<u64>,
         #[command(flatten)]
         cold: ColdArgs,
+        /// Whether what lies on a drive already is not written there again: on or off
+        #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
+        dedup: Option<String>,
         /// Copies of vDisks that are made in it from now on, or `inherit`: the node's; those there are keep theirs
         #[arg(long, value_name = "R", value_parser = copies)]
         rf: Option<u32>,
