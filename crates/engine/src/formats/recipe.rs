@@ -34,6 +34,11 @@ impl Recipe {
         self.0 & SHARED != 0
     }
 
+    /// Whether what was packed so need not be packed again where this is wanted. What shares already may go on to.
+    pub fn serves(self, wanted: Recipe) -> bool {
+        self == wanted || self.0 == wanted.0 | SHARED
+    }
+
     /// Bits 0 and 1: the binary logarithm of a frame's units; bits 2 and 3: the codec, 0 for none (and then of frames too); bit 4:
     /// it was to share.
     pub fn byte(self) -> u8 {
@@ -65,6 +70,7 @@ mod tests {
         }
         let shared = Recipe::of(Compression { share: true, ..plain });
         assert!(shared.shares() && seen.insert(shared), "what is not packed may be shared as well");
+        assert!(shared.serves(Recipe::PLAIN) && !Recipe::PLAIN.serves(shared) && shared.serves(shared));
         assert_eq!(
             (0..=u8::MAX).filter_map(Recipe::from_byte).collect::<std::collections::BTreeSet<_>>(),
             seen

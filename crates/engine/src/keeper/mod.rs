@@ -29,6 +29,8 @@ mod sweep;
 mod tests;
 pub mod turns;
 
+pub use share_index::ENTRY_COST;
+
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::references::References;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
