@@ -422,7 +422,7 @@ fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
             }
         }
     }
-    if plan == Plan::Swarm && rng.random_bool(0.5) {
+    if matches!(plan, Plan::Swarm | Plan::Images) && rng.random_bool(0.5) {
         // Half of all mixtures keep every byte that was durable: those may fail on any number of drives.
         faults.retain(|fault| !fault.destroys());
     }
