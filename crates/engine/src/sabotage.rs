@@ -78,7 +78,8 @@ pub enum Bug {
     ReferencesKept,
     /// What was freed is still found by its hash.
     SharedAfterFreed,
-    /// What is being written is found by its hash before it is durable, and after an opening although it never was.
+    /// What is being written is found by its hash before it is durable, and after an opening although it never was. (Seen by the
+    /// keeper's own stories: whoever shares it is flushed later, and that mostly covers it, so a cut at the right moment is rare.)
     SharedBeforeDurable,
 }
 

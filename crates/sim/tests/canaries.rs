@@ -209,8 +209,3 @@ fn references_that_never_go_are_caught() {
 fn sharing_what_was_freed_is_caught() {
     is_caught(Bug::SharedAfterFreed, &[Plan::Images]);
 }
-
-#[test]
-fn sharing_what_is_not_durable_is_caught() {
-    is_caught(Bug::SharedBeforeDurable, &[Plan::Images]);
-}

@@ -91,7 +91,7 @@ pub fn blocks_are_counted(
         if (counted.stored, counted.held, counted.free + counted.stored) != (in_all, in_all - in_runs, units)
         {
             return Err(format!(
-                "of {units} blocks of drive {} {in_all} are in runs or referred to, {} of them only referred to; its keeper                  says {counted:?}",
+                "of {units} blocks of drive {} {in_all} are in runs or referred to, {} of them only referred to; its keeper says {counted:?}",
                 counted.drive,
                 in_all - in_runs
             ));
