@@ -119,7 +119,7 @@ fn egroups(data: &[u8], compression: Compression) -> Vec<Units> {
 }
 
 fn packed(units: &Units, compression: Compression) -> Content {
-    let mut packer = Packer::new(compression).expect("every method here packs");
+    let mut packer = Packer::new(compression, 0).expect("every method here packs");
     while !packer.advance(units) {}
     packer.finish(units, &mut Counters::default())
 }

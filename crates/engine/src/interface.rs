@@ -504,7 +504,7 @@ pub enum Method {
 
 impl Default for Compression {
     fn default() -> Self {
-        Self { method: Method::Off, frame_units: 4, cold: None, share: false }
+        Self { method: Method::Off, frame_units: 2, cold: None, share: false }
     }
 }
 

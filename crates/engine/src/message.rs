@@ -3,6 +3,7 @@
 //! of them idempotent. Nothing here relies on order between messages.
 
 use crate::buffer::Buffer;
+use crate::codec::Codec;
 use crate::formats::packing::Packing;
 use crate::formats::record::Record;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
@@ -44,8 +45,9 @@ pub enum Question {
         replace: bool,
         sharing: Option<Sharing>,
     },
-    /// Units of an egroup, verified.
-    ReadUnits { egroup: EgroupId, runs: Vec<UnitRun> },
+    /// Units of an egroup, verified. `frames`: those of them that are compressed are wanted as they are stored as well, to be
+    /// kept in memory. Only who shares it with the drive asks for that; other nodes are not told.
+    ReadUnits { egroup: EgroupId, runs: Vec<UnitRun>, frames: bool },
     /// The frames in which these units lie, verified and as they are stored: for copies, which are alike byte for byte.
     ReadFrames { egroup: EgroupId, runs: Vec<UnitRun> },
     /// The vDisk blocks (or page keys) that the units of an egroup were written for, its size, and how it is packed.
@@ -139,6 +141,8 @@ pub enum Answer {
     EgroupWritten,
     /// One entry for each run asked for: the units joined, or the first unit that is damaged.
     Units(Vec<Result<Buffer, BadUnit>>),
+    /// The same, and the compressed frames that they came out of, in order.
+    UnitsAndFrames(Vec<Result<Buffer, BadUnit>>, Vec<PackedFrame>),
     /// One entry for each run asked for: its frames one behind the other, or the first unit that is damaged.
     Frames(Vec<Result<Buffer, BadUnit>>),
     Egroup {
@@ -153,6 +157,15 @@ pub enum Answer {
         end: bool,
     },
     Dropped,
+}
+
+/// A compressed frame, verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackedFrame {
+    pub first: u32,
+    pub units: u32,
+    pub codec: Codec,
+    pub bytes: Buffer,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

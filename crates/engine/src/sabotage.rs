@@ -38,6 +38,8 @@ pub enum Bug {
     SegmentsOfBefore,
     /// Units are kept in memory, and read ahead, under a name that leaves out which egroup they are of.
     CacheWithoutEgroup,
+    /// Of a frame that is kept in memory the first units are given, whichever were wanted.
+    FrameFromItsBeginning,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
     /// What is written behind a snapshot's mark lands in the generation before it.

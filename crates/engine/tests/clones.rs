@@ -73,6 +73,8 @@ fn clones_live_on_their_own_from_the_snapshot_on() {
                 66..90 => {
                     let found = read(&mut world, family, offset, len);
                     assert!(found == models[of].bytes[offset..offset + len], "seed {seed} round {round}");
+                    let limit = rng.random_range(1..20);
+                    holes_are_zeros(&mut world, &models[of], offset, limit);
                     for (&snapshot, copy) in &models[of].snapshots {
                         let request =
                             Request::ReadSnapshot { snapshot, offset: offset as u64, len: len as u32 };
@@ -92,6 +94,56 @@ fn clones_live_on_their_own_from_the_snapshot_on() {
             world.settle_family(model.family);
             assert!(read(&mut world, model.family, 0, SIZE) == model.bytes, "seed {seed} {}", model.family);
         }
+    }
+}
+
+/// What is told as a hole from there on reads as zeros. Gives the bytes that are.
+fn holes_are_zeros(world: &mut World, model: &Model, offset: usize, limit: u32) -> usize {
+    let len = (SIZE - offset) as u64;
+    let Reply::Extents(extents) =
+        world.ask_of(model.family, Request::Extents { offset: offset as u64, len, limit })
+    else {
+        panic!("extents are told")
+    };
+    assert!((1..=limit as usize).contains(&extents.len()) && extents.iter().all(|extent| extent.len > 0));
+    let (mut at, mut holes) = (offset, 0);
+    for extent in extents {
+        let end = at + extent.len as usize;
+        assert!(extent.data || model.bytes[at..end].iter().all(|&byte| byte == 0), "{at} is no hole");
+        holes += if extent.data { 0 } else { end - at };
+        at = end;
+    }
+    assert!(at <= SIZE, "no more than was asked for");
+    holes
+}
+
+#[test]
+fn what_is_a_hole_in_the_origin_is_one_in_its_clones() {
+    let mut world = World::new(2, 1, Limits::small());
+    let mib = 1 << 20;
+    let mut bytes = vec![0; SIZE];
+    let mut write = |world: &mut World, family, offset: usize, len: usize, round| {
+        let content = pattern(round, len);
+        bytes[offset..offset + len].copy_from_slice(&content);
+        let write = Request::Write { offset: offset as u64, data: Buffer::copied(&content) };
+        assert_eq!(world.ask_of(family, write), Reply::Done);
+    };
+    write(&mut world, FAMILY, mib, mib, 1);
+    let snapshot = world.take_snapshot(FAMILY, 1);
+    let (child, grandchild) = (FamilyId(11), FamilyId(12));
+    world.clone_snapshot(child, Origin { family: FAMILY, snapshot, size: SIZE as u64 });
+    write(&mut world, child, 3 * mib, 4096, 2);
+    let snapshot = world.take_snapshot(child, 2);
+    world.clone_snapshot(grandchild, Origin { family: child, snapshot, size: SIZE as u64 });
+    write(&mut world, grandchild, 5 * mib, 4096, 3);
+    let model = Model { family: grandchild, bytes, snapshots: BTreeMap::new() };
+    for _ in 0..2 {
+        // A MiB and two blocks are data, in three generations of clones; all else is known to be none.
+        assert_eq!(holes_are_zeros(&mut world, &model, 0, 100), SIZE - mib - 2 * BLOCK);
+        assert!(holes_are_zeros(&mut world, &model, mib + 100, 100) >= 3 * mib);
+        world.settle_family(FAMILY);
+        world.settle_family(child);
+        world.settle_family(grandchild);
     }
 }
 

@@ -151,7 +151,8 @@ impl World {
                 }
                 self.coverage.count("extents judged");
                 let family = &self.families[open.family];
-                judge_extents(first, sectors, limit, &extents, |first, sectors| {
+                let is_clone = family.origin.is_some();
+                judge_extents(first, sectors, limit, is_clone, &extents, |first, sectors| {
                     let inherited =
                         family.registers.may_be_zero(&family.layout, first, sectors, open.began)?;
                     self.may_be_inherited_zeros(open.family, inherited)
@@ -176,7 +177,8 @@ impl World {
                 }
                 self.coverage.count("snapshot extents judged");
                 let family = &self.families[open.family];
-                judge_extents(first, sectors, limit, &extents, |first, sectors| {
+                let is_clone = family.origin.is_some();
+                judge_extents(first, sectors, limit, is_clone, &extents, |first, sectors| {
                     let inherited = family.snapshots.may_be_zero(snapshot, &family.layout, first, sectors)?;
                     self.may_be_inherited_zeros(open.family, inherited)
                 })
@@ -334,6 +336,7 @@ fn judge_extents(
     first: u64,
     sectors: u64,
     limit: u32,
+    is_clone: bool,
     extents: &[Extent],
     may_be_zero: impl Fn(u64, u64) -> Result<(), u64>,
 ) -> Result<(), String> {
@@ -344,7 +347,8 @@ fn judge_extents(
     if len > sectors * SECTOR as u64 {
         return Err(format!("extents of {len} bytes for {sectors} sectors"));
     }
-    if len < sectors * SECTOR as u64 && extents.len() < limit as usize {
+    // What an origin has said may become one with what is around it.
+    if len < sectors * SECTOR as u64 && extents.len() < limit as usize && !is_clone {
         return Err(format!("extents end after {len} bytes although more were allowed"));
     }
     let mut at = first * SECTOR as u64;

@@ -98,6 +98,7 @@ fn unchecked_frames_are_caught() {
 #[test]
 fn a_unit_of_another_frame_is_caught() {
     is_caught(Bug::OtherFrame, &[Plan::Calm, Plan::Power]);
+    is_caught(Bug::FrameFromItsBeginning, &[Plan::Calm, Plan::Takeover]);
 }
 
 #[test]

@@ -2,29 +2,8 @@
 
 mod support;
 
-use std::path::Path;
 use support::cluster::{Cluster, Options};
-use support::{Node, Scratch, nbd_uri, step, tool};
-
-fn write(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), uri]);
-}
-
-fn expect(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
-}
-
-fn export(node: &Node, name: &str, socket: &Path) -> String {
-    node.export(name, socket);
-    nbd_uri(socket, name)
-}
-
-/// What a command says when it is refused.
-fn refused(node: &Node, arguments: &[&str]) -> String {
-    let output = node.try_weft(arguments);
-    assert!(!output.status.success(), "weft {arguments:?}: {output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use support::{Node, Scratch, expect, nbd_uri, step, tool, write};
 
 #[test]
 fn clones_begin_as_their_snapshot_and_keep_it() {
@@ -41,7 +20,7 @@ fn clones_begin_as_their_snapshot_and_keep_it() {
     assert!(made.contains("made 20 vDisks, web-1 to web-20"), "{made}");
     assert!(node.free_bytes() + (4 << 20) > free, "clones take no space");
     let (one, two) = (scratch.socket("one"), scratch.socket("two"));
-    let (one, two) = (export(&node, "web-1", &one), export(&node, "web-2", &two));
+    let (one, two) = (node.export("web-1", &one), node.export("web-2", &two));
     expect(&one, 1, "0 16M");
     expect(&one, 0, "16M 48M");
     // A part of a block, a whole one, and a hole in what is the origin's.
@@ -70,17 +49,17 @@ fn clones_begin_as_their_snapshot_and_keep_it() {
     write(&one, 4, "0 16M");
     node.weft(&["clone", "web-1@s", "child"]);
     let child = scratch.socket("child");
-    let child = export(&node, "child", &child);
+    let child = node.export("child", &child);
     check(&child);
 
     step("what clones read from stays");
-    let kept = refused(&node, &["snapshot", "rm", "golden@ready"]);
+    let kept = node.refused(&["snapshot", "rm", "golden@ready"]);
     assert!(kept.contains("clone") && kept.contains("weft vdisk rm"), "{kept}");
-    let kept = refused(&node, &["vdisk", "rm", "golden", "--force", "--with-snapshots"]);
+    let kept = node.refused(&["vdisk", "rm", "golden", "--force", "--with-snapshots"]);
     assert!(kept.contains("clone"), "{kept}");
-    let taken = refused(&node, &["clone", "golden@ready", "web-3"]);
+    let taken = node.refused(&["clone", "golden@ready", "web-3"]);
     assert!(taken.contains("exists already"), "{taken}");
-    let unknown = refused(&node, &["clone", "golden@none", "x"]);
+    let unknown = node.refused(&["clone", "golden@none", "x"]);
     assert!(unknown.contains("weft snapshot ls"), "{unknown}");
 
     let dir = node.dir.clone();
@@ -112,14 +91,14 @@ fn rolling_back_makes_a_vdisk_what_it_was() {
     write(&uri, 2, "8M 16M");
     node.weft(&["snapshot", "create", "v", "bad"]);
     write(&uri, 3, "0 4M");
-    let used = refused(&node, &["snapshot", "rollback", "v@good", "--discard-newer"]);
+    let used = node.refused(&["snapshot", "rollback", "v@good", "--discard-newer"]);
     assert!(used.contains("weft vdisk unexport v"), "{used}");
     node.weft(&["vdisk", "unexport", "v"]);
-    let newer = refused(&node, &["snapshot", "rollback", "v@good"]);
+    let newer = node.refused(&["snapshot", "rollback", "v@good"]);
     assert!(newer.contains("v@bad") && newer.contains("--discard-newer"), "{newer}");
     let done = node.weft(&["snapshot", "rollback", "v@good", "--discard-newer"]);
     assert!(done.contains("v is what v@good is, 64 MiB"), "{done}");
-    let uri = export(&node, "v", &socket);
+    let uri = node.export("v", &socket);
     assert_eq!(tool(&["nbdinfo", "--size", &uri]).trim(), "67108864");
     expect(&uri, 1, "0 16M");
     expect(&uri, 0, "16M 48M");
@@ -130,7 +109,7 @@ fn rolling_back_makes_a_vdisk_what_it_was() {
     expect(&uri, 1, "1M 15M");
     node.weft(&["vdisk", "unexport", "v"]);
     node.weft(&["snapshot", "rollback", "v@good"]);
-    let uri = export(&node, "v", &socket);
+    let uri = node.export("v", &socket);
     expect(&uri, 1, "0 16M");
     node.stop();
 }

@@ -3,23 +3,12 @@
 mod support;
 
 use serde_json::Value;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::cluster::{Cluster, Options, wait_for};
 use support::counting::{Counting, told};
-use support::{WEFT, nbd_uri, step, tool, try_tool};
-
-fn write(socket: &Path, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), &nbd_uri(socket, "v")]);
-}
-
-/// Through the export of a snapshot.
-fn expect(socket: &Path, name: &str, pattern: u8, range: &str) {
-    let uri = nbd_uri(socket, name);
-    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), &uri]);
-}
+use support::{WEFT, expect, nbd_uri, step, tool, try_tool, write};
 
 fn snapshots(cluster: &Cluster) -> Result<Vec<(String, String)>, String> {
     let all = cluster.json(&["snapshot", "ls"])?;
@@ -36,24 +25,24 @@ fn any_node_is_asked_for_any_snapshot_and_the_next_owner_has_them() {
     let owner = cluster.wait_until_served("v");
     let (one, other) =
         (cluster.other_than(&[owner]), cluster.other_than(&[owner, cluster.other_than(&[owner])]));
-    write(&sockets[one as usize], 1, "0 16M");
+    write(&nbd_uri(&sockets[one as usize], "v"), 1, "0 16M");
     cluster.member(one).weft(&["snapshot", "create", "v", "s1"]);
-    write(&sockets[other as usize], 2, "0 16M");
+    write(&nbd_uri(&sockets[other as usize], "v"), 2, "0 16M");
     // Through a node that does not serve the vDisk.
     let past = cluster.export("v@s1", other);
-    expect(&past, "v@s1", 1, "0 16M");
+    expect(&nbd_uri(&past, "v@s1"), 1, "0 16M");
     assert!(tool(&["nbdinfo", &nbd_uri(&past, "v@s1")]).contains("is_read_only: true"));
 
     step("the owner is killed");
     cluster.member(owner).kill();
     cluster.wait_for_owner("v", |now| now != owner);
-    expect(&past, "v@s1", 1, "0 16M");
+    expect(&nbd_uri(&past, "v@s1"), 1, "0 16M");
     cluster.member(one).weft(&["snapshot", "create", "v", "s2"]);
-    write(&sockets[one as usize], 3, "0 16M");
+    write(&nbd_uri(&sockets[one as usize], "v"), 3, "0 16M");
     cluster.start_all();
     cluster.wait_until_whole();
     let past = cluster.export("v@s2", owner);
-    expect(&past, "v@s2", 2, "0 16M");
+    expect(&nbd_uri(&past, "v@s2"), 2, "0 16M");
 
     step("they are removed");
     for name in ["v@s1", "v@s2"] {
@@ -81,7 +70,7 @@ fn what_a_killed_owner_began_the_next_one_finishes() {
     for round in 0..3u8 {
         let owner = cluster.wait_until_served("v");
         let place = cluster.other_than(&[owner]);
-        write(&sockets[place as usize], round + 1, "0 16M");
+        write(&nbd_uri(&sockets[place as usize], "v"), round + 1, "0 16M");
         let name = format!("s{round}");
         let mut asked = Command::new(WEFT)
             .args(["snapshot", "create", "v", &name, "--dir"])
@@ -105,7 +94,7 @@ fn what_a_killed_owner_began_the_next_one_finishes() {
         assert!(is_there || !was_told, "what was told as taken is there");
         if is_there {
             let past = cluster.export(&name, place);
-            expect(&past, &name, round + 1, "0 16M");
+            expect(&nbd_uri(&past, &name), round + 1, "0 16M");
         }
         cluster.start_all();
         cluster.wait_until_whole();

@@ -3,33 +3,10 @@
 mod support;
 
 use serde_json::Value;
-use std::path::Path;
 use support::cluster::{Cluster, Options, wait_for};
-use support::{Node, Scratch, nbd_uri, step, tool};
+use support::{Node, Scratch, expect, nbd_uri, step, tool, write};
 
 const MIB: u64 = 1 << 20;
-
-/// Writes `pattern`, which packs well.
-fn write(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), uri]);
-}
-
-fn expect(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
-}
-
-fn export(node: &Node, name: &str, socket: &Path) -> String {
-    node.export(name, socket);
-    nbd_uri(socket, name)
-}
-
-fn refused(node: &Node, arguments: &[&str]) -> String {
-    let output = node.try_weft(arguments);
-    assert_eq!(output.status.code(), Some(2), "weft {arguments:?}: {output:?}");
-    let line = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(line.lines().count(), 1, "weft {arguments:?}: {line}");
-    line
-}
 
 /// What holds for a vDisk: its container, its compression, and who says so.
 fn policy(vdisk: &Value) -> [&str; 3] {
@@ -68,7 +45,7 @@ fn a_container_decides_where_its_vdisks_say_nothing() {
     assert_eq!(policy(&node.json(&["vdisk", "show", "c"])), ["default", "off", "container"]);
     assert_eq!(node.json(&["container", "show", "packed"])["vdisks"], 2);
     let sockets = ["a", "b", "c"].map(|name| (name, scratch.socket(name)));
-    let uris = sockets.clone().map(|(name, socket)| export(&node, name, &socket));
+    let uris = sockets.clone().map(|(name, socket)| node.export(name, &socket));
     for uri in &uris {
         write(uri, 1, "0 16M");
     }
@@ -107,9 +84,9 @@ fn a_container_decides_where_its_vdisks_say_nothing() {
     wait_for_usage(&node, "vdisk", "b", |count| {
         count("placed_bytes") == 48 * MIB && count("stored_bytes") < 24 * MIB
     });
-    let in_use = refused(&node, &["container", "rm", "packed"]);
+    let in_use = node.refused(&["container", "rm", "packed"]);
     assert!(in_use.contains("1 vDisk(s)") && in_use.contains("(a)"), "{in_use}");
-    assert!(refused(&node, &["container", "rm", "default"]).contains("cannot be removed"));
+    assert!(node.refused(&["container", "rm", "default"]).contains("cannot be removed"));
 
     step("clones are kept as their origin is, and everything after a restart as before");
     node.weft(&["snapshot", "create", "a", "s"]);
@@ -158,7 +135,7 @@ fn limits_are_inherited_one_by_one() {
     let (of_both, of_vdisk) = (["container", "container"], ["vdisk", "container"]);
     let shown = || node.json(&["vdisk", "show", "v"]);
     assert_eq!(limits(&shown()), (Some(500), Some(10 * MIB), of_both));
-    let uri = export(&node, "v", &scratch.socket("v"));
+    let uri = node.export("v", &scratch.socket("v"));
     // One after the other: each waits until the one before is paid for.
     let write_pieces = |pattern: u8| {
         let pieces = (0..4).map(|piece| format!("write -P {pattern} {}M 4M", piece * 4));
@@ -209,7 +186,7 @@ fn what_is_saved_is_told_apart() {
     let node = Node::start(&scratch.file("node"), &["--drive-size", "1G"]);
     let (first, second) = (scratch.socket("v"), scratch.socket("c"));
     node.weft(&["vdisk", "create", "v", "--size", "64M"]);
-    let uri = export(&node, "v", &first);
+    let uri = node.export("v", &first);
     write(&uri, 1, "0 16M");
     write(&uri, 0, "16M 16M");
     wait_for_usage(&node, "vdisk", "v", |count| count("mapped_bytes") == 16 * MIB && count("log_bytes") == 0);
@@ -219,7 +196,7 @@ fn what_is_saved_is_told_apart() {
     node.weft(&["snapshot", "create", "v", "s"]);
     write(&uri, 2, "0 8M");
     node.weft(&["clone", "v@s", "c"]);
-    let uri = export(&node, "c", &second);
+    let uri = node.export("c", &second);
     wait_for_usage(&node, "vdisk", "c", |count| {
         count("origin_bytes") == 16 * MIB && count("mapped_bytes") == 0
     });
@@ -289,7 +266,8 @@ fn mistakes_are_told_in_a_line() {
         (&["vdisk", "set", "v", "--compression", "inherit", "--unit", "8K"], "--unit"),
         (&["vdisk", "set", "none", "--container", "c"], "weft vdisk ls"),
     ] {
-        let line = refused(&node, arguments);
+        let line = node.refused(arguments);
+        assert_eq!(line.lines().count(), 1, "weft {arguments:?}: {line}");
         assert!(line.contains(says), "weft {arguments:?}: {line}");
     }
     assert_eq!(policy(&node.json(&["vdisk", "show", "v"])), ["c", "off", "container"], "nothing was done");

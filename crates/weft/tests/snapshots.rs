@@ -11,18 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::counting::{Counting, told};
-use support::{Node, Scratch, WEFT, nbd_uri, step, tool, try_tool, wait_until};
+use support::{Node, Scratch, WEFT, expect, nbd_uri, step, tool, try_tool, wait_until, write};
 
 const MIB: u64 = 1 << 20;
-
-/// Writes `pattern` into a range through the export of the vDisk.
-fn write(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), uri]);
-}
-
-fn expect(uri: &str, pattern: u8, range: &str) {
-    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
-}
 
 /// A copy of all that is exported there.
 fn copy(uri: &str, to: &Path) -> PathBuf {
@@ -34,18 +25,6 @@ fn same(one: &Path, other: &Path) -> bool {
     try_tool(&["cmp", one.to_str().expect("a plain name"), other.to_str().expect("a plain name")])
         .status
         .success()
-}
-
-fn export(node: &Node, name: &str, socket: &Path) -> String {
-    node.export(name, socket);
-    nbd_uri(socket, name)
-}
-
-/// What a command says when it is refused.
-fn refused(node: &Node, arguments: &[&str], code: i32) -> String {
-    let output = node.try_weft(arguments);
-    assert_eq!(output.status.code(), Some(code), "weft {arguments:?}: {output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn names(node: &Node) -> Vec<String> {
@@ -73,7 +52,7 @@ fn a_snapshot_stays_as_it_was_and_is_read_through_an_export() {
     assert!(second.contains("v@tuesday") && second.contains("96 MiB"), "{second}");
 
     let socket = scratch.socket("monday");
-    let monday = export(&node, "v@monday", &socket);
+    let monday = node.export("v@monday", &socket);
     let info = tool(&["nbdinfo", &monday]);
     for line in ["is_read_only: true", "can_multi_conn: true", "export-size: 67108864"] {
         assert!(info.contains(line), "{line}: {info}");
@@ -90,11 +69,15 @@ fn a_snapshot_stays_as_it_was_and_is_read_through_an_export() {
     }
     assert_eq!(tool(&["nbdinfo", "--size", &nbd_uri(&shared, "older")]).trim(), "100663296");
     expect(&nbd_uri(&shared, "old"), 2, "60M 4M");
-    let taken = refused(
-        &node,
-        &["vdisk", "export", "v", "--nbd", &format!("unix:{}", shared.display()), "--name", "old"],
-        2,
-    );
+    let taken = node.refused(&[
+        "vdisk",
+        "export",
+        "v",
+        "--nbd",
+        &format!("unix:{}", shared.display()),
+        "--name",
+        "old",
+    ]);
     assert!(taken.contains("--name"), "{taken}");
 
     let dir = node.dir.clone();
@@ -102,7 +85,7 @@ fn a_snapshot_stays_as_it_was_and_is_read_through_an_export() {
     let node = Node::start(&dir, &[]);
     assert!(same(&copy(&monday, &scratch.file("again")), &before), "the export comes back with the node");
     expect(&nbd_uri(&shared, "older"), 3, "4M 8M");
-    let in_use = refused(&node, &["snapshot", "rm", "v@monday"], 2);
+    let in_use = node.refused(&["snapshot", "rm", "v@monday"]);
     assert!(in_use.contains("weft vdisk unexport v@monday"), "{in_use}");
     node.weft(&["vdisk", "unexport", "v@monday", "--nbd", &format!("unix:{}", socket.display())]);
     assert!(!try_tool(&["nbdinfo", &monday]).status.success(), "it is no longer exported there");
@@ -131,18 +114,18 @@ fn mistakes_are_told_in_a_line() {
         (&["snapshot", "schedule", "set", "v", "--every", "1s", "--keep", "2"], "--every"),
         (&["snapshot", "schedule", "rm", "v"], "weft snapshot schedule ls"),
     ] {
-        let line = refused(&node, arguments, 2);
+        let line = node.refused(arguments);
         assert!(line.contains(says) && line.lines().count() == 1, "weft {arguments:?}: {line}");
     }
     node.weft(&["snapshot", "create", "v", "a"]);
-    let twice = refused(&node, &["snapshot", "create", "v", "a"], 2);
+    let twice = node.refused(&["snapshot", "create", "v", "a"]);
     assert!(twice.contains("exists already"), "{twice}");
     // Two of one second have different names.
     for _ in 0..3 {
         node.weft(&["snapshot", "create", "v"]);
     }
     assert_eq!(names(&node).len(), 4);
-    let all = refused(&node, &["vdisk", "rm", "v"], 2);
+    let all = node.refused(&["vdisk", "rm", "v"]);
     assert!(all.contains("4 snapshots") && all.contains("--with-snapshots"), "{all}");
     node.weft(&["vdisk", "rm", "v", "--with-snapshots"]);
     assert!(names(&node).is_empty());
@@ -173,7 +156,7 @@ fn removed_in_any_order_their_space_comes_back() {
     wait_until("the space of three comes back", || used(&node) < all - 80 * MIB);
     for round in [3u8, 5] {
         let name = format!("v@s{round}");
-        let uri = export(&node, &name, &scratch.socket(&name));
+        let uri = node.export(&name, &scratch.socket(&name));
         expect(&uri, round, "0 32M");
         node.weft(&["vdisk", "unexport", &name]);
     }
@@ -228,7 +211,7 @@ fn a_node_that_is_killed_while_it_takes_one_has_it_whole_or_not_at_all() {
         assert!(is_there || !was_told, "what was told as taken is there");
         step(&format!("round {round}: told {was_told}, there {is_there}"));
         if is_there && was_told {
-            let uri = export(&node, &name, &scratch.socket(&name));
+            let uri = node.export(&name, &scratch.socket(&name));
             expect(&uri, pattern, "0 16M");
             node.weft(&["vdisk", "unexport", &name]);
         }
@@ -307,7 +290,7 @@ fn a_diff_tells_what_was_written_in_between() {
         // Once more when all of it is in egroups.
         std::thread::sleep(Duration::from_secs(8));
     }
-    let other = refused(&node, &["snapshot", "diff", "v", "v@a"], 2);
+    let other = node.refused(&["snapshot", "diff", "v", "v@a"]);
     assert!(other.contains("names no snapshot"), "{other}");
     node.stop();
 }
@@ -351,7 +334,7 @@ fn the_snapshots_of_a_group_are_of_one_instant() {
     }
     assert!(taken > 0, "some were taken within a second");
     counting.stop();
-    let twice = refused(&node, &["group", "snapshot", "h"], 2);
+    let twice = node.refused(&["group", "snapshot", "h"]);
     assert!(twice.contains("weft group ls"), "{twice}");
     node.weft(&["group", "remove", "g", "b"]);
     node.weft(&["group", "snapshot", "g", "alone"]);
@@ -381,11 +364,11 @@ fn images_come_and_go_with_their_holes() {
         tool(&["qemu-img", "compare", &raw, &back]);
     }
     wait_until("holes take no space", || used(&node) < 40 * MIB);
-    let taken = refused(&node, &["import", &raw, "r"], 2);
+    let taken = node.refused(&["import", &raw, "r"]);
     assert!(taken.contains("--overwrite"), "{taken}");
-    let there = refused(&node, &["export", "r", &raw], 2);
+    let there = node.refused(&["export", "r", &raw]);
     assert!(there.contains("--force"), "{there}");
-    let nothing = refused(&node, &["import", &text(&scratch.file("nothing")), "n"], 2);
+    let nothing = node.refused(&["import", &text(&scratch.file("nothing")), "n"]);
     assert!(nothing.contains("no image"), "{nothing}");
     node.weft(&["snapshot", "create", "r", "old"]);
     let other = text(&scratch.file("other.img"));

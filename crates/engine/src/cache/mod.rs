@@ -1,5 +1,7 @@
 //! What a shard keeps in memory of the egroups its vDisks read: units that may be read again (`fifo`), and what was read
 //! ahead of sequential streams (`ahead`).
+//! Units that lie in a compressed frame are kept as that frame: what compresses takes less memory too, and a hit costs
+//! unpacking it.
 //! Promises: never more than the limit, which may change at any time; a unit is the one that its place names, because a
 //! place is written once and its name never used again: nothing in here has to be invalidated, it only ages (see
 //! docs/decisions/0018-read-cache.md). What enters was verified by the keeper that gave it (I7).
@@ -10,6 +12,8 @@ pub mod fifo;
 #[cfg(test)]
 mod tests;
 
+use crate::buffer::{BLOCK, Buffer, Pages};
+use crate::codec::Decompressor;
 use crate::identity::{EgroupId, FamilyId};
 use crate::sabotage::{Bug, planted};
 use ahead::Ahead;
@@ -51,12 +55,20 @@ pub struct Cache {
     limit: u64,
     pub units: Fifo,
     pub ahead: Ahead,
+    decompressor: Decompressor,
+    pub frames_unpacked: u64,
 }
 
 impl Cache {
     /// Keeps at most `limit` bytes; with 0 nothing is kept, and nothing read ahead.
     pub fn new(limit: u64) -> Self {
-        let mut cache = Self { limit: 0, units: Fifo::default(), ahead: Ahead::default() };
+        let mut cache = Self {
+            limit: 0,
+            units: Fifo::default(),
+            ahead: Ahead::default(),
+            decompressor: Decompressor::default(),
+            frames_unpacked: 0,
+        };
         cache.set_limit(limit);
         cache
     }
@@ -75,6 +87,26 @@ impl Cache {
 
     pub fn used_bytes(&self) -> u64 {
         self.units.used_bytes() + self.ahead.used_bytes()
+    }
+
+    /// The unit of this place and those behind it, `most` at most, if they are kept: alone, or together in a frame.
+    pub fn get(&mut self, place: Place, most: u32) -> Option<Buffer> {
+        if let Some(unit) = self.units.get(place) {
+            return Some(unit);
+        }
+        let Some(frame) = self.units.get_frame(place, most) else {
+            self.units.count_miss();
+            return None;
+        };
+        let first = if planted(Bug::FrameFromItsBeginning) { place.unit } else { frame.first };
+        let skip = (place.unit - first) as usize * BLOCK;
+        let count = most.min(frame.first + frame.units - place.unit);
+        let mut units = Pages::zeroed(count as usize * BLOCK);
+        let len = frame.units as usize * BLOCK;
+        let sound = self.decompressor.unpack_part(frame.codec, frame.bytes, len, skip, units.bytes_mut());
+        assert!(sound, "what the keeper could unpack can be unpacked again");
+        self.frames_unpacked += 1;
+        Some(units.freeze())
     }
 
     /// A family was destroyed: what is kept of it is of no use to anybody.

@@ -4,7 +4,10 @@ use super::ahead::Ahead;
 use super::fifo::{GHOST_COST, UNIT_COST};
 use super::*;
 use crate::buffer::{BLOCK, Buffer};
+use crate::codec::{Compressor, packed_bytes_max};
 use crate::identity::Time;
+use crate::interface::Method;
+use crate::message::PackedFrame;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -237,4 +240,69 @@ fn what_nobody_reads_makes_room_in_time_and_not_at_once() {
     assert_eq!(ahead.counters.wasted, 48, "there is no room for it any more");
     ahead.end(16);
     assert_eq!(ahead.used_bytes(), 0);
+}
+
+/// What `units` units from `first` on hold, some of it noise, as a drive has it.
+fn frame(first: Place, units: u32) -> PackedFrame {
+    let bytes: Vec<u8> = (0..units).flat_map(|behind| content(first.plus(behind))).collect();
+    let mut packer = Compressor::new(Method::Lz4).expect("it packs");
+    let mut out = vec![0; packed_bytes_max(bytes.len())];
+    let len = packer.pack(&bytes, &mut out).expect("there is room");
+    let bytes = Buffer::copied(&out[..len]);
+    PackedFrame { first: first.unit, units, codec: packer.codec(), bytes }
+}
+
+#[test]
+fn of_frames_more_units_fit_and_each_gives_what_was_asked_for() {
+    const ROOM: u64 = 400;
+    let mut cache = Cache::new(room_for(ROOM));
+    let mut random = SmallRng::seed_from_u64(9);
+    let first = |number: u64| Place::new(FamilyId(1), EgroupId(number / 100), (number % 100 * 8) as u32);
+    for number in 0..60 {
+        cache.units.insert_frame(first(number), &frame(first(number), 8));
+    }
+    assert_eq!(cache.units.frames(), 60);
+    for _ in 0..2_000 {
+        let number = random.random_range(0..60);
+        let (skip, most) = (random.random_range(0..8), random.random_range(1..12));
+        let from = first(number).plus(skip);
+        let units = cache.get(from, most).expect("all of them fit: 480 units where 400 would");
+        assert_eq!(units.blocks() as u32, most.min(8 - skip));
+        for (behind, unit) in (0..).zip(units.bytes().chunks_exact(BLOCK)) {
+            assert_eq!(unit, content(from.plus(behind)));
+        }
+    }
+    assert!(cache.get(first(70), 1).is_none() && !cache.units.holds(first(70)));
+    assert!(cache.units.holds(first(3).plus(7)) && !cache.units.holds(Place { unit: 9999, ..first(3) }));
+    cache.forget(FamilyId(1));
+    assert_eq!((cache.units.frames(), cache.used_bytes()), (0, 0));
+}
+
+#[test]
+fn units_and_frames_share_the_limit() {
+    let mut random = SmallRng::seed_from_u64(10);
+    for _ in 0..10 {
+        let mut limit = room_for(random.random_range(1..60));
+        let mut cache = Cache::new(limit);
+        for _ in 0..3_000 {
+            let at = place(random.random_range(0..300) * 8);
+            match random.random_range(0..20) {
+                0 => {
+                    limit = if random.random_bool(0.2) { 0 } else { room_for(random.random_range(1..60)) };
+                    cache.set_limit(limit);
+                }
+                1..4 => cache.units.insert(at, &content(at)),
+                4..6 => cache.units.note_frame(at, &frame(at, 8)),
+                6..8 => drop(cache.units.warm_frame(at, &frame(at, 4))),
+                8..12 => cache.units.insert_frame(at, &frame(at, random.random_range(1..=8))),
+                _ => {
+                    if let Some(units) = cache.get(at, 8) {
+                        let wanted = (0..units.blocks() as u32).flat_map(|behind| content(at.plus(behind)));
+                        assert!(units.bytes().iter().copied().eq(wanted));
+                    }
+                }
+            }
+            assert!(cache.used_bytes() <= limit, "{} bytes of {limit}", cache.used_bytes());
+        }
+    }
 }

@@ -242,7 +242,7 @@ impl Volume {
             return self.describe_victim(number, job, ctx);
         };
         job.step = Step::Reading;
-        let question = Question::ReadUnits { egroup: victim, runs: job.asked.clone() };
+        let question = Question::ReadUnits { egroup: victim, runs: job.asked.clone(), frames: false };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Compact(number));
         self.compaction.jobs.insert(number, job);
     }

@@ -12,10 +12,12 @@ use crate::interface::{Compression, Method};
 use crate::message::Content;
 use std::sync::Arc;
 
-/// After so many frames in a row that did not get smaller only one in `MISSES_SKIP` is tried: a file that does not
-/// compress is long. (Both codecs give up on noise at 2 to 10 GB/s by themselves, so this need not be sharper.)
+/// After so many frames in a row that did not get smaller only one in a few is tried: a file that does not compress is
+/// long. So is a disk full of them; then a few of each egroup are enough to see it end.
 const MISSES_IN_A_ROW: usize = 8;
 const MISSES_SKIP: usize = 4;
+const MISSES_LONG: usize = 128;
+const MISSES_LONG_SKIP: usize = 32;
 
 /// An egroup is stored packed if that saves at least one block in so many.
 const SAVED_SHARE: usize = 16;
@@ -40,6 +42,8 @@ pub struct Packer {
     sizes: Vec<FrameSize>,
     /// The compressed frames one behind the other; raw ones are taken from where they are.
     packed: Vec<u8>,
+    /// Memory in which units that lie apart are put together.
+    gathered: Vec<u8>,
     misses: usize,
     /// Frames tried, got smaller, and left alone because those before them did not.
     tried: u64,
@@ -48,8 +52,8 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// None if nothing is to be packed.
-    pub fn new(compression: Compression) -> Option<Self> {
+    /// None if nothing is to be packed. `misses`: how many frames of the same vDisk just before these did not get smaller.
+    pub fn new(compression: Compression, misses: usize) -> Option<Self> {
         let compressor = Compressor::new(compression.method)?;
         let frame_units = u32::from(compression.frame_units).clamp(1, FRAME_UNITS_MAX) as usize;
         let slice = match compression.method {
@@ -65,7 +69,8 @@ impl Packer {
             next: 0,
             sizes: Vec::new(),
             packed: Vec::new(),
-            misses: 0,
+            gathered: Vec::new(),
+            misses,
             tried: 0,
             kept: 0,
             skipped: 0,
@@ -74,11 +79,15 @@ impl Packer {
 
     /// Packs some more; true when all units were looked at.
     pub fn advance(&mut self, units: &Units) -> bool {
-        let end = (self.next + (self.slice / BLOCK).max(1)).min(units.len());
-        while self.next < end {
+        let mut left = self.slice;
+        while self.next < units.len() && left > 0 {
             let count = self.next_frame(units);
+            let tried = self.tried;
             self.pack_frame(&units.data[self.next..self.next + count]);
             self.next += count;
+            if self.tried > tried {
+                left = left.saturating_sub(count * BLOCK);
+            }
         }
         self.next == units.len()
     }
@@ -96,18 +105,35 @@ impl Packer {
         cut.unwrap_or(most)
     }
 
+    /// How many frames up to now, in a row, did not get smaller.
+    pub fn misses(&self) -> usize {
+        self.misses
+    }
+
     fn pack_frame(&mut self, units: &[Buffer]) {
         let raw = units.len() * BLOCK;
-        let is_tried =
-            self.is_shared || self.misses < MISSES_IN_A_ROW || self.misses.is_multiple_of(MISSES_SKIP);
+        let is_tried = match self.misses {
+            _ if self.is_shared => true,
+            0..MISSES_IN_A_ROW => true,
+            MISSES_IN_A_ROW..MISSES_LONG => self.misses.is_multiple_of(MISSES_SKIP),
+            MISSES_LONG.. => self.misses.is_multiple_of(MISSES_LONG_SKIP),
+        };
         if !is_tried {
             self.skipped += 1;
         } else {
             self.tried += 1;
             let begin = self.packed.len();
             self.packed.resize(begin + packed_bytes_max(raw), 0);
-            let bytes = joined(units);
-            let len = self.compressor.pack(bytes.bytes(), &mut self.packed[begin..]);
+            let neighbours = joined(units);
+            let bytes = match &neighbours {
+                Some(whole) => whole.bytes(),
+                None => {
+                    self.gathered.clear();
+                    units.iter().for_each(|unit| self.gathered.extend_from_slice(unit.bytes()));
+                    &self.gathered
+                }
+            };
+            let len = self.compressor.pack(bytes, &mut self.packed[begin..]);
             if let Some(len) = len.filter(|&len| len > 0 && len * 8 <= raw * 7) {
                 self.packed.truncate(begin + len);
                 self.sizes.push(FrameSize { units: units.len() as u8, len: len as u16 });
@@ -147,17 +173,13 @@ impl Packer {
     }
 }
 
-/// The bytes of these units as one piece; copied only if they are not neighbours in memory.
-fn joined(units: &[Buffer]) -> Buffer {
+/// The bytes of these units as one piece, if they are neighbours in memory.
+fn joined(units: &[Buffer]) -> Option<Buffer> {
     let mut whole = units[0].clone();
     for unit in &units[1..] {
-        if !whole.is_followed_by(unit) {
-            let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.bytes()).copied().collect();
-            return Buffer::copied(&bytes);
-        }
-        whole = whole.joined(unit);
+        whole = whole.is_followed_by(unit).then(|| whole.joined(unit))?;
     }
-    whole
+    Some(whole)
 }
 
 #[cfg(test)]
@@ -171,7 +193,7 @@ mod tests {
 
     fn pack(units: &Units, compression: Compression) -> (Content, Counters) {
         let mut counters = Counters::default();
-        let mut packer = Packer::new(compression).expect("it packs");
+        let mut packer = Packer::new(compression, 0).expect("it packs");
         while !packer.advance(units) {}
         (packer.finish(units, &mut counters), counters)
     }

@@ -148,6 +148,8 @@ pub(crate) struct Placing {
     short: bool,
     /// When something was packed last.
     packed_at: Option<Time>,
+    /// Frames in a row, over egroups, that did not get smaller.
+    misses: usize,
     /// Since when the pool is full or short, and until when what was deleted may still come back.
     refusing_since: Option<Time>,
     expecting_until: Time,
@@ -166,6 +168,7 @@ impl Placing {
             pool: u64::MAX,
             pool_known: None,
             packed_at: None,
+            misses: 0,
             refusing_since: None,
             expecting_until: Time(0),
             short: false,
@@ -236,8 +239,12 @@ impl Placing {
         }
     }
 
+    fn is_packing(&self) -> bool {
+        self.jobs.values().any(|job| job.packer.is_some())
+    }
+
     pub fn wake_at(&self) -> Option<Time> {
-        if self.jobs.values().any(|job| job.packer.is_some()) {
+        if self.is_packing() {
             return Some(Time(0));
         }
         let again = self.jobs.values().filter_map(|job| job.again_at).fold(None, earlier);
@@ -318,7 +325,8 @@ impl Volume {
             Intent::Drain { .. } | Intent::Bypass { .. } => Some(self.compression),
         };
         job.recipe = packing.map_or(Recipe::PLAIN, Recipe::of);
-        job.packer = packing.and_then(|packing| Packer::new(fitting(packing, job.units.len())));
+        job.packer =
+            packing.and_then(|packing| Packer::new(fitting(packing, job.units.len()), self.placing.misses));
         if job.packer.is_some() {
             self.placing.jobs.insert(number, job);
             self.continue_packing(ctx);
@@ -327,6 +335,11 @@ impl Volume {
             self.send(number, job, ctx);
         }
         number
+    }
+
+    /// There is something to be packed, and nothing to be waited for.
+    pub(crate) fn is_packing(&self) -> bool {
+        self.placing.is_packing()
     }
 
     /// Packs one slice of the oldest egroup that is not packed yet. Only one at a time: clients have their turn between.
@@ -344,6 +357,7 @@ impl Volume {
         }
         let mut job = self.placing.jobs.remove(&number).expect("it was just found");
         let packer = job.packer.take().expect("it was just seen");
+        self.placing.misses = packer.misses();
         job.content = packer.finish(&job.units, ctx.counters);
         ctx.counters.pack_bytes_in += (job.units.len() * BLOCK) as u64;
         ctx.counters.pack_bytes_out += (job.content.blocks() * BLOCK) as u64;

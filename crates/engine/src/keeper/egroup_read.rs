@@ -4,14 +4,14 @@
 
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
 use crate::checksum::unit_checksum;
-use crate::codec::Decompressor;
+use crate::codec::{Codec, Decompressor};
 use crate::formats::packing::Frame;
 use crate::formats::table::decode_trailer;
 use crate::identity::EgroupId;
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Store, Stored};
-use crate::message::{Answer, BadUnit, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, PackedFrame, Refusal, UnitRun};
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,6 +22,8 @@ const GAP_BLOCKS: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Units,
+    /// And those frames that are compressed.
+    UnitsAndFrames,
     /// As they are stored.
     Frames,
 }
@@ -57,8 +59,16 @@ pub(super) struct Describe {
 
 impl Store {
     /// See [`crate::message::Question::ReadUnits`].
-    pub fn read_units(&mut self, caller: Caller, egroup: EgroupId, runs: Vec<UnitRun>, desk: &mut Desk) {
-        self.read(caller, egroup, Wanted::Units, runs, desk);
+    pub fn read_units(
+        &mut self,
+        caller: Caller,
+        egroup: EgroupId,
+        runs: Vec<UnitRun>,
+        frames: bool,
+        desk: &mut Desk,
+    ) {
+        let wanted = if frames { Wanted::UnitsAndFrames } else { Wanted::Units };
+        self.read(caller, egroup, wanted, runs, desk);
     }
 
     /// See [`crate::message::Question::ReadFrames`].
@@ -131,7 +141,7 @@ impl Store {
             return self.read(read.caller, read.egroup, read.wanted, read.runs, desk);
         };
         let outcome: Vec<_> = match read.wanted {
-            Wanted::Units => {
+            Wanted::Units | Wanted::UnitsAndFrames => {
                 let unpacked = &mut desk.effects.tally.frames_unpacked;
                 read.runs.iter().map(|run| read.units(name, stored, *run, decompressor, unpacked)).collect()
             }
@@ -149,9 +159,16 @@ impl Store {
             }
             tell_damage(name, stored, desk);
         }
+        let frames = match &stored.packing {
+            Some(packing) if read.wanted == Wanted::UnitsAndFrames => {
+                read.packed(name, stored, packing.codec())
+            }
+            _ => Vec::new(),
+        };
         self.end_reading(read.slot, desk);
         let answer = match read.wanted {
-            Wanted::Units => Answer::Units(outcome),
+            Wanted::UnitsAndFrames if !frames.is_empty() => Answer::UnitsAndFrames(outcome, frames),
+            Wanted::Units | Wanted::UnitsAndFrames => Answer::Units(outcome),
             Wanted::Frames => Answer::Frames(outcome),
         };
         desk.answer(read.caller, Ok(answer));
@@ -332,6 +349,25 @@ impl UnitRead {
             }
         }
         Ok(pages.freeze())
+    }
+
+    /// The compressed frames in which what is wanted lies, verified.
+    fn packed(&self, name: Name, stored: &Stored, codec: Codec) -> Vec<PackedFrame> {
+        let mut packed: Vec<PackedFrame> = Vec::new();
+        for run in self.runs.iter().filter(|run| is_inside(run, stored)) {
+            for frame in frames_of(stored, run).filter(|frame| !frame.is_raw()) {
+                let Frame { first, units, .. } = frame;
+                packed.extend(self.frame(name, stored, &frame).map(|bytes| PackedFrame {
+                    first,
+                    units,
+                    codec,
+                    bytes,
+                }));
+            }
+        }
+        packed.sort_unstable_by_key(|frame| frame.first);
+        packed.dedup_by_key(|frame| frame.first);
+        packed
     }
 
     /// Units that are not packed need no copy if all is well.

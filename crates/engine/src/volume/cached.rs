@@ -39,9 +39,9 @@ impl Volume {
                 at += units as u32;
                 continue;
             }
-            if let Some(data) = ctx.cache.units.get(place) {
+            if let Some(data) = ctx.cache.get(place, left) {
+                at += data.blocks() as u32;
                 job.give(here, data, Source::Cache);
-                at += 1;
                 continue;
             }
             if let Some((count, ask)) = self.under_way(egroup, unit) {

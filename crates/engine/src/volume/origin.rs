@@ -16,13 +16,19 @@ use crate::map::lookup::{Located, Where};
 use crate::sabotage::{Bug, planted};
 use crate::stages::Stage;
 
-/// A part of a read that the origin is asked for.
+/// What the origin is asked.
 #[derive(Debug)]
 pub(super) struct OriginAsk {
-    pub job: u64,
-    pub block: Block,
-    pub count: u64,
+    wanted: Wanted,
     since: Time,
+}
+
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// A part of a read.
+    Blocks { job: u64, block: Block, count: u64 },
+    /// What it holds there, for one range of a question for extents.
+    Extents { question: u64, range: usize },
 }
 
 impl Origin {
@@ -53,8 +59,6 @@ impl Volume {
     /// Asks the origin for a part of a read.
     pub(super) fn ask_origin(&mut self, job: u64, block: Block, count: u64, ctx: &mut Context) {
         let origin = self.origin.expect("only a clone has an origin");
-        let ask = ctx.calls.number();
-        self.reads.origin_asks.insert(ask, OriginAsk { job, block, count, since: ctx.now });
         ctx.counters.blocks_from_origin += count;
         let offset = block.0 * BLOCK as u64;
         let len = u32::try_from(count * BLOCK as u64).expect("a read is shorter than 4 GiB");
@@ -63,14 +67,41 @@ impl Volume {
         } else {
             Request::ReadOrigin { snapshot: origin.snapshot, offset, len }
         };
+        self.send_to_origin(Wanted::Blocks { job, block, count }, request, ctx);
+    }
+
+    /// Asks the origin what it holds there.
+    pub(super) fn ask_origin_extents(
+        &mut self,
+        wanted: Wanted,
+        block: Block,
+        count: u64,
+        limit: u32,
+        ctx: &mut Context,
+    ) {
+        let origin = self.origin.expect("only a clone has an origin");
+        let (offset, len) = (block.0 * BLOCK as u64, count * BLOCK as u64);
+        let request = Request::SnapshotExtents { snapshot: origin.snapshot, offset, len, limit };
+        self.send_to_origin(wanted, request, ctx);
+    }
+
+    fn send_to_origin(&mut self, wanted: Wanted, request: Request, ctx: &mut Context) {
+        let origin = self.origin.expect("only a clone has an origin");
+        let ask = ctx.calls.number();
+        self.reads.origin_asks.insert(ask, OriginAsk { wanted, since: ctx.now });
         let (asker, family) = (self.family, origin.family);
         ctx.out.requests.push(OriginRequest { asker, ask, family, request });
     }
 
     /// The origin has answered. Asks that are not known are of a read that failed, or of an earlier life.
     pub fn on_told(&mut self, ask: u64, reply: Reply, ctx: &mut Context) {
-        let Some(OriginAsk { job, block, count, since }) = self.reads.origin_asks.remove(&ask) else {
-            return;
+        let Some(OriginAsk { wanted, since }) = self.reads.origin_asks.remove(&ask) else { return };
+        let (job, block, count) = match wanted {
+            Wanted::Blocks { job, block, count } => (job, block, count),
+            Wanted::Extents { question, range } => {
+                let told = if let Reply::Extents(extents) = reply { Some(extents) } else { None };
+                return self.on_origin_extents(question, range, told, ctx);
+            }
         };
         match reply {
             Reply::Data(pieces) => {

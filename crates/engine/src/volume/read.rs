@@ -5,6 +5,7 @@
 //! (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
+use super::extents::OriginExtents;
 use super::origin::OriginAsk;
 use super::pattern::Seen;
 use super::request::Work;
@@ -17,7 +18,7 @@ use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where};
 use crate::map::view::ViewWaiter;
-use crate::message::{Answer, Question, Refusal, UnitRun};
+use crate::message::{Answer, PackedFrame, Question, Refusal, UnitRun};
 use std::collections::BTreeMap;
 
 /// Zeros are given in pieces of at most this many blocks.
@@ -121,6 +122,8 @@ pub(crate) struct Reads {
     pub(super) warmings: BTreeMap<u64, Warming>,
     /// Parts that the origin is asked for.
     pub(super) origin_asks: BTreeMap<u64, OriginAsk>,
+    /// Questions for extents that wait for the origin.
+    pub(super) origin_extents: BTreeMap<u64, OriginExtents>,
     /// Of this vDisk.
     pub sources: ReadSources,
 }
@@ -139,6 +142,12 @@ impl Reads {
         self.last += 1;
         self.last
     }
+}
+
+/// Which of these frames, which are in order, the unit lies in.
+pub(super) fn frame_of(frames: &[PackedFrame], unit: u32) -> Option<usize> {
+    let at = frames.partition_point(|frame| frame.first + frame.units <= unit);
+    frames.get(at).is_some_and(|frame| frame.first <= unit).then_some(at)
 }
 
 impl Volume {
@@ -303,8 +312,11 @@ impl Volume {
         let number = self.reads.number();
         let egroup = ask.egroup;
         let runs = ask.parts.iter().map(|(_, run)| *run).collect();
+        // What is read ahead is unpacked already when it is wanted.
+        let frames = ctx.cache.limit() > 0 && !matches!(ask.reader, Reader::Ahead(_));
         self.reads.asks.insert(number, ask);
-        ctx.ask(self.family, self.epoch, drive, Question::ReadUnits { egroup, runs }, Purpose::Units(number));
+        let question = Question::ReadUnits { egroup, runs, frames };
+        ctx.ask(self.family, self.epoch, drive, question, Purpose::Units(number));
         number
     }
 
@@ -353,12 +365,17 @@ impl Volume {
             Reader::Job(job) => self.reads.jobs.get(job).map_or(PRESENT, |job| job.at),
             Reader::Ahead(_) | Reader::Warming(_) => PRESENT,
         };
+        let (answer, frames) = match answer {
+            Ok(Answer::UnitsAndFrames(units, frames)) => (Ok(Answer::Units(units)), frames),
+            other => (other, Vec::new()),
+        };
         let units = self.units_of(at, egroup, parts, drive, answer, ctx);
         let job = match reader {
             Reader::Job(job) => job,
             Reader::Ahead(waiting) => return self.on_ahead(egroup, units, waiting, ctx),
-            Reader::Warming(warming) => return self.on_warm_units(warming, egroup, units, ctx),
+            Reader::Warming(warming) => return self.on_warm_units(warming, egroup, units, &frames, ctx),
         };
+        self.keep_frames(job, egroup, &frames, ctx);
         let source = if ctx.is_near(drive) { Source::Local } else { Source::Remote };
         let mut again: Vec<(Block, UnitRun)> = Vec::new();
         for (block, run, data) in units {
@@ -370,6 +387,9 @@ impl Volume {
             ctx.counters.blocks_from_egroups += u64::from(run.count);
             let first = Place::new(self.family, egroup, run.first);
             for (index, bytes) in (0..).zip(data.bytes().chunks_exact(BLOCK)) {
+                if frame_of(&frames, run.first + index).is_some() {
+                    continue;
+                }
                 match job.keep {
                     Keep::Units => ctx.cache.units.insert(first.plus(index), bytes),
                     Keep::Names => ctx.cache.units.note(first.plus(index), bytes),
@@ -383,6 +403,18 @@ impl Volume {
             self.read_units(job, egroup, again, tried, ctx);
         }
         self.finish_job(job, ctx);
+    }
+
+    fn keep_frames(&mut self, job: u64, egroup: EgroupId, frames: &[PackedFrame], ctx: &mut Context) {
+        let Some(job) = self.reads.jobs.get(&job) else { return };
+        for frame in frames {
+            let place = Place::new(self.family, egroup, frame.first);
+            match job.keep {
+                Keep::Units => ctx.cache.units.insert_frame(place, frame),
+                Keep::Names => ctx.cache.units.note_frame(place, frame),
+                Keep::Nothing => {}
+            }
+        }
     }
 
     /// What a drive gave of each run, verified; None where it has no good copy, which is seen to.

@@ -3,7 +3,7 @@
 //! Leaves to others: asking for the next step (the control plane), what is kept and for how long (`cache`).
 
 use super::Volume;
-use super::read::Reader;
+use super::read::{Reader, frame_of};
 use crate::buffer::{BLOCK, Buffer};
 use crate::cache::Place;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::identity::{Block, EgroupId};
 use crate::interface::{Reply, Warmed};
 use crate::limits::LEAF_BLOCKS;
 use crate::map::lookup::{PageWaiter, Where};
-use crate::message::UnitRun;
+use crate::message::{PackedFrame, UnitRun};
 use std::collections::BTreeMap;
 
 /// Pages that one step brings.
@@ -106,14 +106,21 @@ impl Volume {
         number: u64,
         egroup: EgroupId,
         units: Vec<(Block, UnitRun, Option<Buffer>)>,
+        frames: &[PackedFrame],
         ctx: &mut Context,
     ) {
+        let family = self.family;
+        let place = |unit| Place::new(family, egroup, unit);
+        let mut keep = |frame: &PackedFrame| ctx.cache.units.warm_frame(place(frame.first), frame);
+        let kept: Vec<bool> = frames.iter().map(&mut keep).collect();
         for (_, run, data) in units {
             // What no good copy of was met is for a read to look for.
             let Some(data) = data else { continue };
-            let first = Place::new(self.family, egroup, run.first);
-            for (index, bytes) in (0..).zip(data.bytes().chunks_exact(BLOCK)) {
-                let kept = ctx.cache.units.warm(first.plus(index), bytes);
+            for (unit, bytes) in (run.first..).zip(data.bytes().chunks_exact(BLOCK)) {
+                let kept = match frame_of(frames, unit) {
+                    Some(frame) => kept[frame],
+                    None => ctx.cache.units.warm(place(unit), bytes),
+                };
                 let warmed = &mut self.warming(number).warmed;
                 warmed.bytes += if kept { BLOCK as u64 } else { 0 };
                 warmed.full |= !kept;

@@ -28,7 +28,7 @@ pub struct World {
     pub drive_reads: u64,
     /// Other families, and what they have asked their origins.
     pub clones: Vec<FamilyRecord>,
-    pub asks: BTreeMap<Ticket, (FamilyId, u64)>,
+    pub asks: BTreeMap<Ticket, OriginRequest>,
     /// What was told of replies to reads.
     pub sources: Vec<(Ticket, Source)>,
 }
@@ -125,12 +125,20 @@ impl World {
             for OriginRequest { asker, ask, family, request } in std::mem::take(&mut out.requests) {
                 self.last_ticket += 1;
                 let ticket = Ticket(self.last_ticket);
-                self.asks.insert(ticket, (asker, ask));
+                self.asks.insert(ticket, OriginRequest { asker, ask, family, request: request.clone() });
                 inputs.push(Input::Request { ticket, family, request });
             }
             for (ticket, reply) in std::mem::take(&mut out.replies) {
                 match self.asks.remove(&ticket) {
-                    Some((family, ask)) => inputs.push(Input::Told { family, ask, reply }),
+                    // As a node does it.
+                    Some(again) if reply == Reply::Error(RequestError::Busy) => {
+                        let (family, request) = (again.family, again.request.clone());
+                        self.asks.insert(ticket, again);
+                        inputs.push(Input::Request { ticket, family, request });
+                    }
+                    Some(OriginRequest { asker: family, ask, .. }) => {
+                        inputs.push(Input::Told { family, ask, reply });
+                    }
                     None => drop(self.replies.insert(ticket, reply)),
                 }
             }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use weft_engine::buffer::BLOCK;
 use weft_engine::interface::{Cold, Compression, Method};
 
-/// Off, and frames of 16 KiB, if nothing was ever said.
+/// Off, and frames of 8 KiB, if nothing was ever said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompressionRecord {
     pub method: MethodRecord,
@@ -31,7 +31,8 @@ pub enum MethodRecord {
 }
 
 const UNITS: [u32; 4] = [4096, 8192, 16_384, 32_768];
-const UNIT_DEFAULT: u32 = 16_384;
+/// What a database reads and writes at once. More saves little, and reads take twice as long (docs/benchmarks.md).
+const UNIT_DEFAULT: u32 = 8192;
 const ZSTD_LEVELS: std::ops::RangeInclusive<u8> = 1..=19;
 const ZSTD_LEVEL_DEFAULT: u8 = 3;
 /// Cold data is packed once, when nobody waits for it.

@@ -21,6 +21,13 @@ use weft_engine::{DriveId, Time};
 /// Pieces handed to the kernel in one call at most (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 
+/// While clients wait for the log of a drive, large writes to its other area go there in pieces of this size: what is handed
+/// over as one lies in the drive's queue as one, and the next frame of the log behind it.
+const STRIDE: usize = 256 << 10;
+
+/// So long after the last frame of the log clients are taken to wait for the next one.
+const LOG_IS_USED_US: u64 = 5_000;
+
 /// The drives of this shard and what they are doing.
 pub struct DriveTable {
     drives: BTreeMap<DriveId, Attached>,
@@ -38,6 +45,8 @@ struct Attached {
     open: OpenDrive,
     log: Target,
     data: Target,
+    /// When a frame of the log was handed over last.
+    log_used: Option<Time>,
     statistics: DriveStatistics,
 }
 
@@ -109,7 +118,7 @@ impl DriveTable {
         let log = target(open.log.file.as_raw_fd(), open.log.offset);
         let data = target(open.data.file.as_raw_fd(), open.data.offset);
         let statistics = DriveStatistics::default();
-        self.drives.insert(open.drive, Attached { open, log, data, statistics });
+        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, statistics });
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
@@ -145,13 +154,16 @@ impl DriveTable {
                 Work::Read { space: reads.take(len as usize), offset, len, done: 0 }
             }
             DriveWork::Write { offset, pieces, durable } => {
-                let rest = vectors(&pieces);
+                let rest = vectors(&pieces, if area == Area::Data { STRIDE } else { usize::MAX });
                 let bytes: usize = rest.iter().map(|piece| piece.iov_len).sum();
                 statistics.writes += 1;
                 statistics.write_bytes += bytes as u64;
                 let offset = inside(offset, bytes as u64);
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 self.durable_writes += usize::from(durable);
+                if area == Area::Log {
+                    attached.log_used = Some(now);
+                }
                 Work::Write { pieces, rest, first: 0, offset, flags }
             }
             DriveWork::Flush => {
@@ -180,7 +192,7 @@ impl DriveTable {
             (self.flights.len() - 1) as u32
         });
         self.flights[index as usize] = Some(flight);
-        self.submit(index, ring);
+        self.submit(now, index, ring);
         None
     }
 
@@ -197,7 +209,7 @@ impl DriveTable {
         match flight.advance(result) {
             Progress::GoOn => {
                 flight.since = now;
-                self.submit(index, ring);
+                self.submit(now, index, ring);
                 None
             }
             Progress::Ended(result) => {
@@ -236,22 +248,29 @@ impl DriveTable {
         }
     }
 
-    fn submit(&mut self, index: u32, ring: &mut Ring) {
+    fn submit(&mut self, now: Time, index: u32, ring: &mut Ring) {
         let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
-        let entry = flight.entry().user_data(self.tag | u64::from(index));
+        let log_used = self.drives.get(&flight.drive).and_then(|attached| attached.log_used);
+        let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
+        let in_pieces = is_log_used && flight.stage == Stage::DriveWrite;
+        let entry =
+            flight.entry(if in_pieces { STRIDE } else { usize::MAX }).user_data(self.tag | u64::from(index));
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
         // completion has been taken; the drive's files are never closed while the shard runs.
         unsafe { ring.push(entry) };
     }
 }
 
-/// Pieces as the kernel wants them; neighbours in memory become one.
-fn vectors(pieces: &[Buffer]) -> Vec<libc::iovec> {
+/// Pieces as the kernel wants them; neighbours in memory become one, of `longest` bytes at most.
+fn vectors(pieces: &[Buffer], longest: usize) -> Vec<libc::iovec> {
     let mut vectors: Vec<libc::iovec> = Vec::with_capacity(pieces.len());
-    for piece in pieces {
-        let (base, len) = (piece.bytes().as_ptr(), piece.len());
+    for part in pieces.iter().flat_map(|piece| piece.bytes().chunks(longest)) {
+        let (base, len) = (part.as_ptr(), part.len());
         match vectors.last_mut() {
-            Some(last) if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == base.cast() => {
+            Some(last)
+                if last.iov_base.cast_const().wrapping_byte_add(last.iov_len) == base.cast()
+                    && last.iov_len <= longest - len =>
+            {
                 last.iov_len += len;
             }
             _ => vectors.push(libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }),
@@ -260,14 +279,24 @@ fn vectors(pieces: &[Buffer]) -> Vec<libc::iovec> {
     vectors
 }
 
+/// How many of these are handed over in one call: `bytes` in all, or one.
+fn vectors_in(left: &[libc::iovec], bytes: usize) -> usize {
+    let mut sum = 0_usize;
+    let fits = |vector: &&libc::iovec| {
+        sum = sum.saturating_add(vector.iov_len);
+        sum <= bytes
+    };
+    left.iter().take(PIECES_MAX).take_while(fits).count().max(1)
+}
+
 enum Progress {
     GoOn,
     Ended(Result<(), DriveFault>),
 }
 
 impl Flight {
-    /// The entry for what is left to do.
-    fn entry(&mut self) -> squeue::Entry {
+    /// The entry for what is left to do; of a write, so many bytes at most.
+    fn entry(&mut self, write_max: usize) -> squeue::Entry {
         macro_rules! with_file {
             ($file:ident => $build:expr) => {
                 match self.target.fixed {
@@ -295,7 +324,8 @@ impl Flight {
             }
             Work::Write { pieces, rest, first, offset, flags } => {
                 let left = &rest[*first..];
-                let registered = if pieces.len() == 1 { pieces[0].registered() } else { None };
+                let is_one = pieces.len() == 1 && rest.len() == 1;
+                let registered = if is_one { pieces[0].registered() } else { None };
                 match registered {
                     Some(number) => {
                         let (start, count) = (left[0].iov_base as *const u8, left[0].iov_len as u32);
@@ -303,7 +333,7 @@ impl Flight {
                             .offset(*offset).rw_flags(*flags).build())
                     }
                     None => {
-                        let count = left.len().min(PIECES_MAX) as u32;
+                        let count = vectors_in(left, write_max) as u32;
                         with_file!(file => opcode::Writev::new(file, left.as_ptr(), count)
                             .offset(*offset).rw_flags(*flags).build())
                     }
@@ -374,5 +404,33 @@ fn fault(error: i32) -> DriveFault {
             DriveFault::Unreadable
         }
         _ => DriveFault::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_engine::buffer::{BLOCK, Pages};
+
+    #[test]
+    fn large_writes_are_cut_at_the_stride_and_lose_nothing() {
+        let whole = Pages::zeroed(300 * BLOCK).freeze();
+        let apart = Pages::zeroed(BLOCK).freeze();
+        let pieces = [whole.slice(0..100 * BLOCK), whole.slice(100 * BLOCK..300 * BLOCK), apart];
+        let cut = vectors(&pieces, STRIDE);
+        let mut left = &cut[..];
+        let mut calls = Vec::new();
+        while !left.is_empty() {
+            let count = vectors_in(left, STRIDE);
+            calls.push(left[..count].iter().map(|vector| vector.iov_len).sum::<usize>() / BLOCK);
+            left = &left[count..];
+        }
+        assert!(calls.iter().all(|blocks| (1..=STRIDE / BLOCK).contains(blocks)), "{calls:?}");
+        assert_eq!(calls.iter().sum::<usize>(), 301);
+        assert_eq!(cut[0].iov_base.cast_const().cast(), whole.bytes().as_ptr());
+        assert_eq!(vectors_in(&cut, usize::MAX), cut.len(), "nobody waits: all of it at once");
+        assert_eq!(vectors(&pieces, usize::MAX).len(), 2, "neighbours are one");
+        let large = vectors(&pieces[..2], usize::MAX);
+        assert_eq!(vectors_in(&large, STRIDE), 1, "one at least");
     }
 }

@@ -9,7 +9,7 @@ use weft_engine::shard::Shard;
 use weft_engine::volume::Volume;
 
 /// Names of what goes down as well as up.
-pub const GAUGES: [&str; 3] = ["cache_bytes", "cache_bytes_max", "pages_bytes"];
+pub const GAUGES: [&str; 4] = ["cache_bytes", "cache_bytes_max", "cache_frames", "pages_bytes"];
 
 /// All counters of a shard.
 pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
@@ -19,6 +19,8 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
     let (cache, mut put) = (shard.cache(), |name: &str, value| named.insert(name.to_string(), value));
     put("cache_bytes", cache.used_bytes());
     put("cache_bytes_max", cache.limit());
+    put("cache_frames", cache.units.frames() as u64);
+    put("cache_frames_unpacked", cache.frames_unpacked);
     put("pages_bytes", shard.volumes().map(|(_, volume)| volume.pages_bytes()).sum());
     let units = &cache.units.counters;
     put("cache_hits", units.hits);

@@ -21,7 +21,7 @@ container is named are in `default`, which always exists.")]
         /// How data is packed: off, lz4, zstd or zstd:LEVEL (1 to 19) [default: off]
         #[arg(long, value_name = "METHOD")]
         compression: Option<String>,
-        /// How much is packed together: 4K, 8K, 16K or 32K [default: 16K]
+        /// How much is packed together: 4K, 8K, 16K or 32K [default: 8K]
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         unit: Option<u64>,
         #[command(flatten)]

@@ -186,8 +186,17 @@ impl Node {
         self.export(name, socket);
     }
 
-    pub fn export(&self, name: &str, socket: &Path) {
+    /// Where it is exported from then on.
+    pub fn export(&self, name: &str, socket: &Path) -> String {
         self.weft(&["vdisk", "export", name, "--nbd", &format!("unix:{}", socket.display())]);
+        nbd_uri(socket, name)
+    }
+
+    /// What a command says that is refused as a mistake of whoever gave it.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.try_weft(arguments);
+        assert_eq!(output.status.code(), Some(2), "weft {arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     /// Write requests that this vDisk has answered since the node started.
@@ -211,6 +220,16 @@ impl Drop for Node {
             eprintln!("log of the node: {}", read_tail(&self.log));
         }
     }
+}
+
+/// Writes `pattern` into a range (as qemu-io takes it: offset and length) of what is exported there.
+pub fn write(uri: &str, pattern: u8, range: &str) {
+    tool(&["qemu-io", "-f", "raw", "-c", &format!("write -P {pattern} {range}"), uri]);
+}
+
+/// The range holds nothing but `pattern`.
+pub fn expect(uri: &str, pattern: u8, range: &str) {
+    tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
 }
 
 /// A node that nobody waits for yet; its stderr goes to the log beside its directory.

@@ -48,7 +48,7 @@ pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
             records::put(records, writer);
         }
         Ok(Answer::EgroupWritten) => writer.u32(EGROUP_WRITTEN),
-        Ok(Answer::Units(runs)) => {
+        Ok(Answer::Units(runs) | Answer::UnitsAndFrames(runs, _)) => {
             writer.u32(UNITS);
             put_runs(runs, writer);
         }

@@ -59,6 +59,7 @@ pub fn lane_of(message: &Message) -> Lane {
             Ok(
                 Answer::Records { .. }
                 | Answer::Units(_)
+                | Answer::UnitsAndFrames(..)
                 | Answer::Frames(_)
                 | Answer::Egroup { .. }
                 | Answer::Listed { .. }

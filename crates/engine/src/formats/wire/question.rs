@@ -83,7 +83,7 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
                 }
             }
         }
-        Question::ReadUnits { egroup, runs } => {
+        Question::ReadUnits { egroup, runs, frames: _ } => {
             writer.u32(READ_UNITS);
             put_runs(*egroup, runs, writer);
         }
@@ -148,7 +148,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
         }
         READ_UNITS => {
             let (egroup, runs) = take_runs(reader)?;
-            Question::ReadUnits { egroup, runs }
+            Question::ReadUnits { egroup, runs, frames: false }
         }
         READ_FRAMES => {
             let (egroup, runs) = take_runs(reader)?;

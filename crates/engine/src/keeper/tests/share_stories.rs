@@ -274,9 +274,11 @@ fn packed_egroups_share_frames_at_any_byte() {
         }
         let packed = |range: std::ops::Range<usize>| {
             let mut units = Units::default();
-            range.for_each(|at| drop(units.push(all.blocks[at], all.data[at].clone())));
+            for at in range {
+                units.push(all.blocks[at], all.data[at].clone());
+            }
             let lz4 = Compression { method: Method::Lz4, frame_units, cold: None, share: true };
-            let mut packer = Packer::new(lz4).expect("it packs");
+            let mut packer = Packer::new(lz4, 0).expect("it packs");
             while !packer.advance(&units) {}
             (packer.finish(&units, &mut Counters::default()), units)
         };
