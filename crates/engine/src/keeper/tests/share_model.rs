@@ -38,7 +38,7 @@ fn blocks_add_up(rig: &Rig) {
 #[test]
 fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
     let mut found = 0;
-    for seed in 0..30 {
+    for seed in 0..12 {
         let mut rig = Rig::new(seed, MIB, 24 * MIB);
         let mut there: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         // What is asked for and not answered; None: it is being deleted.
@@ -110,5 +110,5 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
         assert_eq!((stored, moving), (0, 0), "seed {seed}: nothing is left over");
         assert_eq!(rig.keeper.shared().entries, 0);
     }
-    assert!(found > 3000, "only {found} blocks were shared in the end");
+    assert!(found > 1000, "only {found} blocks were shared in the end");
 }
