@@ -34,9 +34,16 @@ impl Pages {
 
     /// Page-aligned memory that holds `bytes`, and zeros up to the next page.
     pub fn copied(bytes: &[u8]) -> Self {
-        let mut pages = Self::zeroed(bytes.len());
-        pages.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        pages
+        // Each byte is written once: not zeros first.
+        let (whole, rest) = bytes.as_chunks::<BLOCK>();
+        let mut pages = Vec::with_capacity(bytes.len().div_ceil(BLOCK));
+        pages.extend(whole.iter().map(|chunk| Page(*chunk)));
+        if !rest.is_empty() {
+            let mut last = Page([0; BLOCK]);
+            last.0[..rest.len()].copy_from_slice(rest);
+            pages.push(last);
+        }
+        Self(pages)
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {

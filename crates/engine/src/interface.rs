@@ -223,6 +223,9 @@ pub enum Order {
     SetCompression { family: FamilyId, compression: Compression },
     /// What its clients may ask for in a second, from now on.
     SetCeiling { family: FamilyId, ceiling: Ceiling },
+    /// So many copies of everything from now on: of what is written at once, of what there is in the background. Ends in
+    /// [`Notice::FactorReached`].
+    SetFactor { family: FamilyId, factor: u32 },
     /// The answer to [`Notice::ChangeSegments`]: true if the config store took it.
     SegmentsChanged { family: FamilyId, epoch: Epoch, version: u64, taken: bool },
     /// Drain everything and write a checkpoint, to make the next start quick.
@@ -313,6 +316,13 @@ pub enum Notice {
         epoch: Epoch,
         version: u64,
         segments: Vec<Segment>,
+    },
+    /// Everything of the family, in its log and in egroups, has so many copies, and they were all found. Told once in each
+    /// epoch, and again when the factor has changed.
+    FactorReached {
+        family: FamilyId,
+        epoch: Epoch,
+        factor: u32,
     },
     /// Under the view of version `view`, every member of these groups has every egroup that this family keeps there.
     /// Told of groups with former members: when every owner has said so, those may be forgotten.
@@ -465,6 +475,26 @@ pub struct FamilyRecord {
     pub compression: Compression,
     /// What its clients may ask for in a second.
     pub ceiling: Ceiling,
+}
+
+/// How far the copies of a family are what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FactorProgress {
+    pub wanted: u32,
+    /// All that is acknowledged from now on, and what the log still holds, has so many copies.
+    pub log: bool,
+    /// Bytes, as one member holds them, of egroups that lie in groups with another number of copies.
+    pub left_bytes: u64,
+    /// Bytes of data on all drives together, by the groups that it lies in.
+    pub copies_bytes: u64,
+    /// Every member of the groups in use is up, and was found to have everything.
+    pub whole: bool,
+    /// There is no room to make more copies.
+    pub short: bool,
+    /// It was told: [`Notice::FactorReached`].
+    pub reached: bool,
+    /// At the rate of the last time; None: nobody can say.
+    pub remaining_us: Option<u64>,
 }
 
 /// What the clients of a vDisk may ask for in a second; requests beyond it wait. None (or 0): as much as there is.

@@ -54,10 +54,14 @@ pub enum Bug {
     PastApart,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
+    /// Marks of snapshots go into the log whether it has room or not, one for each order.
+    MarksWithoutRoom,
     /// A clone reads what its origin is now.
     CloneOfPresent,
     /// What is trimmed in a clone is its origin's again.
     CloneTrimForgotten,
+    /// A checkpoint does not tell of the wide ranges of leaves that were trimmed in a clone.
+    WideTrimForgotten,
     /// A rollback does not wait for what is in the log.
     RollbackUnsettled,
     /// An owner to whom the record says that a rollback is not done serves clients at once.
@@ -74,6 +78,12 @@ pub enum Bug {
     TurnsByGreed,
     /// Turns to read never end.
     TurnsKept,
+    /// Pages of the map have one copy whatever the factor is, and it counts as reached without them.
+    FactorWithoutPages,
+    /// A new factor counts as reached although the log has as many members as before.
+    FactorWithoutLog,
+    /// A new factor counts as reached before anybody has looked whether the copies are there.
+    FactorUnseen,
     /// With an egroup all blocks of its run are freed, whoever refers to them.
     SharedFreed,
     /// The references of an egroup outlive it.

@@ -7,8 +7,8 @@ use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
 use crate::interface::{
-    DriveFault, DriveResult, DriveState, FamilyRecord, Geometry, Input, Notice, Order, Outputs, Reply,
-    RequestError, View,
+    DriveFault, DriveResult, DriveState, FactorProgress, FamilyRecord, Geometry, Input, Notice, Order,
+    Outputs, Reply, RequestError, View,
 };
 use crate::keeper::{Effects, Keeper, State, Tally};
 use crate::limits::Limits;
@@ -207,6 +207,12 @@ impl Shard {
         self.volumes.iter().map(|(&family, volume)| (family, volume))
     }
 
+    /// How far the copies of a family are what they should be; None: it is not served here.
+    pub fn factor_progress(&self, family: FamilyId, now: Time) -> Option<FactorProgress> {
+        let volume = self.volumes.get(&family).filter(|volume| volume.is_serving())?;
+        Some(volume.factor_progress(&self.world.view, now))
+    }
+
     pub fn counters(&self) -> &Counters {
         &self.world.counters
     }
@@ -403,6 +409,10 @@ impl Shard {
             }
             Order::SetCeiling { family, ceiling } => {
                 self.with_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
+                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+            }
+            Order::SetFactor { family, factor } => {
+                self.with_volume(now, family, out, |volume, _| volume.set_factor(factor));
                 self.touched.extend(self.volumes.contains_key(&family).then_some(family));
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {

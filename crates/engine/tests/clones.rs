@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::identity::*;
 use weft_engine::interface::*;
-use weft_engine::limits::Limits;
+use weft_engine::limits::{LEAF_BLOCKS, Limits};
 use world::{FAMILY, World, data, pattern};
 
 const SIZE: usize = 6 << 20;
@@ -172,4 +172,131 @@ fn a_clone_takes_no_space_until_it_is_written() {
         read(&mut world, FamilyId(10), 0, 64 * BLOCK) == wanted,
         "a part of a block is merged into the origin's"
     );
+}
+
+/// Blocks of a large vDisk, each in a leaf of its own, far from the next; a value of 0 stands for zeros.
+const PLACES: usize = 24;
+const PLACE_BYTES: u64 = 20 * LEAF_BLOCKS * BLOCK as u64;
+
+struct Scattered {
+    family: FamilyId,
+    values: [u64; PLACES],
+    snapshots: BTreeMap<Generation, [u64; PLACES]>,
+}
+
+impl Scattered {
+    fn check(&self, world: &mut World, place: usize, when: &str) {
+        let wanted = |value| if value == 0 { vec![0; BLOCK] } else { pattern(value, BLOCK) };
+        let offset = place as u64 * PLACE_BYTES;
+        let found = data(world.ask_of(self.family, Request::Read { offset, len: BLOCK as u32 }));
+        assert!(found == wanted(self.values[place]), "{when}: place {place} of {}", self.family);
+        for (&snapshot, values) in &self.snapshots {
+            let request = Request::ReadSnapshot { snapshot, offset, len: BLOCK as u32 };
+            let found = data(world.ask_of(self.family, request));
+            assert!(found == wanted(values[place]), "{when}: place {place} of {} at {snapshot}", self.family);
+        }
+    }
+}
+
+#[test]
+fn wide_trims_of_clones_stay_in_every_stage_of_their_life() {
+    for seed in 0..6 {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut world = World::new(1, 1, Limits::small());
+        let size = PLACES as u64 * PLACE_BYTES;
+        let resize = |world: &mut World, family| world.step(Input::Order(Order::Resize { family, size }));
+        world.record.size = size;
+        resize(&mut world, FAMILY);
+        let mut models = vec![Scattered { family: FAMILY, values: [0; PLACES], snapshots: BTreeMap::new() }];
+        for round in 1..700u64 {
+            let of = rng.random_range(0..models.len());
+            let (family, place) = (models[of].family, rng.random_range(0..PLACES));
+            let offset = place as u64 * PLACE_BYTES;
+            match rng.random_range(0..100) {
+                0..35 => {
+                    let write = Request::Write { offset, data: Buffer::copied(&pattern(round, BLOCK)) };
+                    assert_eq!(world.ask_of(family, write), Reply::Done);
+                    models[of].values[place] = round;
+                }
+                35..50 => {
+                    let end = rng.random_range(place..PLACES) + 1;
+                    // Not always from the beginning of a leaf on.
+                    let skip = [0, BLOCK as u64][rng.random_range(0..2)];
+                    let len = (end - place) as u64 * PLACE_BYTES - skip;
+                    let zero = Request::Zero { offset: offset + skip, len };
+                    assert_eq!(world.ask_of(family, zero), Reply::Done);
+                    models[of].values[place + usize::from(skip > 0)..end].fill(0);
+                }
+                50..58 if models[of].snapshots.len() < 5 => {
+                    let generation = world.take_snapshot(family, round);
+                    let values = models[of].values;
+                    models[of].snapshots.insert(generation, values);
+                }
+                58..63 if models.len() < 6 => {
+                    let Some((&snapshot, &values)) = models[of].snapshots.first_key_value() else { continue };
+                    let clone = FamilyId(10 + models.len() as u32);
+                    world.clone_snapshot(clone, Origin { family, snapshot, size });
+                    models.push(Scattered { family: clone, values, snapshots: BTreeMap::new() });
+                }
+                63..67 => {
+                    let Some((&to, &values)) = models[of].snapshots.last_key_value() else { continue };
+                    roll_back(&mut world, family, to);
+                    models[of].values = values;
+                }
+                67..85 => models[of].check(&mut world, place, &format!("seed {seed} round {round}")),
+                85..92 => world.pass(500_000),
+                92..98 => world.settle_family(family),
+                98 => world.restart(Limits::small()),
+                _ => {}
+            }
+        }
+        assert!(models.len() > 3, "there were clones");
+        world.restart(Limits::small());
+        for model in &models {
+            world.settle_family(model.family);
+            (0..PLACES).for_each(|place| model.check(&mut world, place, &format!("seed {seed} at the end")));
+        }
+    }
+}
+
+fn roll_back(world: &mut World, family: FamilyId, to: Generation) {
+    world.step(Input::Order(Order::RollBack { family, to }));
+    for _ in 0..100 {
+        let told = |notice: &Notice| match notice {
+            Notice::RolledBack { family: of, to: told, .. } => *of == family && *told == to,
+            Notice::RollbackRefused { reason, .. } => panic!("it can be rolled back: {reason:?}"),
+            _ => false,
+        };
+        if world.notices.iter().any(told) {
+            world.notices.clear();
+            return world.step(Input::Order(Order::Resume { family }));
+        }
+        world.pass(100_000);
+    }
+    panic!("a vDisk is rolled back: {:?}", world.notices);
+}
+
+#[test]
+fn trimming_a_huge_clone_takes_no_page_for_each_of_its_leaves() {
+    let mut world = World::new(1, 1, Limits::small());
+    let size = 8 << 40;
+    world.record.size = size;
+    world.step(Input::Order(Order::Resize { family: FAMILY, size }));
+    let last = size - BLOCK as u64;
+    assert_eq!(world.write(last, &pattern(1, BLOCK)), Reply::Done);
+    let snapshot = world.take_snapshot(FAMILY, 1);
+    let clone = FamilyId(10);
+    world.clone_snapshot(clone, Origin { family: FAMILY, snapshot, size });
+    let read_last =
+        |world: &mut World| data(world.ask_of(clone, Request::Read { offset: last, len: BLOCK as u32 }));
+    assert_eq!(read_last(&mut world), pattern(1, BLOCK));
+    // Two million leaves: a page for each would be more than the drive holds.
+    assert_eq!(world.ask_of(clone, Request::Zero { offset: 0, len: size }), Reply::Done);
+    world.settle_family(clone);
+    assert_eq!(read_last(&mut world), vec![0; BLOCK]);
+    let volume = world.shard.volume(clone).expect("it is served");
+    assert!(volume.map().index.len() <= 2, "{} pages", volume.map().index.len());
+    world.restart(Limits::small());
+    assert_eq!(read_last(&mut world), vec![0; BLOCK], "after a restart");
+    assert_eq!(world.read(last, BLOCK as u32), pattern(1, BLOCK), "the origin is as it was");
 }

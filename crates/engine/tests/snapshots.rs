@@ -427,3 +427,63 @@ fn a_snapshot_that_many_leaves_tell_of_is_cleared_in_several_checkpoints() {
         assert_eq!(world.read(leaf * LEAF_BYTES, BLOCK as u32), pattern(3_000 + leaf, BLOCK));
     }
 }
+
+#[test]
+fn a_flood_of_snapshots_leaves_room_for_what_frees_the_ring() {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    // More marks than the ring has blocks, in no time at all: behind them the checkpoint that trims them would find no room.
+    const SNAPSHOTS: u64 = 3000;
+    for snapshot in (0..SNAPSHOTS).map(SnapshotId) {
+        world.step(Input::Order(Order::TakeSnapshot { family: FAMILY, snapshot }));
+    }
+    let told =
+        |world: &World, is: fn(&Notice) -> bool| world.notices.iter().filter(|notice| is(notice)).count();
+    let is_taken = |notice: &Notice| matches!(notice, Notice::SnapshotTaken { .. });
+    for _ in 0..600 {
+        world.pass(100_000);
+    }
+    assert_eq!(told(&world, is_taken), SNAPSHOTS as usize, "each is taken when there is room");
+    world.notices.clear();
+    world.settle();
+    // Whoever does not hear that one is gone says again that it shall go.
+    let snapshots = world.shard.volume(FAMILY).expect("it is served").snapshots();
+    for _ in 0..3 {
+        for &(generation, _) in &snapshots {
+            world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+        }
+    }
+    for _ in 0..600 {
+        world.pass(100_000);
+    }
+    assert!(world.shard.volume(FAMILY).expect("it is served").snapshots().is_empty());
+    assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
+    world.settle();
+    assert_eq!(world.read(0, BLOCK as u32), pattern(2, BLOCK));
+}
+
+#[test]
+fn a_table_full_of_small_generations_still_takes_the_pages_that_empty_it() {
+    let mut world = World::new(1, 1, Limits::small());
+    let bytes = |round: u64| pattern(round + 1, BLOCK);
+    let mut generations = Vec::new();
+    // Each generation has an egroup of its own, and nothing can be merged: the table has 256 entries.
+    let is_full = (0..400u64).any(|round| {
+        let reply = world.write(round * BLOCK as u64, &bytes(round));
+        if reply == Reply::Done {
+            generations.push(world.take_snapshot(FAMILY, round));
+            world.pass(400_000);
+        }
+        reply == Reply::Error(RequestError::NoSpace)
+    });
+    assert!(is_full, "entries end long before blocks do");
+    for &generation in &generations {
+        world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+        world.pass(1_000);
+    }
+    world.settle();
+    assert_eq!(world.write(0, &bytes(1000)), Reply::Done, "what was dropped has given its entries back");
+    for round in 1..generations.len() as u64 {
+        assert_eq!(world.read(round * BLOCK as u64, BLOCK as u32), bytes(round));
+    }
+}

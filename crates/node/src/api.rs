@@ -71,7 +71,7 @@ pub use cluster::{
     ReportView, SetCluster, WholeView,
 };
 pub use containers::{
-    ContainerUsageView, ContainerView, CreateContainer, OwnUsageView, SetContainer, UsageView,
+    ContainerUsageView, ContainerView, CopiesView, CreateContainer, OwnUsageView, SetContainer, UsageView,
 };
 pub use figures::{
     DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, MisdirectedView, PatternView,
@@ -134,7 +134,11 @@ pub struct VdiskView {
     pub name: String,
     pub family: u32,
     pub size: u64,
+    /// Copies of everything that there shall be; whether there are tells its usage.
     pub factor: u32,
+    /// Who says so: `vdisk` or `container`.
+    #[serde(default)]
+    pub factor_from: String,
     pub epoch: u32,
     /// Seconds since 1970.
     pub created: u64,
@@ -299,6 +303,9 @@ pub struct SetVdisk {
     /// Its policy is that of this container from now on, where it has none of its own.
     #[serde(default)]
     pub container: Option<String>,
+    /// Copies of everything: 1, 2, 3, or `inherit` for what the container says.
+    #[serde(default)]
+    pub factor: Option<LimitWord>,
     /// `inherit`: what the container says.
     #[serde(default)]
     pub compression: Option<String>,

@@ -7,8 +7,8 @@ mod member;
 use crate::config::cluster::ClusterError;
 use crate::config::etcd::EtcdError;
 use crate::config::{
-    ConfigError, ConfigStore, DirectoryLock, DriveRecord, DriveRecordState, LockError, Membership,
-    MembershipError, RedbStore,
+    ConfigError, ConfigStore, ContainerRecord, DirectoryLock, DriveRecord, DriveRecordState, LockError,
+    Membership, MembershipError, RedbStore,
 };
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
 use std::collections::BTreeMap;
@@ -73,6 +73,7 @@ pub struct Offline {
     pub groups: Vec<GroupRecord>,
     pub families: Vec<FamilyConfig>,
     pub snapshots: Vec<SnapshotRecord>,
+    containers: Vec<ContainerRecord>,
     _locks: Vec<DirectoryLock>,
 }
 
@@ -80,6 +81,11 @@ impl Offline {
     /// The node of a drive that is here, if that is one of a cluster.
     pub fn node_of(&self, drive: DriveId) -> Option<u32> {
         self.drives.iter().find(|known| known.drive == drive)?.node
+    }
+
+    /// By what a vDisk is kept.
+    pub fn policy(&self, family: &FamilyConfig) -> Policy {
+        family.policy(self.containers.iter().find(|container| container.name == family.container))
     }
 }
 
@@ -192,6 +198,7 @@ fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
         groups: config.groups,
         families: config.families,
         snapshots: config.snapshots,
+        containers: config.containers,
         _locks: vec![lock],
     })
 }

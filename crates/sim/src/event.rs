@@ -46,6 +46,8 @@ pub enum Event {
     Snapshot,
     /// Somebody wants a clone, or wants one gone, or a vDisk as it was.
     Clone,
+    /// Somebody wants another number of copies.
+    Factor,
     /// A shard is to take no request for a vDisk, and says that it takes none.
     Hold {
         shard: usize,

@@ -22,6 +22,7 @@ pub struct Family {
     pub ready_epoch: u32,
     /// It exists: clients use it.
     pub exists: bool,
+    /// Copies that are due of what is acknowledged: fewer than wished for while it changes.
     pub factor: u32,
     /// Sectors it had when it was made: those are inside at every owner.
     pub(crate) first_size: u64,

@@ -1,6 +1,7 @@
-//! Where the pretend machine's memory comes from. Blocks and whole pages of them are asked for and given back
-//! millions of times; those are kept in lists by size instead of going back to the system each time.
-//! Promises: what is kept is bounded. Everything that is not whole pages goes straight to the system.
+//! Where the pretend machine's memory comes from. Blocks and whole pages of them, and small pieces, are asked for and given
+//! back millions of times; those are kept in lists by size instead of going back to the system each time.
+//! Promises: of pages no more is kept than a bound, of small pieces no more than were once held. Everything else goes straight
+//! to the system.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,7 +16,15 @@ const KEPT_MAX: usize = 256 << 20;
 /// The allocator of the simulator and of its tests.
 pub struct Recycler;
 
+/// Small pieces come in sizes of so many bytes ...
+const STEP: usize = 16;
+/// ... up to this.
+const SMALL_MAX: usize = 512;
+
 thread_local! {
+    /// Of each small size the first free piece, likewise.
+    static SMALL: [Cell<*mut u8>; SMALL_MAX / STEP + 1] =
+        const { [const { Cell::new(null_mut()) }; SMALL_MAX / STEP + 1] };
     /// Of each size the first free piece, which begins with the address of the next.
     static FREE: [Cell<*mut u8>; CLASSES] = const { [const { Cell::new(null_mut()) }; CLASSES] };
     static KEPT: Cell<usize> = const { Cell::new(0) };
@@ -28,10 +37,32 @@ fn class(layout: Layout) -> Option<usize> {
     (whole && pages > 0 && pages < CLASSES).then_some(pages)
 }
 
+/// The list for a small piece, and the layout that all in it have.
+fn small(layout: Layout) -> Option<(usize, Layout)> {
+    if layout.size() == 0 || layout.size() > SMALL_MAX || layout.align() > STEP {
+        return None;
+    }
+    let class = layout.size().div_ceil(STEP);
+    // SAFETY: the alignment is a power of two, and the size far from the largest.
+    Some((class, unsafe { Layout::from_size_align_unchecked(class * STEP, STEP) }))
+}
+
 // SAFETY: pieces come from the system's allocator and are handed out to one holder at a time: a piece is in
 // a list only between its release and the next request of exactly its layout.
 unsafe impl GlobalAlloc for Recycler {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some((class, whole)) = small(layout) {
+            let piece = SMALL.try_with(|small| small[class].get()).unwrap_or(null_mut());
+            if piece.is_null() {
+                // SAFETY: at least as large and as well aligned as what the caller wants.
+                return unsafe { System.alloc(whole) };
+            }
+            // SAFETY: a piece in a list is one that nobody holds; its first bytes were set to the address of the next one
+            // when it was given back.
+            let next = unsafe { piece.cast::<*mut u8>().read() };
+            SMALL.with(|small| small[class].set(next));
+            return piece;
+        }
         if let Some(class) = class(layout) {
             let piece = FREE.try_with(|free| free[class].get()).unwrap_or(null_mut());
             if !piece.is_null() {
@@ -48,7 +79,7 @@ unsafe impl GlobalAlloc for Recycler {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if class(layout).is_none() {
+        if class(layout).is_none() && small(layout).is_none() {
             // SAFETY: the caller keeps the contract, which is the system's as well.
             return unsafe { System.alloc_zeroed(layout) };
         }
@@ -61,7 +92,38 @@ unsafe impl GlobalAlloc for Recycler {
         piece
     }
 
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of `realloc`: the size, rounded up to the alignment, fits.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (small(layout), small(wanted)) {
+            (Some((before, _)), Some((after, _))) if before == after => return piece,
+            (None, None) if class(layout).is_none() && class(wanted).is_none() => {
+                // SAFETY: it came from the system with this layout.
+                return unsafe { System.realloc(piece, layout, size) };
+            }
+            _ => {}
+        }
+        // SAFETY: the contract of `alloc` is kept as that of `realloc` is.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both are as long as the shorter of the two, and the new one was nobody's.
+            unsafe { moved.copy_from_nonoverlapping(piece, layout.size().min(size)) };
+            // SAFETY: the holder has given it up for the new one.
+            unsafe { self.dealloc(piece, layout) };
+        }
+        moved
+    }
+
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        if let Some((class, whole)) = small(layout) {
+            match SMALL.try_with(|small| small[class].replace(piece)) {
+                // SAFETY: the holder has given the piece up, and it is at least 16 bytes, aligned as an address.
+                Ok(next) => unsafe { piece.cast::<*mut u8>().write(next) },
+                // SAFETY: it came from the system with this layout.
+                Err(_) => unsafe { System.dealloc(piece, whole) },
+            }
+            return;
+        }
         if let Some(class) = class(layout) {
             let room = KEPT.try_with(Cell::get).is_ok_and(|kept| kept + layout.size() <= KEPT_MAX);
             if room {
@@ -120,6 +182,23 @@ mod tests {
         assert_eq!(buffer.bytes()[..BLOCK], [1; BLOCK]);
         assert_eq!(buffer.bytes()[BLOCK..2 * BLOCK], [0; BLOCK]);
         assert_eq!(buffer.bytes()[2 * BLOCK..], [2; BLOCK]);
+    }
+
+    #[test]
+    fn pieces_of_any_size_keep_their_bytes_as_they_grow_and_shrink() {
+        for most in [40usize, 700, 3 * BLOCK] {
+            let mut bytes: Vec<u8> = Vec::new();
+            for index in 0..most {
+                bytes.push(index as u8);
+                bytes.shrink_to_fit();
+            }
+            let other = vec![7u8; most];
+            bytes.truncate(most / 2);
+            bytes.shrink_to_fit();
+            assert!(bytes.iter().enumerate().all(|(index, &byte)| byte == index as u8));
+            drop(other);
+            assert!(vec![0u8; most].iter().all(|&byte| byte == 0), "what was used before");
+        }
     }
 
     #[test]

@@ -168,6 +168,9 @@ impl World {
         if let Some(plan) = self.parameters.clones {
             self.queue.push(self.now + plan.every_us / 2, Event::Clone);
         }
+        if let Some(plan) = self.parameters.factors {
+            self.queue.push(self.now + plan.every_us / 2, Event::Factor);
+        }
         for client in 0..self.clients.len() {
             self.plan_client(client);
         }
@@ -292,6 +295,7 @@ impl World {
         if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
             self.coverage.count("snapshots or clones dropped to make room");
         }
+        self.factors_reached()?;
         for family in 0..self.families.len() {
             let entry = &mut self.control.families[family];
             if entry.phase != FamilyPhase::Ready {

@@ -30,12 +30,14 @@ pub enum Plan {
     Cluster,
     /// Many snapshots of small vDisks, some in pools that run full.
     Snapshots,
+    /// Numbers of copies change at any time; in a third of the seeds under the rules of a real cluster.
+    Factors,
     /// Copies of few images, in vDisks that share what is alike on a drive.
     Images,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 10] = [
+    pub const ALL: [Plan; 11] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -45,6 +47,7 @@ impl Plan {
         Plan::Swarm,
         Plan::Cluster,
         Plan::Snapshots,
+        Plan::Factors,
         Plan::Images,
     ];
 
@@ -59,6 +62,7 @@ impl Plan {
             Plan::Swarm => "swarm",
             Plan::Cluster => "cluster",
             Plan::Snapshots => "snapshots",
+            Plan::Factors => "factors",
             Plan::Images => "images",
         }
     }
@@ -140,6 +144,28 @@ impl Plan {
                 FamilyCreate,
                 FamilyDrop,
             ],
+            Plan::Factors => &[
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                PauseNode,
+                OwnerMove,
+                StaleOwner,
+                StoreCut,
+                Partition,
+                NetworkWeather,
+                MissingDrive,
+                ReplacedDrive,
+                SlowDrive,
+                FlipInStore,
+                GroupChange,
+                DrainDrive,
+                Settle,
+                FamilyGrow,
+                FamilyCreate,
+                FamilyDrop,
+            ],
             Plan::Images => &[
                 PowerCutNode,
                 PowerCutAll,
@@ -188,6 +214,12 @@ pub struct ClonePlan {
     pub every_us: u64,
     pub clones: u32,
     pub rollbacks: u32,
+}
+
+/// How often somebody wants another number of copies of a vDisk.
+#[derive(Clone, Copy, Debug)]
+pub struct FactorPlan {
+    pub every_us: u64,
 }
 
 /// Images that clients copy parts of, in percent of their writes; their vDisks share what is alike on a drive.
@@ -239,6 +271,9 @@ pub struct Parameters {
     pub load: LoadPlan,
     pub snapshots: Option<SnapshotPlan>,
     pub clones: Option<ClonePlan>,
+    pub factors: Option<FactorPlan>,
+    /// Groups and owners are as the rules of a real cluster say.
+    pub by_rules: bool,
     pub images: Option<ImagePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
@@ -272,6 +307,14 @@ impl Parameters {
         let mut rng = SmallRng::seed_from_u64(seed ^ (plan as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rng = &mut rng;
         let mut faults = chosen_faults(plan, rng);
+        let by_rules = plan == Plan::Cluster || plan == Plan::Factors && seed.is_multiple_of(3);
+        if by_rules {
+            // Groups change by the rules only.
+            faults.retain(|fault| !matches!(fault, Fault::GroupChange | Fault::ReplacedDrive));
+            if faults.is_empty() {
+                faults.push(Fault::KillNode);
+            }
+        }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
             // While one drive's copies are not to be trusted, no other may be away: a write that went to the
@@ -284,6 +327,8 @@ impl Parameters {
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
             Plan::Drives | Plan::Snapshots | Plan::Images => rng.random_range(1..=3),
+            Plan::Factors if by_rules => rng.random_range(3..=5),
+            Plan::Factors => rng.random_range(1..=4),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
@@ -294,7 +339,7 @@ impl Parameters {
         if nodes > 4 {
             drives = 1;
         }
-        if destroys && nodes == 1 {
+        if (destroys || plan == Plan::Factors) && nodes == 1 {
             drives = drives.max(3usize.div_ceil(shard_count));
         }
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
@@ -372,6 +417,8 @@ impl Parameters {
             round_us,
             snapshots,
             clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
+            factors: chosen_factors(plan, seed, round_us),
+            by_rules,
             images,
             ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
@@ -383,7 +430,11 @@ impl Parameters {
             lease_us: rng.random_range(200_000..800_000) * slowness,
             tick_us: 20_000 * slowness,
             slowness,
-            convergence_us: if plan == Plan::Cluster { 600_000_000 * slowness } else { 120_000_000 },
+            convergence_us: if matches!(plan, Plan::Cluster | Plan::Factors) {
+                600_000_000 * slowness
+            } else {
+                120_000_000
+            },
             order_us: rng.random_range(100..5_000),
             sight_us: *[100_000, 500_000, 2_000_000].choose(rng).expect("not empty"),
             closes_at_deadline: rng.random_bool(0.5),
@@ -455,6 +506,12 @@ fn chosen_clones(plan: Plan, seed: u64, round_us: u64, snapshots: bool) -> Optio
     (snapshots && matches!(seed % 4, 0 | 3)).then_some(ClonePlan { every_us, clones, rollbacks })
 }
 
+fn chosen_factors(plan: Plan, seed: u64, round_us: u64) -> Option<FactorPlan> {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xbf58_476d_1ce4_e5b9));
+    let every_us = round_us / rng.random_range(2..24);
+    (plan == Plan::Factors).then_some(FactorPlan { every_us })
+}
+
 /// And how much of what lies on a drive may be known there: next to nothing, some, or all.
 fn chosen_images(plan: Plan, limits: &mut Limits, rng: &mut SmallRng) -> Option<ImagePlan> {
     if plan != Plan::Images {
@@ -513,7 +570,9 @@ fn chosen_families(
         .map(|_| {
             let factor_min = if destroys { 2.min(factor_max) } else { 1 };
             let factor = rng.random_range(factor_min..=factor_max);
-            let most = (share / count / u64::from(factor)).max(64);
+            // Any of them may get more copies, and has the old ones as well until the new ones are there.
+            let copies = if plan == Plan::Factors { 2 * factor_max } else { factor };
+            let most = (share / count / u64::from(copies)).max(64);
             let most = match plan {
                 Plan::Full => most,
                 Plan::Snapshots if !tight => most.min(384),

@@ -77,6 +77,8 @@ pub struct World {
     pub image_rng: SmallRng,
     /// Likewise, of clones and of rolling back.
     pub clone_rng: SmallRng,
+    /// Likewise, of numbers of copies.
+    pub factor_rng: SmallRng,
     pub queue: Queue,
     pub nodes: Vec<NodeState>,
     pub shards: Vec<ShardState>,
@@ -114,6 +116,7 @@ impl World {
             snapshot_rng: SmallRng::seed_from_u64(!parameters.seed),
             image_rng: SmallRng::seed_from_u64(parameters.seed ^ 0x1a6e),
             clone_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(20)),
+            factor_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(40)),
             queue: Queue::default(),
             nodes: Vec::new(),
             shards: Vec::new(),
@@ -282,6 +285,7 @@ impl World {
             Event::Fault => self.fault(),
             Event::Snapshot => self.snapshot_tick(),
             Event::Clone => self.clone_tick(),
+            Event::Factor => self.factor_tick(),
             Event::Hold { shard, incarnation, family } => self.hold(shard, incarnation, family),
             Event::Held { family } => self.held(family),
             Event::OriginAsked { ask, shard, incarnation } => self.origin_asked(ask, shard, incarnation),

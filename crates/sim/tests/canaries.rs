@@ -152,6 +152,16 @@ fn a_trim_that_shows_the_origin_again_is_caught() {
 }
 
 #[test]
+fn a_wide_trim_of_a_clone_that_no_checkpoint_tells_of_is_caught() {
+    is_caught(Bug::WideTrimForgotten, &[Plan::Snapshots, Plan::Full, Plan::Power]);
+}
+
+#[test]
+fn marks_that_use_up_a_full_ring_are_caught() {
+    is_caught(Bug::MarksWithoutRoom, &[Plan::Full, Plan::Snapshots]);
+}
+
+#[test]
 fn a_rollback_that_forgets_the_log_is_caught() {
     is_caught(Bug::RollbackUnsettled, &[Plan::Snapshots]);
 }
@@ -189,6 +199,21 @@ fn a_door_that_nobody_opens_is_caught() {
 #[test]
 fn turns_by_greed_are_caught() {
     is_caught(Bug::TurnsByGreed, &[Plan::Calm, Plan::Takeover]);
+}
+
+#[test]
+fn pages_that_keep_the_copies_of_before_are_caught() {
+    is_caught(Bug::FactorWithoutPages, &[Plan::Factors]);
+}
+
+#[test]
+fn a_log_that_keeps_the_members_of_before_is_caught() {
+    is_caught(Bug::FactorWithoutLog, &[Plan::Factors]);
+}
+
+#[test]
+fn copies_that_nobody_has_looked_for_are_caught() {
+    is_caught(Bug::FactorUnseen, &[Plan::Factors]);
 }
 
 #[test]

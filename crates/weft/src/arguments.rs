@@ -216,6 +216,15 @@ fn own_limit(text: &str) -> Result<Value, String> {
     if text == "inherit" { Ok(Value::from(text)) } else { size::parse_limit(text).map(Value::from) }
 }
 
+/// A number of copies as the API takes it.
+fn own_factor(text: &str) -> Result<Value, String> {
+    match text {
+        "inherit" => Ok(Value::from(text)),
+        "1" | "2" | "3" => Ok(Value::from(text.parse::<u64>().expect("it is a number"))),
+        _ => Err(format!("`{text}` is no number of copies: write 1, 2, 3 or inherit")),
+    }
+}
+
 fn own_count_limit(text: &str) -> Result<Value, String> {
     if text == "inherit" { Ok(Value::from(text)) } else { size::parse_count_limit(text).map(Value::from) }
 }
@@ -277,7 +286,7 @@ pub enum VdiskCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Change how data is packed (what was written before is packed again in the background), limits, and the container
+    /// Change copies, how data is packed, limits, and the container; what was written before follows in the background
     #[command(after_help = "Examples:
   weft vdisk set vol1 --compression zstd:3 --unit 32K
   weft vdisk set vol1 --compression lz4 --cold-after 12h
@@ -286,11 +295,16 @@ pub enum VdiskCommand {
   weft vdisk set vol1 --container databases
   weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
   weft vdisk set vol1 --iops-limit none
+  weft vdisk set vol1 --rf 3                           three copies of everything; weft vdisk show tells when it is done
+  weft vdisk set vol1 --rf inherit
 
 Requests beyond a limit wait; none fails because of it.")]
     Set {
         name: String,
-        /// Its policy is that of this container from now on, where it is told nothing else; its copies stay as many
+        /// Copies of everything, on distinct drives, or inherit: what the container says
+        #[arg(long, value_name = "R", value_parser = own_factor)]
+        rf: Option<Value>,
+        /// Its policy is that of this container from now on, where it is told nothing else
         #[arg(long, value_name = "NAME")]
         container: Option<String>,
         #[command(flatten)]

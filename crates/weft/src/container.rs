@@ -84,7 +84,7 @@ fn said(
 /// The policy, in a line.
 fn line(container: &Value) -> String {
     format!(
-        "{}: compression {}, dedup {}, copies of new vDisks {}, limits of each {}",
+        "{}: compression {}, dedup {}, copies {}, limits of each {}",
         text(&container["name"]),
         packed(container),
         shared(container),
@@ -94,7 +94,7 @@ fn line(container: &Value) -> String {
 }
 
 fn copies(container: &Value) -> String {
-    container["factor"].as_u64().map_or_else(|| "as the node gives".to_string(), |factor| factor.to_string())
+    container["factor"].as_u64().map_or_else(|| "as the node gave".to_string(), |factor| factor.to_string())
 }
 
 fn table(containers: &[Value]) -> Table {

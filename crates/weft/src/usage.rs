@@ -3,6 +3,7 @@
 use crate::output::Table;
 use crate::size;
 use serde_json::Value;
+use weft_node::api::CopiesView;
 
 /// Each saving for itself, and all of them together: what clients could read, against what one copy takes.
 pub fn rows(table: &mut Table, usage: &Value) {
@@ -21,6 +22,16 @@ pub fn rows(table: &mut Table, usage: &Value) {
     row("packed", format!("{} in {}{}", size::show(placed), size::show(stored), ratio(placed, stored)));
     let copies = count("copies_bytes");
     row("stored", format!("{} with all copies", size::show(copies)));
+    if let Ok(copies) = serde_json::from_value::<CopiesView>(usage["copies"].clone()) {
+        row("copies now", copies.line());
+    }
+    let copying = count("vdisks_copying");
+    if copying > 0 {
+        row(
+            "copies now",
+            format!("{copying} vDisk(s) do not have as many as they should yet (weft vdisk show)"),
+        );
+    }
     row("together", together(mapped + snapshots + origin, stored));
 }
 

@@ -69,8 +69,11 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Set { name, container, compression, dedup, limits, place } => {
+        VdiskCommand::Set { name, rf, container, compression, dedup, limits, place } => {
             let mut body = json!({});
+            if let Some(factor) = rf {
+                body["factor"] = factor;
+            }
             if let Some(container) = container {
                 body["container"] = json!(container);
             }
@@ -79,15 +82,17 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --container NAME, --compression METHOD, --unit SIZE, --cold-after TIME, --dedup on|off, --iops-limit N or --bw-limit \
+                    "nothing to set: write --rf R, --container NAME, --compression METHOD, --unit SIZE, --cold-after TIME, --dedup on|off, --iops-limit N or --bw-limit \
                      SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
                 format!(
-                    "{name}: container {}, compression {} ({}); dedup {} ({}); limits {}",
+                    "{name}: container {}, copies {} ({}), compression {} ({}); dedup {} ({}); limits {}",
                     text(&vdisk["container"]),
+                    text(&vdisk["factor"]),
+                    whose(&vdisk["factor_from"]),
                     packed(&vdisk),
                     whose(&vdisk["compression_from"]),
                     shared(&vdisk),
@@ -295,8 +300,8 @@ fn show(vdisk: &Value, usage: &Value) {
     let name = text(&vdisk["name"]);
     let mut table = Table::new(&["name", &name]);
     table.row(vec!["size".into(), format!("{} ({} bytes)", bytes(&vdisk["size"]), text(&vdisk["size"]))]);
-    for (key, label) in [("factor", "copies"), ("state", "state"), ("epoch", "epoch"), ("trouble", "trouble")]
-    {
+    table.row(vec!["copies".into(), format!("{}, {}", text(&vdisk["factor"]), whose(&vdisk["factor_from"]))]);
+    for (key, label) in [("state", "state"), ("epoch", "epoch"), ("trouble", "trouble")] {
         table.row(vec![label.into(), text(&vdisk[key])]);
     }
     table.row(vec!["container".into(), text(&vdisk["container"])]);

@@ -121,7 +121,7 @@ impl Audit {
     }
 
     /// Whether every member of the group is known to have everything.
-    fn is_whole(&self, group: &GroupView) -> bool {
+    pub(super) fn is_whole(&self, group: &GroupView) -> bool {
         !group.members.is_empty() && group.members.iter().all(|drive| self.whole.contains(drive))
     }
 
@@ -257,6 +257,7 @@ impl Volume {
         }
         if !running.lacks && !running.outdated && !self.audit.copies.owes(running.drive) {
             self.audit.whole.insert(running.drive);
+            self.factoring.on_whole();
             self.audit.want_keepers_of_needless_copies(ctx.view);
         }
     }

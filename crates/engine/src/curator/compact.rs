@@ -22,11 +22,11 @@ pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
 const AVOID_US: u64 = 5_000_000;
 /// Egroups emptied by one job at most.
-const VICTIMS_MAX: usize = 16;
+pub(super) const VICTIMS_MAX: usize = 16;
 /// Egroups that are empty but not deleted yet: with more, the next checkpoint comes first. When the pool is full,
 /// each of them stands for space of the reserve that pages need.
 pub(super) const EMPTIED_MAX: usize = 32;
-const EMPTIED_MAX_WHEN_FULL: usize = 4;
+pub(super) const EMPTIED_MAX_WHEN_FULL: usize = 4;
 /// In a full pool even an egroup with few dead units is worth its while.
 const LIVE_PERCENT_WHEN_FULL: u32 = 95;
 /// A percentage that every egroup is below.
@@ -42,7 +42,7 @@ const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
-    last: u64,
+    pub(super) last: u64,
     pub(super) jobs: BTreeMap<u64, Job>,
     /// Emptied egroups that the next checkpoint will find dead.
     pub(super) emptied: BTreeSet<EgroupId>,

@@ -4,6 +4,7 @@
 //! be made is given up until the next round of the audit, so nothing waits for it for ever.
 //! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads).
 
+use super::factor::is_move;
 use crate::buffer::{Buffer, Pages};
 use crate::context::{Context, Purpose, earlier};
 use crate::formats::packing::{Frame, Packing, frame_of};
@@ -239,7 +240,7 @@ impl Volume {
             }
         }
         let running = &self.audit.copies.running;
-        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
+        ctx.calls.budget.keep(self.family, ctx.now, |task| is_move(task) || running.contains_key(&task));
         self.audit.copies.no_time_until = None;
         self.find_urgent(ctx);
         while let Some(((egroup, drive), source)) = self.next_copy(ctx) {
@@ -260,7 +261,7 @@ impl Volume {
             self.continue_copy(task, copy, ctx);
         }
         let running = &self.audit.copies.running;
-        ctx.calls.budget.keep(self.family, ctx.now, |task| running.contains_key(&task));
+        ctx.calls.budget.keep(self.family, ctx.now, |task| is_move(task) || running.contains_key(&task));
     }
 
     /// The copy to be made next, and who will probably be read for it: first what only one drive has; else one that both

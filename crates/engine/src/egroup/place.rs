@@ -231,7 +231,8 @@ impl Placing {
         self.written.remove(&egroup)
     }
 
-    pub fn on_view(&mut self) {
+    /// Other groups are there, or are the ones to choose from.
+    pub fn on_groups_changed(&mut self) {
         self.probe_at = Time(0);
         self.pool_known = None;
         for job in self.jobs.values_mut() {
@@ -397,8 +398,10 @@ impl Volume {
     fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
         let mut best: Option<(u32, u64, GroupId)> = None;
         let view = ctx.view;
+        let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
+        let size = if forgotten { 1 } else { self.factor as usize };
         for (&group, members) in view.groups.iter() {
-            if members.members.len() != self.factor as usize || job.tried.contains(&group) {
+            if members.members.len() != size || job.tried.contains(&group) {
                 continue;
             }
             let up = members.members.iter().filter(|&&drive| ctx.is_up(drive)).count();
@@ -434,6 +437,16 @@ impl Volume {
             // Nobody needs it now.
             self.compaction.found_no_room(job.units.len(), ctx.now);
             return self.abandon_compaction(number, ctx);
+        }
+        if matches!(job.intent, Intent::Pages)
+            && no_room
+            && let Some(stay) = self.split_pages(number, &job.units, ctx)
+        {
+            job.units.data.truncate(stay);
+            job.units.blocks.truncate(stay);
+            job.content = Content::Units(job.units.data.clone());
+            job.tried.clear();
+            return self.send(number, job, ctx);
         }
         // Pages have nowhere else to go: they wait until something is deleted or a drive is up.
         job.tried.clear();

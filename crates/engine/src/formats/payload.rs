@@ -6,7 +6,8 @@ use crate::formats::fields::{put_u32, put_u64, u32_at, u64_at};
 use crate::formats::frame::RecordKind;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{
-    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record, UnitMove,
+    Body, Checkpoint, Edit, IndexPlace, MapRecord, Mark, NamedEgroup, PageKind, PagePlace, Record,
+    TrimmedLeaves, UnitMove,
 };
 use crate::identity::{Block, EgroupId, Generation, GroupId, Seq, SnapshotId};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ const RECIPE_SHIFT: u32 = 24;
 const INDEX: usize = 40;
 const SNAPSHOT: usize = 16;
 const DROPPED: usize = 4;
+const HOLE: usize = 24;
 
 const MARK_TAKEN: u64 = 1;
 const MARK_DROPPED: u64 = 2;
@@ -198,9 +200,17 @@ fn encode_checkpoint(checkpoint: &Checkpoint, bytes: &mut [u8]) {
     put_u32(bytes, 44, checkpoint.generation.0);
     put_u32(bytes, 48, checkpoint.snapshots.len() as u32);
     put_u32(bytes, 52, checkpoint.dropped.len() as u32);
+    // Zeros in what was written before there were any.
+    put_u32(bytes, 56, checkpoint.holes.len() as u32);
     let (named, rest) = bytes[HEAD..].split_at_mut(NAMED * checkpoint.map_egroups.len());
     let (index, rest) = rest.split_at_mut(INDEX * checkpoint.index.len());
-    let (snapshots, dropped) = rest.split_at_mut(SNAPSHOT * checkpoint.snapshots.len());
+    let (snapshots, rest) = rest.split_at_mut(SNAPSHOT * checkpoint.snapshots.len());
+    let (dropped, holes) = rest.split_at_mut(DROPPED * checkpoint.dropped.len());
+    for (hole, bytes) in checkpoint.holes.iter().zip(holes.chunks_exact_mut(HOLE)) {
+        put_u64(bytes, 0, hole.first);
+        put_u64(bytes, 8, hole.count);
+        put_u32(bytes, 16, hole.generation.0);
+    }
     for ((generation, snapshot), bytes) in
         checkpoint.snapshots.iter().zip(snapshots.chunks_exact_mut(SNAPSHOT))
     {
@@ -237,14 +247,16 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
     let index_bytes = entries.checked_mul(INDEX)?;
     let snapshot_bytes = (u32_at(bytes, 48) as usize).checked_mul(SNAPSHOT)?;
     let dropped_bytes = (u32_at(bytes, 52) as usize).checked_mul(DROPPED)?;
-    let whole =
-        named_bytes.checked_add(index_bytes)?.checked_add(snapshot_bytes)?.checked_add(dropped_bytes)?;
+    let hole_bytes = (u32_at(bytes, 56) as usize).checked_mul(HOLE)?;
+    let parts = [index_bytes, snapshot_bytes, dropped_bytes, hole_bytes];
+    let whole = parts.into_iter().try_fold(named_bytes, usize::checked_add)?;
     if whole != bytes.len() - HEAD {
         return None;
     }
     let (named, rest) = bytes[HEAD..].split_at(named_bytes);
     let (index, rest) = rest.split_at(index_bytes);
-    let (snapshots, dropped) = rest.split_at(snapshot_bytes);
+    let (snapshots, rest) = rest.split_at(snapshot_bytes);
+    let (dropped, holes) = rest.split_at(dropped_bytes);
     let mut places = Vec::with_capacity(entries);
     for bytes in index.chunks_exact(INDEX) {
         let kind = match u32_at(bytes, 0) {
@@ -270,7 +282,15 @@ pub fn decode_checkpoint(bytes: &[u8]) -> Option<Checkpoint> {
         mapped: u64_at(bytes, 24),
         map_egroups: named.chunks_exact(NAMED).map(named_at).collect::<Option<_>>()?,
         index: places,
+        holes: holes.chunks_exact(HOLE).map(hole_at).collect::<Option<_>>()?,
     })
+}
+
+fn hole_at(bytes: &[u8]) -> Option<TrimmedLeaves> {
+    let (first, count) = (u64_at(bytes, 0), u64_at(bytes, 8));
+    // Such leaves cannot be, and sums with them would not fit.
+    let sound = count > 0 && first.checked_add(count)? < 1 << 63;
+    sound.then_some(TrimmedLeaves { first, count, generation: Generation(u32_at(bytes, 16)) })
 }
 
 #[cfg(test)]
@@ -342,6 +362,13 @@ mod tests {
                 mapped,
                 map_egroups,
                 index,
+                holes: (0..random.random_range(0..9))
+                    .map(|_| TrimmedLeaves {
+                        first: random.random_range(0..1 << 40),
+                        count: random.random_range(1..1 << 40),
+                        generation: Generation(random.random()),
+                    })
+                    .collect(),
             }))
         }
     }

@@ -103,6 +103,16 @@ pub struct Checkpoint {
     pub map_egroups: Vec<NamedEgroup>,
     /// Where the index pages are, in order of their keys.
     pub index: Vec<IndexPlace>,
+    /// Of a clone, leaves without a page that were trimmed whole, in order.
+    pub holes: Vec<TrimmedLeaves>,
+}
+
+/// `count` leaves from `first` on, which were trimmed in this generation: see `map/holes.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrimmedLeaves {
+    pub first: u64,
+    pub count: u64,
+    pub generation: Generation,
 }
 
 /// Where the index page `number` of a kind of pages is: it tells the places of pages
@@ -145,6 +155,7 @@ impl Record {
                     + 40 * checkpoint.index.len()
                     + 16 * checkpoint.snapshots.len()
                     + 4 * checkpoint.dropped.len()
+                    + 24 * checkpoint.holes.len()
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct Appender {
     forgotten: Seq,
     /// When a member that has no room was last asked whether it has some again.
     room_asked: Time,
+    /// The version of the view under which the members were found to be the right ones.
+    right_under: Option<u64>,
 }
 
 /// A wish for other segments.
@@ -105,7 +107,27 @@ impl Appender {
             bytes_since_checkpoint: 0,
             forgotten: Seq(0),
             room_asked: Time(0),
+            right_under: None,
         }
+    }
+
+    /// So many copies from now on: a segment with as many members begins when [`Self::wants_other_members`] is asked next.
+    pub fn set_factor(&mut self, factor: u32) {
+        self.factor = factor;
+        self.right_under = None;
+    }
+
+    /// Whether every record that is still needed has at least as many copies as it should, and new ones get exactly so many.
+    pub fn has_factor(&self) -> bool {
+        let factor = self.factor as usize;
+        let old = &self.segments[..self.segments.len().saturating_sub(1)];
+        let is_thin = |(number, segment): (usize, &Segment)| {
+            self.segments[number + 1].first > self.trim.next() && segment.members.len() < factor
+        };
+        self.changing.is_none()
+            && self.members.len() == factor
+            && self.forgotten <= self.trim
+            && !old.iter().enumerate().any(is_thin)
     }
 
     /// The number of the next record.
@@ -308,24 +330,37 @@ impl Appender {
         }
     }
 
-    /// Whether members should be others: some are not up, they could be more, or one that is to be emptied could go.
-    pub fn wants_other_members(&self, ctx: &Context) -> bool {
+    /// Whether members should be others: some are not up, they could be more or should be fewer, or one that is to be emptied
+    /// could go.
+    pub fn wants_other_members(&mut self, ctx: &Context) -> bool {
         if self.changing.is_some() {
             return false;
         }
         if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {
             return true;
         }
+        // All else follows from the members and the view, and is asked in every step.
+        if self.right_under == Some(ctx.view.version) {
+            return false;
+        }
+        let wants = self.are_others_better(ctx);
+        self.right_under = (!wants).then_some(ctx.view.version);
+        wants
+    }
+
+    fn are_others_better(&self, ctx: &Context) -> bool {
         let now: Vec<DriveId> = self.members.iter().map(|member| member.drive).collect();
         let apart = |members: &[DriveId]| domains(ctx.view, members.iter().copied());
         let is_full = now.len() >= self.factor.max(1) as usize;
-        if is_full && now.iter().all(|&drive| ctx.is_open(drive)) && apart(&now) == now.len() {
+        let too_many = now.len() > self.factor.max(1) as usize;
+        if is_full && !too_many && now.iter().all(|&drive| ctx.is_open(drive)) && apart(&now) == now.len() {
             return false;
         }
         let wanted = self.choose_members(ctx);
         let leaving = |members: &[DriveId]| members.iter().filter(|&&drive| !ctx.is_open(drive)).count();
         !wanted.is_empty()
             && (now.is_empty()
+                || too_many
                 || wanted.len() > now.len()
                 || now.iter().any(|&drive| !ctx.is_up(drive))
                 || leaving(&wanted) < leaving(&now)
@@ -448,6 +483,7 @@ impl Appender {
         if !change.begins {
             return Changed::Taken;
         }
+        self.right_under = None;
         let first = self.segments.last().expect("a log has a segment").first;
         let before = std::mem::take(&mut self.members);
         for &drive in &self.segments.last().expect("a log has a segment").members {

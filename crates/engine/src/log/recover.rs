@@ -14,6 +14,7 @@ use crate::identity::{DriveId, Seq, Time};
 use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
 use crate::log::layers::Layers;
+use crate::map::holes::Holes;
 use crate::map::lookup::may_come_back;
 use crate::message::{Answer, Held, Question, Refusal, UnitRun};
 use crate::volume::{Phase, Volume};
@@ -304,6 +305,7 @@ impl Volume {
 
     fn begin_loading(&mut self, checkpoint: &Arc<Checkpoint>) {
         self.map.map_egroups = checkpoint.map_egroups.iter().map(|named| (named.egroup, *named)).collect();
+        self.map.holes = Holes::restore(&checkpoint.holes);
         let (map_to, replay_from) = (checkpoint.map_to, checkpoint.replay_from);
         self.overlay = Layers::new(checkpoint.replay_generation);
         let (snapshots, dropped) = (checkpoint.snapshots.clone(), checkpoint.dropped.clone());

@@ -12,6 +12,7 @@ use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, T
 use crate::limits::EGROUP_UNITS;
 use crate::map::Map;
 use crate::map::directory::Directory;
+use crate::map::holes::Holes;
 use crate::map::leaf::Leaf;
 use crate::map::lookup::{MapPage, PageWaiter};
 use crate::map::merge::{Changes, LeafMerge};
@@ -39,6 +40,8 @@ const PURGED_LEAVES_MAX: usize = 256;
 const GENERATIONS_MAX: usize = 8;
 /// So many more egroups of pages than the pages need are nobody's concern.
 const MAP_EGROUPS_SPARE: usize = 12;
+/// Pages that found no room are divided down to so many units: fewer would use up the entries of tables.
+const SPLIT_UNITS_MIN: usize = 120;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -60,6 +63,17 @@ pub(super) enum Page {
     Gone(PageKind, u64),
 }
 
+impl Page {
+    /// The leaf that it tells of.
+    fn leaf(&self) -> Option<u64> {
+        match self {
+            Page::Leaf(number, _) | Page::Gone(PageKind::Leaf, number) => Some(*number),
+            Page::Past(number, _) | Page::Gone(PageKind::Past, number) => Some(past::leaf_of(*number)),
+            Page::Directory(_) | Page::Chunk(..) | Page::Gone(PageKind::Directory, _) => None,
+        }
+    }
+}
+
 /// Pages gathered in an egroup, each with its first unit and how many it takes.
 type Gathered = Vec<(Page, u32, u32)>;
 
@@ -79,6 +93,8 @@ struct Job {
     fetching: usize,
     /// Pages of the past that are to be written elsewhere.
     moving: BTreeSet<u64>,
+    /// Of a clone, leaves without a page that are trimmed behind this one.
+    holes: Holes,
     /// Pages go back to what they were for this snapshot.
     rollback: Option<Generation>,
     /// This one clears the past of the last leaves that tell of dropped snapshots.
@@ -190,7 +206,8 @@ impl Volume {
             || full
             || !self.checkpointing.rewrite.is_empty()
             || !self.snapshots.dropped.is_empty()
-            || self.owes_compacted_space();
+            || self.owes_compacted_space()
+            || self.factoring.wants_checkpoint();
         if wanted && self.room() == 0 {
             // It takes of what is left of the log, and frees little of it: seldom, and if it frees something.
             self.log.ask_for_room(ROOM_AGAIN_US, ctx);
@@ -216,12 +233,17 @@ impl Volume {
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
         let origin_leaves = self.origin.map_or(0, |origin| origin.leaves());
-        let existing = |range: Range<u64>| {
-            // Of a clone, trimming what its origin has is news as well.
-            let (ours, origins) =
-                (range.start.max(origin_leaves)..range.end, range.start..range.end.min(origin_leaves));
-            let mut leaves: Vec<u64> = origins.collect();
-            leaves.append(&mut self.map.index.existing(PageKind::Leaf, ours));
+        let trims = self.map.holes.wide_trims(&edits, origin_leaves);
+        let existing = |generation: Generation, range: Range<u64>| {
+            // Of a clone, trimming what its origin has is news as well; of many leaves in a row it takes no pages.
+            let origins = range.start..range.end.min(origin_leaves);
+            let mut leaves: Vec<u64> = match trims.get(&generation) {
+                Some(wide) => wide.outside(origins),
+                None => origins.collect(),
+            };
+            leaves.append(&mut self.map.index.existing(PageKind::Leaf, range));
+            leaves.sort_unstable();
+            leaves.dedup();
             leaves
         };
         let mut leaves: BTreeSet<u64> = edits.leaves(&existing).into_iter().collect();
@@ -233,7 +255,11 @@ impl Volume {
         if let Some(to) = rollback {
             self.add_changed_since(to, &mut leaves);
         }
+        let mut holes = rollback.map_or_else(|| self.map.holes.clone(), |to| self.map.holes.until(to));
+        trims.values().for_each(|trims| holes.add(trims));
         self.gather_small_map_egroups();
+        let elsewhere = self.pages_to_take_along(ctx);
+        self.checkpointing.rewrite.extend(elsewhere);
         // Pages that keep a nearly empty egroup alive are written again, and so move.
         for egroup in std::mem::take(&mut self.checkpointing.rewrite) {
             for (kind, number) in self.map.index.pages_in(egroup) {
@@ -260,6 +286,7 @@ impl Volume {
             dropped: self.snapshots.dropped.clone(),
             merges: BTreeMap::new(),
             moving,
+            holes,
             ends_purge,
             rollback,
             leaves: leaves.into_iter().collect(),
@@ -501,6 +528,34 @@ impl Volume {
         job.placing.insert(number, gathered);
     }
 
+    /// No group has a run for an egroup of pages this large: its last pages are placed apart from it. What is kept for pages may
+    /// lie in pieces, and nothing is freed before all of them are written. Gives how many units stay; None: they are few.
+    pub(crate) fn split_pages(&mut self, number: u64, units: &Units, ctx: &mut Context) -> Option<usize> {
+        let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
+        let gathered = job.placing.get_mut(&number).expect("the egroup is placed for this checkpoint");
+        // The pages of a leaf change at the same instant: they stay together, and so does what goes with them.
+        let divides = |at: usize| {
+            let ((before, ..), (page, unit, count)) = (&gathered[at - 1], &gathered[at]);
+            let apart = page.leaf().is_none() || page.leaf() != before.leaf();
+            let (before, behind) = (*unit as usize, units.len() - *unit as usize);
+            apart && *count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
+        };
+        let half = units.len().div_ceil(2);
+        let far = |at: &usize| half.abs_diff(gathered[*at].1 as usize);
+        let at = (1..gathered.len()).filter(|&at| divides(at)).min_by_key(far)?;
+        let stay = gathered[at].1;
+        let mut behind = gathered.split_off(at);
+        behind.iter_mut().filter(|(.., count)| *count > 0).for_each(|(_, unit, _)| *unit -= stay);
+        let apart = Units {
+            data: units.data[stay as usize..].to_vec(),
+            blocks: units.blocks[stay as usize..].to_vec(),
+        };
+        let number = self.place(apart, Class::Pages, Intent::Pages, ctx);
+        let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
+        job.placing.insert(number, behind);
+        Some(stay as usize)
+    }
+
     /// An egroup of pages is durable on all members: reads may find them there from now on.
     pub(crate) fn on_pages_placed(&mut self, number: u64, named: NamedEgroup, ctx: &mut Context) {
         let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
@@ -545,6 +600,7 @@ impl Volume {
             mapped: self.map.directory.live(),
             map_egroups: self.map.map_egroups.values().copied().collect(),
             index: self.map.index.chunks(),
+            holes: if planted(Bug::WideTrimForgotten) { Vec::new() } else { job.holes.list() },
         };
         let seq = self.log.push(Body::Checkpoint(Arc::new(checkpoint)));
         self.waiters.insert(seq, Waiter::Checkpoint);
@@ -554,6 +610,7 @@ impl Volume {
     pub(crate) fn on_checkpoint_durable(&mut self, seq: Seq, ctx: &mut Context) {
         let job = self.checkpointing.job.take().expect("a checkpoint ends once");
         self.map.merging = None;
+        self.map.holes = job.holes;
         self.map.moving = Moves::default();
         if let Some(to) = job.rollback {
             self.on_rolled_back(to, ctx);
@@ -659,7 +716,7 @@ fn changes<'a>(
 ) -> (&'a mut Directory, Changes<'a>) {
     let job = checkpointing.job.as_ref().expect("a checkpoint is running");
     let purge = checkpointing.purge.as_ref().map(|purge| &purge.generations);
-    let Map { merging, moving, index, directory, .. } = map;
+    let Map { merging, moving, index, holes, directory, .. } = map;
     let changes = Changes {
         edits: merging.as_ref().expect("a checkpoint has edits to merge"),
         moves: moving,
@@ -670,6 +727,8 @@ fn changes<'a>(
         rewritten: &job.moving,
         rollback: job.rollback,
         is_clone,
+        holes,
+        holes_behind: &job.holes,
     };
     (directory, changes)
 }

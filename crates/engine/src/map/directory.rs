@@ -40,11 +40,19 @@ impl Entry {
     }
 }
 
+/// What lies in one group.
+#[derive(Debug, Default)]
+struct InGroup {
+    egroups: BTreeSet<EgroupId>,
+    /// Blocks that they take on one member.
+    stored: u64,
+}
+
 #[derive(Debug, Default)]
 pub struct Directory {
     entries: BTreeMap<EgroupId, Entry>,
     by_share: BTreeSet<(u32, EgroupId)>,
-    by_group: BTreeSet<(GroupId, EgroupId)>,
+    by_group: BTreeMap<GroupId, InGroup>,
     by_recipe: BTreeMap<Recipe, BTreeSet<EgroupId>>,
     /// Pages that differ from what was written last.
     dirty: BTreeSet<u64>,
@@ -115,7 +123,12 @@ impl Directory {
     pub fn remove(&mut self, egroup: EgroupId) -> Option<Entry> {
         let entry = self.entries.remove(&egroup)?;
         self.by_share.remove(&(entry.share(), egroup));
-        self.by_group.remove(&(entry.group, egroup));
+        let in_group = self.by_group.get_mut(&entry.group).expect("this one was counted");
+        in_group.egroups.remove(&egroup);
+        in_group.stored -= u64::from(entry.stored);
+        if in_group.egroups.is_empty() {
+            self.by_group.remove(&entry.group);
+        }
         let of_recipe = self.by_recipe.get_mut(&entry.recipe).expect("this one was counted");
         of_recipe.remove(&egroup);
         if of_recipe.is_empty() {
@@ -208,8 +221,12 @@ impl Directory {
 
     /// The egroups of this group, in order of number.
     pub fn in_group(&self, group: GroupId) -> impl Iterator<Item = EgroupId> + '_ {
-        let all = (group, EgroupId(0))..=(group, EgroupId(u64::MAX));
-        self.by_group.range(all).map(|(_, egroup)| *egroup)
+        self.by_group.get(&group).into_iter().flat_map(|in_group| &in_group.egroups).copied()
+    }
+
+    /// The groups with egroups in them, and how many blocks these take on one member.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.by_group.iter().map(|(&group, in_group)| (group, in_group.stored))
     }
 
     /// What egroups were packed by.
@@ -277,7 +294,9 @@ impl Directory {
         let old = self.entries.insert(egroup, entry);
         assert!(old.is_none(), "an egroup's name is given once");
         self.by_share.insert((entry.share(), egroup));
-        self.by_group.insert((entry.group, egroup));
+        let in_group = self.by_group.entry(entry.group).or_default();
+        in_group.egroups.insert(egroup);
+        in_group.stored += u64::from(entry.stored);
         self.by_recipe.entry(entry.recipe).or_default().insert(egroup);
         *self.generations.entry(entry.generation).or_default() += 1;
         self.units += u64::from(entry.units);
@@ -389,6 +408,9 @@ mod tests {
         for group in (0..4).map(GroupId) {
             let inside: Vec<_> = model.iter().filter(|(_, e)| e.group == group).map(|(id, _)| *id).collect();
             assert_eq!(directory.in_group(group).collect::<Vec<_>>(), inside);
+            let stored = model.values().filter(|e| e.group == group).map(|e| u64::from(e.stored)).sum();
+            let told = directory.groups().find(|(of, _)| *of == group).map_or(0, |(_, stored)| stored);
+            assert_eq!(told, stored, "blocks are counted by group");
         }
     }
 

@@ -63,8 +63,10 @@ impl EditLayers {
     }
 
     /// The numbers of the leaves that the edits change, in order; see [`Edits::leaves`].
-    pub fn leaves(&self, existing: &dyn Fn(Range<u64>) -> Vec<u64>) -> Vec<u64> {
-        let mut leaves: Vec<u64> = self.layers.values().flat_map(|edits| edits.leaves(existing)).collect();
+    pub fn leaves(&self, existing: &dyn Fn(Generation, Range<u64>) -> Vec<u64>) -> Vec<u64> {
+        let of =
+            |(generation, edits): (&Generation, &Edits)| edits.leaves(&|range| existing(*generation, range));
+        let mut leaves: Vec<u64> = self.layers.iter().flat_map(of).collect();
         leaves.sort_unstable();
         leaves.dedup();
         leaves

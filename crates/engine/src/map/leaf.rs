@@ -5,7 +5,7 @@
 
 use crate::buffer::Buffer;
 use crate::formats::record::PageKind;
-use crate::identity::{EgroupId, FamilyId};
+use crate::identity::{EgroupId, FamilyId, Generation};
 use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
 use crate::map::page::{self, ContentFault, Fields, PageError, PageRole};
 
@@ -83,6 +83,19 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// All of it was trimmed in this generation.
+    pub fn hole(generation: Generation) -> Leaf {
+        Leaf { runs: vec![Run::new(0, BLOCKS, EgroupId::hole(generation), 0)] }
+    }
+
+    /// When it was trimmed, if nothing else is in it.
+    pub fn as_hole(&self) -> Option<Generation> {
+        match self.runs[..] {
+            [run] if run.egroup.is_hole() && run.count() == BLOCKS => Some(Generation(run.egroup.0 as u32)),
+            _ => None,
+        }
+    }
+
     /// Where `block` (counted from the begin of the leaf) is: egroup, unit, and for how many blocks the
     /// units go on in order.
     pub fn find(&self, block: u32) -> Option<(EgroupId, u32, u32)> {

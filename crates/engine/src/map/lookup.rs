@@ -261,7 +261,11 @@ impl Volume {
             let block = Block(at);
             at += count;
             let Some(place) = self.map.index.get(PageKind::Leaf, number) else {
-                self.locate_unmapped(block, count, located);
+                if self.map.holes.get(number).is_some() {
+                    located.push(Located { block, count, place: Where::Zeroes });
+                } else {
+                    self.locate_unmapped(block, count, located);
+                }
                 continue;
             };
             let Some(leaf) = self.map.pages.leaf(place) else {

@@ -9,6 +9,7 @@
 use super::checkpoint::Page;
 use super::directory::Directory;
 use super::edit_layers::EditLayers;
+use super::holes::Holes;
 use super::index::PageIndex;
 use super::leaf::{Leaf, LeafEdit, Run};
 use super::lookup::MapPage;
@@ -48,6 +49,9 @@ pub(super) struct Changes<'a> {
     pub rollback: Option<Generation>,
     /// What is trimmed is not the origin's any more.
     pub is_clone: bool,
+    /// Of a clone, leaves without a page that were trimmed, before this checkpoint and behind it.
+    pub holes: &'a Holes,
+    pub holes_behind: &'a Holes,
 }
 
 impl LeafMerge {
@@ -102,7 +106,7 @@ impl LeafMerge {
         let mut leaf = match self.live.map(|place| &self.have[&place]) {
             Some(MapPage::Leaf(leaf)) => Leaf::clone(leaf),
             Some(MapPage::Past(_)) => unreachable!("a place holds one page for ever"),
-            None => Leaf::default(),
+            None => changes.holes.get(number).map_or_else(Leaf::default, Leaf::hole),
         };
         leaf = changes.moves.apply(number, leaf, directory);
         let mut restored: Vec<Run> = Vec::new();
@@ -111,14 +115,13 @@ impl LeafMerge {
         }
         let mut groups: BTreeMap<Generation, Vec<Run>> = BTreeMap::new();
         for (generation, edits) in changes.edits.iter() {
-            let mut edits: Vec<_> = edits.in_leaf(number).collect();
+            let mut edits: Vec<LeafEdit> = edits.in_leaf(number).collect();
             if edits.is_empty() {
                 continue;
             }
             if changes.is_clone && !planted(Bug::CloneTrimForgotten) {
-                for edit in edits.iter_mut().filter(|edit| edit.place.is_none()) {
-                    edit.place = Some((EgroupId::hole(generation), 0));
-                }
+                edits =
+                    edits.into_iter().flat_map(|edit| trimmed_in_clone(&leaf, edit, generation)).collect();
             }
             let mut removed = Vec::new();
             leaf = leaf.merge(edits.iter().copied(), &mut |run| removed.push(run));
@@ -183,13 +186,29 @@ impl LeafMerge {
             place: Some((run.egroup, run.unit())),
         });
         let leaf = leaf.merge(edits, &mut |_| unreachable!("what is newer than the snapshot is gone"));
-        if !leaf.is_empty() {
+        let trimmed = changes.holes_behind.get(number);
+        assert!(
+            !leaf.is_empty() || trimmed.is_none() || planted(Bug::CloneTrimForgotten),
+            "what was trimmed in a clone is not the origin's again"
+        );
+        if !leaf.is_empty() && (trimmed.is_none() || leaf.as_hole() != trimmed) {
             pages.push(Page::Leaf(number, Arc::new(leaf)));
         } else if self.live.is_some() {
             gone.push((PageKind::Leaf, number));
         }
         (pages, gone)
     }
+}
+
+/// What an edit of a clone's leaf comes to: a trim leaves holes, where there are none yet.
+fn trimmed_in_clone(leaf: &Leaf, edit: LeafEdit, generation: Generation) -> Vec<LeafEdit> {
+    if edit.place.is_some() {
+        return vec![edit];
+    }
+    let is_hole = |part: &LeafEdit| part.place.is_some_and(|(egroup, _)| egroup.is_hole());
+    let hole = Some((EgroupId::hole(generation), 0));
+    let parts = leaf.over(edit.start, edit.count).filter(|part| !is_hole(part));
+    parts.map(|part| LeafEdit { place: hole, ..part }).collect()
 }
 
 /// The leaf without what is newer than this generation.

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod directory;
 pub mod edit_layers;
 pub mod edits;
+pub mod holes;
 pub mod index;
 pub mod interval;
 pub mod leaf;
@@ -19,6 +20,7 @@ use crate::formats::record::NamedEgroup;
 use crate::identity::{EgroupId, Generation, GroupId};
 use directory::Directory;
 use edit_layers::EditLayers;
+use holes::Holes;
 use index::PageIndex;
 use lookup::Pages;
 use moves::Moves;
@@ -35,6 +37,8 @@ pub struct Map {
     pub moves: Moves,
     pub moving: Moves,
     pub index: PageIndex,
+    /// Of a clone, leaves without a page that are not the origin's any more.
+    pub holes: Holes,
     pub directory: Directory,
     /// Egroups with pages in them.
     pub map_egroups: BTreeMap<EgroupId, NamedEgroup>,

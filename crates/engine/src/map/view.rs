@@ -30,6 +30,8 @@ pub(crate) enum ViewWaiter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sources {
     live: Option<PagePlace>,
+    /// Without a leaf page: when the leaf was trimmed whole, in a clone.
+    hole: Option<Generation>,
     past: Vec<(u64, PagePlace)>,
 }
 
@@ -88,8 +90,10 @@ impl Volume {
 
     fn sources(&self, at: Generation, leaf: u64) -> Sources {
         let past = self.map.index.past_of(leaf).filter(|(_, _, (_, last))| *last >= at);
+        let live = self.map.index.get(PageKind::Leaf, leaf);
         Sources {
-            live: self.map.index.get(PageKind::Leaf, leaf),
+            live,
+            hole: self.map.holes.get(leaf).filter(|_| live.is_none()),
             past: past.map(|(number, place, _)| (number, place)).collect(),
         }
     }
@@ -120,6 +124,8 @@ impl Volume {
             MapPage::Leaf(leaf) => &**leaf,
             MapPage::Past(_) => unreachable!("a place holds one page for ever"),
         });
+        let hole = sources.hole.map(Leaf::hole);
+        let live = live.or(hole.as_ref());
         let past = sources.past.iter().map(|(_, place)| match &have[place] {
             MapPage::Past(past) => &**past,
             MapPage::Leaf(_) => unreachable!("a place holds one page for ever"),

@@ -22,6 +22,7 @@ use crate::context::{Answered, Context, Purpose, earlier};
 use crate::counters::{self, ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
+use crate::curator::factor::Factoring;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
@@ -106,6 +107,7 @@ pub struct Volume {
     pub(crate) audit: Audit,
     pub(crate) compaction: Compaction,
     pub(crate) repacking: Repacking,
+    pub(crate) factoring: Factoring,
     /// The control plane wants everything drained and in pages.
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
@@ -158,6 +160,7 @@ impl Volume {
             audit: Audit::default(),
             compaction: Compaction::default(),
             repacking: Repacking::new(compression, ctx.now),
+            factoring: Factoring::default(),
             settling: false,
             pressed: Seq(0),
             zero_blocks: 0,
@@ -225,7 +228,7 @@ impl Volume {
             && !self.checkpointing.is_running()
             && self.compaction.is_empty()
             && self.audit.is_clean()
-            && self.snapshots.dropped.is_empty()
+            && self.snapshots.is_done_dropping()
             && self.snapshots.to_roll_back().is_none()
     }
 
@@ -399,12 +402,14 @@ impl Volume {
                 self.retry_placing(ctx);
                 self.retry_pages(ctx);
                 self.open_door(ctx);
-                self.start_waiting(ctx);
+                // Before writes: these would take all the room there is.
                 self.start_snapshots(ctx);
+                self.start_waiting(ctx);
                 self.continue_rollback(ctx);
                 self.start_bypass(ctx);
                 self.start_drain(ctx);
                 self.start_checkpoint(ctx);
+                self.start_factoring(ctx);
                 self.start_compaction(ctx);
                 self.start_repacking(ctx);
                 self.start_audit(ctx);
@@ -500,7 +505,7 @@ impl Volume {
     fn on_view(&mut self, ctx: &mut Context) {
         let unnamed: Vec<EgroupId> = self.unnamed().collect();
         self.audit.on_view(ctx.view, unnamed.into_iter());
-        self.placing.on_view();
+        self.placing.on_groups_changed();
     }
 
     /// Gives up: open requests are answered, and the control plane is told.
@@ -545,7 +550,9 @@ impl Volume {
             self.audit.wake_at(),
             self.compaction.wake_at(),
             self.repacking.wake_at(),
+            self.factoring.wake_at(),
             self.requests.wake_at(),
+            self.snapshots.wake_at(),
             self.door.wake_at(),
         ]
         .into_iter()

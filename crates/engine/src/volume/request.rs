@@ -73,8 +73,8 @@ pub(crate) struct Requests {
     pub waited_since: Option<Time>,
     /// Since when the log has had no room for those that wait, not even for one of them.
     pub without_room_since: Option<Time>,
-    /// Zero records that went into the log since it last had room.
-    pub zeroes_without_room: u32,
+    /// Zero records and marks of dropped snapshots that went into the log since it last had room.
+    pub freeing_without_room: u32,
 }
 
 impl Requests {

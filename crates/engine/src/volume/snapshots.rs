@@ -6,7 +6,7 @@
 use super::{Volume, Waiter};
 use crate::context::Context;
 use crate::formats::record::{Body, Mark};
-use crate::identity::{Generation, SnapshotId};
+use crate::identity::{Generation, SnapshotId, Time};
 use crate::interface::{Notice, RollbackTrouble, SnapshotTrouble};
 use crate::limits::{GENERATIONS_MAX, SNAPSHOTS_MAX};
 use crate::map::lookup::PRESENT;
@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Generations that wait for the drain at most; then a snapshot waits until one is in egroups.
 pub(crate) const FROZEN_MAX: usize = 8;
+
+/// When a mark waits for room in the log it is asked for so often.
+const ROOM_AGAIN_US: u64 = 50_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
@@ -28,6 +31,11 @@ pub(crate) struct Snapshots {
     /// Their marks are on their way into the log.
     taking: BTreeSet<SnapshotId>,
     waiting: VecDeque<SnapshotId>,
+    /// Likewise of those that are to go: on their way, and before it.
+    dropping: BTreeSet<Generation>,
+    to_drop: VecDeque<Generation>,
+    /// A mark waits for room in the log: when to look again.
+    room_at: Option<Time>,
     rollback: Option<Rollback>,
 }
 
@@ -75,8 +83,18 @@ impl Snapshots {
                 self.taking.insert(snapshot);
             }
             Mark::RolledBack { generation, .. } => self.next = self.next.max(generation.next()),
-            Mark::Dropped { .. } => {}
+            Mark::Dropped { generation } => drop(self.dropping.insert(generation)),
         }
+    }
+
+    /// Nothing is to be dropped, and no page tells of what was.
+    pub fn is_done_dropping(&self) -> bool {
+        self.dropped.is_empty() && self.dropping.is_empty() && self.to_drop.is_empty()
+    }
+
+    /// When a mark that waits for room looks for it again.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.room_at
     }
 
     /// A durable mark.
@@ -89,6 +107,7 @@ impl Snapshots {
                 self.taken.insert(generation, snapshot);
             }
             Mark::Dropped { generation } => {
+                self.dropping.remove(&generation);
                 if self.taken.remove(&generation).is_some() {
                     self.dropped.insert(generation);
                 }
@@ -129,8 +148,19 @@ impl Volume {
         }
     }
 
-    /// Puts marks into the log for those that wait.
+    /// Puts marks into the log for those that wait, as far as it has room: what is left of a full ring is for what makes
+    /// some. Dropping a snapshot does in the end.
     pub(crate) fn start_snapshots(&mut self, ctx: &mut Context) {
+        self.snapshots.room_at = None;
+        while let Some(&generation) = self.snapshots.to_drop.front() {
+            if !self.may_free(self.room()) && !planted(Bug::MarksWithoutRoom) {
+                self.ask_for_mark_room(ctx);
+                break;
+            }
+            self.snapshots.to_drop.pop_front();
+            self.note_freeing();
+            self.push_mark(Mark::Dropped { generation });
+        }
         while !self.snapshots.is_rolling_back()
             && let Some(&snapshot) = self.snapshots.waiting.front()
         {
@@ -145,6 +175,9 @@ impl Volume {
             if refused.is_none() && self.overlay.frozen() + open >= FROZEN_MAX {
                 return;
             }
+            if refused.is_none() && self.room() == 0 && !planted(Bug::MarksWithoutRoom) {
+                return self.ask_for_mark_room(ctx);
+            }
             self.snapshots.waiting.pop_front();
             if let Some(reason) = refused {
                 let (family, epoch) = (self.family, self.epoch);
@@ -156,12 +189,22 @@ impl Volume {
         }
     }
 
+    fn ask_for_mark_room(&mut self, ctx: &mut Context) {
+        self.log.ask_for_room(ROOM_AGAIN_US, ctx);
+        self.snapshots.room_at = Some(ctx.now.after(ROOM_AGAIN_US));
+    }
+
     pub fn drop_snapshot(&mut self, generation: Generation, ctx: &mut Context) {
         if !self.is_serving() {
             return;
         }
-        if self.snapshots.taken.contains_key(&generation) {
-            self.push_mark(Mark::Dropped { generation });
+        let Snapshots { taken, dropping, to_drop, .. } = &mut self.snapshots;
+        if taken.contains_key(&generation) {
+            // Asked for again it is still the same mark.
+            let is_known = dropping.contains(&generation) || to_drop.contains(&generation);
+            if !is_known || planted(Bug::MarksWithoutRoom) {
+                to_drop.push_back(generation);
+            }
         } else {
             self.tell_dropped(generation, ctx);
         }
@@ -284,6 +327,11 @@ impl Volume {
     /// Generations that wait for the drain, though nothing is added to them any more.
     pub fn frozen_generations(&self) -> usize {
         self.overlay.frozen()
+    }
+
+    /// Whether marks of snapshots may have to wait until there is room in the log.
+    pub fn lacks_room(&self) -> bool {
+        self.room() == 0
     }
 
     pub fn snapshots(&self) -> Vec<(Generation, SnapshotId)> {

@@ -15,9 +15,10 @@ use crate::limits::{EGROUP_UNITS, RECORD_BLOCKS};
 use crate::log::overlay::Content;
 use crate::stages::Stage;
 
-/// Zero records of one vDisk that may go into the log while it has no room: each takes a block or two of the reserve,
-/// and frees space in the end. More of them would use up what map and checkpoint records need to make room.
-const ZEROES_WITHOUT_ROOM: u32 = 4;
+/// Records of one vDisk that free space in the end and may go into the log while it has no room: zeros, and the marks of
+/// snapshots that are dropped. Each takes a block or two of the reserve; more of them would use up what map and checkpoint
+/// records need to make room.
+const FREEING_WITHOUT_ROOM: u32 = 4;
 
 /// When somebody waits for room it is asked for so often.
 const ROOM_AGAIN_US: u64 = 10_000;
@@ -138,8 +139,13 @@ impl Volume {
         let pending = self.log.pending_bytes();
         let room = self.room();
         if frees {
-            let fits = room > 0 || self.requests.zeroes_without_room < ZEROES_WITHOUT_ROOM;
-            return if fits { Verdict::Go } else { Verdict::NoRoom };
+            return if self.may_free(room) {
+                Verdict::Go
+            } else if self.is_room_stuck(ctx) {
+                Verdict::Refuse(RequestError::NoSpace)
+            } else {
+                Verdict::NoRoom
+            };
         }
         let bytes = record_bytes(work.count.min(RECORD_BLOCKS));
         // A small ring that many share never has room for a large record: alone, a smaller one will do.
@@ -157,14 +163,28 @@ impl Volume {
             return Verdict::NoTurn;
         }
         // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
-        // Nor while others hold it who find no space on other drives: who does, nobody tells. Where all drives have space,
-        // the ring waits for something that comes back, such as a member, and so do clients.
-        let is_some_drive_full = || ctx.free.values().any(|&free| free < (EGROUP_UNITS * BLOCK) as u64);
-        let impatient =
-            |since: Time| room < least && ctx.now.since(since) > ROOM_PATIENCE_US && is_some_drive_full();
-        let stuck = room < least && self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0))
-            || self.requests.without_room_since.is_some_and(impatient);
+        let full = || self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
+        let stuck = room < least && (full() || self.is_room_stuck(ctx));
         if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
+    }
+
+    /// Whether a record that frees space in the end may go into the log now.
+    pub(super) fn may_free(&self, room: u64) -> bool {
+        room > 0 || self.requests.freeing_without_room < FREEING_WITHOUT_ROOM
+    }
+
+    /// One gets its number.
+    pub(super) fn note_freeing(&mut self) {
+        let without_room = &mut self.requests.freeing_without_room;
+        *without_room = if self.log.room() > 0 { 0 } else { *without_room + 1 };
+    }
+
+    /// Others hold the ring who find no space on other drives: who does, nobody tells. Where all drives have space, the ring
+    /// waits for something that comes back, such as a member, and so do clients.
+    fn is_room_stuck(&self, ctx: &Context) -> bool {
+        let is_some_drive_full = || ctx.free.values().any(|&free| free < (EGROUP_UNITS * BLOCK) as u64);
+        let impatient = |since: Time| ctx.now.since(since) > ROOM_PATIENCE_US && is_some_drive_full();
+        self.requests.without_room_since.is_some_and(impatient)
     }
 
     /// Gives the work its records.
@@ -176,8 +196,7 @@ impl Volume {
         match change {
             Change::Part { .. } => self.start_partial(work, ctx),
             Change::Whole(Content::Zero) => {
-                let without_room = &mut self.requests.zeroes_without_room;
-                *without_room = if self.log.room() > 0 { 0 } else { *without_room + 1 };
+                self.note_freeing();
                 let seq = self.log.push(Body::Zero { block: *block, count: *count });
                 self.waiters.insert(seq, Waiter::Request(*request));
             }

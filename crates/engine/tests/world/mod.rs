@@ -79,6 +79,12 @@ impl World {
         for &drive in &drives {
             self.step(Input::Order(Order::OpenDrive { drive, geometry: self.geometry, format }));
         }
+        self.start_families();
+    }
+
+    /// Tells who is there, and has everything served.
+    pub fn start_families(&mut self) {
+        let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         let mut view = View { version: 1, ..View::default() };
         for &drive in &drives {
             view.drives
@@ -89,6 +95,14 @@ impl World {
             let members = (0..self.factor as usize).map(|at| all[(group + at) % all.len()]).collect();
             let group = (GroupId(group as u32), GroupView { members, former: Vec::new() });
             Arc::make_mut(&mut view.groups).insert(group.0, group.1);
+        }
+        // ... and one of each other size for every drive.
+        for size in (1..=all.len().min(3)).filter(|&size| size != self.factor as usize) {
+            for first in 0..all.len() {
+                let members = (0..size).map(|at| all[(first + at) % all.len()]).collect();
+                let group = GroupId((100 * size + first) as u32);
+                Arc::make_mut(&mut view.groups).insert(group, GroupView { members, former: Vec::new() });
+            }
         }
         self.step(Input::Order(Order::View(view)));
         self.step(Input::Order(Order::OpenFamily(self.record.clone())));

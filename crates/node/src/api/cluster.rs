@@ -46,6 +46,8 @@ pub struct ClusterView {
     pub vdisk_bytes: u64,
     /// None: there is nothing to repair or move.
     pub repair: Option<RepairView>,
+    /// vDisks that do not have as many copies as they should yet, a line for each: a factor was changed.
+    pub copying: Vec<String>,
     /// What would happen if a node failed now: a line for each, the worst first, such as `if node 2 (db-2) fails now:
     /// 3 vDisks move, every block keeps a copy; room to copy everything again: yes`.
     pub failures: Vec<String>,
@@ -180,6 +182,8 @@ pub struct ReportView {
     pub used: std::collections::BTreeMap<u32, u64>,
     /// vDisks that it owns and does not serve yet, by family, and why.
     pub waiting: std::collections::BTreeMap<u32, String>,
+    /// vDisks that it serves and that do not have as many copies as they should, by family.
+    pub copying: std::collections::BTreeMap<u32, super::CopiesView>,
 }
 
 /// What the owner of a vDisk on the asked node has found; nodes ask each other (`GET /v1/internal/whole`).

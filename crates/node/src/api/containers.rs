@@ -17,7 +17,7 @@ pub struct ContainerView {
     /// What lies on a drive already is not written there again.
     #[serde(default)]
     pub dedup: bool,
-    /// Copies of vDisks made in it; None: what the node or cluster gives.
+    /// Copies of its vDisks; None: what the node or cluster gave when each was made.
     pub factor: Option<u32>,
     /// What the clients of each of its vDisks may ask for in a second: requests, and bytes read and written. Not there: as much as
     /// there is.
@@ -64,7 +64,7 @@ pub struct SetContainer {
     pub cold: Option<ColdWord>,
     #[serde(default)]
     pub dedup: Option<bool>,
-    /// 0: what the node or cluster gives.
+    /// Of all its vDisks that have no word of their own, also those there; 0: what the node or cluster gave when each was made.
     #[serde(default)]
     pub factor: Option<u32>,
     /// For each of its vDisks; 0 for no limit.
@@ -98,6 +98,56 @@ pub struct UsageView {
     /// What that takes packed, one copy, and all copies together.
     pub stored_bytes: u64,
     pub copies_bytes: u64,
+    /// How far it has as many copies as it should; of a container not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<CopiesView>,
+}
+
+/// How far a vDisk has as many copies as it should.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CopiesView {
+    pub wanted: u32,
+    /// Log, data and pages have so many, and every one of them was found.
+    pub reached: bool,
+    /// Bytes of one copy that have another number of copies.
+    pub left_bytes: u64,
+    /// What is written from now on, and what the log still holds, has so many.
+    pub log: bool,
+    /// All drives in use are up and were found to have everything.
+    pub whole: bool,
+    /// There is no room for more copies.
+    pub short: bool,
+    /// None: not known yet.
+    pub seconds_left: Option<u64>,
+}
+
+impl CopiesView {
+    /// For people: how many there shall be, what is left, and what it waits for.
+    pub fn line(&self) -> String {
+        let Self { wanted, reached, left_bytes, log, whole, short, seconds_left } = *self;
+        if reached {
+            return format!("{wanted} of everything");
+        }
+        if left_bytes > 0 {
+            let left =
+                format!("{wanted} wanted; {} MiB still have another number", left_bytes.div_ceil(1 << 20));
+            return match seconds_left {
+                _ if short => format!("{left}, and there is no room: delete something or add drives"),
+                Some(seconds) => format!("{left}, about {seconds} s left"),
+                None => left,
+            };
+        }
+        match (log, whole) {
+            (false, _) => format!("{wanted} wanted; the log has another number until it is drained"),
+            (true, false) => {
+                format!(
+                    "{wanted} wanted; a drive is away, or not all were asked yet whether they have everything"
+                )
+            }
+            (true, true) => format!("{wanted} wanted; almost there"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +155,9 @@ pub struct ContainerUsageView {
     /// How many are in it, and how many of these have an owner that answered.
     pub vdisks: u64,
     pub vdisks_told: u64,
+    /// Of these, those that do not have as many copies as they should yet.
+    #[serde(default)]
+    pub vdisks_copying: u64,
     /// Of those together.
     #[serde(flatten)]
     pub usage: UsageView,

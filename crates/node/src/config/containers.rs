@@ -25,7 +25,7 @@ pub struct ContainerRecord {
     /// What the clients of each of its vDisks may ask for.
     #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
     pub ceiling: CeilingRecord,
-    /// Copies of vDisks that are made in it; None: what the node or cluster gives.
+    /// Copies of its vDisks; None: of each as many as the node or cluster gave when it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<u32>,
     /// How many vDisks have been put into it, in a cluster: one that comes while it is being removed is noticed by this. Nobody
@@ -68,6 +68,8 @@ pub struct Policy {
     pub compression: CompressionRecord,
     pub dedup: bool,
     pub ceiling: CeilingRecord,
+    /// How many copies of everything.
+    pub factor: u32,
 }
 
 /// A vDisk's own word, where it has one.
@@ -76,6 +78,7 @@ pub struct OwnPolicy {
     pub compression: Option<CompressionRecord>,
     pub dedup: Option<bool>,
     pub ceiling: CeilingRecord,
+    pub factor: Option<u32>,
 }
 
 impl Policy {
@@ -86,12 +89,13 @@ impl Policy {
 
     /// What an owner has to be told that knows of `before`.
     pub fn orders(self, before: Self, family: FamilyId) -> impl Iterator<Item = Order> {
-        let (packing, ceiling) = (self.packing(), self.ceiling);
+        let (packing, ceiling, factor) = (self.packing(), self.ceiling, self.factor);
         let packing =
             (before.packing() != packing).then_some(Order::SetCompression { family, compression: packing });
         let limits =
             (before.ceiling != ceiling).then(|| Order::SetCeiling { family, ceiling: ceiling.engine() });
-        packing.into_iter().chain(limits)
+        let copies = (before.factor != factor).then_some(Order::SetFactor { family, factor });
+        packing.into_iter().chain(limits).chain(copies)
     }
 }
 
@@ -100,21 +104,24 @@ impl FamilyConfig {
     pub fn policy(&self, container: Option<&ContainerRecord>) -> Policy {
         let default = ContainerRecord::default();
         let container = container.unwrap_or(&default);
-        self.own_policy().over(container)
+        let OwnPolicy { compression, dedup, ceiling, factor } = self.own_policy();
+        Policy {
+            compression: compression.unwrap_or(container.compression),
+            dedup: dedup.unwrap_or(container.dedup),
+            ceiling: ceiling.over(container.ceiling),
+            factor: factor.or(container.factor).unwrap_or(self.factor),
+        }
     }
 
     pub fn own_policy(&self) -> OwnPolicy {
-        OwnPolicy { compression: self.compression, dedup: self.dedup, ceiling: self.ceiling }
+        let factor = (!self.inherits_factor).then_some(self.factor);
+        OwnPolicy { compression: self.compression, dedup: self.dedup, ceiling: self.ceiling, factor }
     }
-}
 
-impl OwnPolicy {
-    pub fn over(self, container: &ContainerRecord) -> Policy {
-        Policy {
-            compression: self.compression.unwrap_or(container.compression),
-            dedup: self.dedup.unwrap_or(container.dedup),
-            ceiling: self.ceiling.over(container.ceiling),
-        }
+    /// None: as many copies as its container says, or as it has now if that says nothing.
+    pub fn set_own_factor(&mut self, factor: Option<u32>) {
+        self.inherits_factor = factor.is_none();
+        self.factor = factor.unwrap_or(self.factor);
     }
 }
 

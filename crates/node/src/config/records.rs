@@ -82,7 +82,10 @@ pub struct FamilyConfig {
     pub name: String,
     /// Bytes.
     pub size: u64,
+    /// Copies of everything: its own word, or with `inherits_factor` what holds where its container says nothing.
     pub factor: u32,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub inherits_factor: bool,
     /// Seconds since 1970.
     pub created: u64,
     pub epoch: u32,
@@ -118,6 +121,10 @@ pub struct FamilyConfig {
     /// How many clones have been made of its snapshots: one that comes while it is being deleted is noticed by this.
     #[serde(default, skip_serializing_if = "is_none_made")]
     pub clones_made: u64,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn is_none_made(count: &u64) -> bool {
@@ -268,7 +275,7 @@ impl FamilyConfig {
             family: self.id(),
             epoch: Epoch(self.epoch),
             size: self.size,
-            factor: self.factor,
+            factor: policy.factor,
             segments: self.segments.iter().map(SegmentRecord::segment).collect(),
             version: self.version,
             origin: self.origin.map(|origin| Origin {

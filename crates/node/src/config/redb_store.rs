@@ -321,6 +321,7 @@ mod tests {
             name: "four".to_string(),
             size: 1 << 30,
             factor: 2,
+            inherits_factor: false,
             created: 0,
             epoch: 1,
             owner: None,

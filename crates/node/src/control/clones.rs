@@ -71,7 +71,9 @@ struct Plan {
     key: SnapshotKey,
     snapshot: SnapshotId,
     origin: CloneOrigin,
+    /// Copies that it was made with, and those that it shall have.
     factor: u32,
+    copies: u32,
     container: String,
     own: OwnPolicy,
     created: u64,
@@ -100,6 +102,7 @@ impl Control {
             snapshot: record.id(),
             origin: CloneOrigin { family: record.family, generation: generation.0, size: record.size },
             factor: parent.map_or(1, |parent| parent.config.factor),
+            copies: parent.map_or(1, |parent| self.policy(&parent.config).factor),
             // By what its origin is kept.
             container: parent.map_or(DEFAULT_CONTAINER, |parent| &parent.config.container).to_string(),
             own: parent.map_or_else(OwnPolicy::default, |parent| parent.config.own_policy()),
@@ -111,7 +114,7 @@ impl Control {
     fn begin_clones(&mut self, wanted: &CreateClones) -> Result<Vec<FamilyId>, Refusal> {
         let plan = self.plan_clones(wanted)?;
         self.check_room_for(wanted.names.len())?;
-        check_factor(plan.factor, self.drives_up().len(), "drives", "add drives (weft up --drives N)")?;
+        check_factor(plan.copies, self.drives_up().len(), "drives", "add drives (weft up --drives N)")?;
         let Part::Alone(alone) = &mut self.part else { unreachable!("a member asks its cluster") };
         let first = alone.node.next_family.max(1);
         alone.node.next_family = first + wanted.names.len() as u32;

@@ -10,6 +10,7 @@ use crate::api::{ColdWord, ContainerView, CreateContainer, SetContainer};
 use crate::config::{
     CeilingRecord, CompressionRecord, ContainerRecord, DEFAULT_CONTAINER, FamilyConfig, FamilyState, Policy,
 };
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 use weft_engine::FamilyId;
 
@@ -81,6 +82,7 @@ pub(super) async fn set(
         wanted.cold,
     )?;
     limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
+    let factor = wanted.factor;
     let alter = move |record: &mut ContainerRecord| {
         let changed = policy::packing(
             record.compression,
@@ -102,6 +104,7 @@ pub(super) async fn set(
         let mut control = control.lock();
         control.check_ready()?;
         let mut record = control.container_named(name)?;
+        control.make_places_inside(&record, factor)?;
         if let Part::Alone(_) = &control.part {
             alter(&mut record);
             return control.put_container(record);
@@ -190,6 +193,19 @@ impl Control {
     pub(super) fn vdisks_in(&self, container: &str) -> Vec<&FamilyConfig> {
         let all = self.families.values().map(|entry| &entry.config);
         all.filter(|config| config.container == container && config.state == FamilyState::Live).collect()
+    }
+
+    /// Refuses another number of copies (0: none is said any more) if some vDisk inside would have no place for them.
+    fn make_places_inside(&mut self, record: &ContainerRecord, factor: Option<u32>) -> Result<(), Refusal> {
+        let Some(factor) = factor.map(|factor| Some(factor).filter(|&factor| factor != 0)) else {
+            return Ok(());
+        };
+        let changed = ContainerRecord { factor, ..record.clone() };
+        let of = |vdisk: &&FamilyConfig, record| vdisk.policy(Some(record)).factor;
+        let inside = self.vdisks_in(&record.name).into_iter();
+        let others = inside.filter(|vdisk| of(vdisk, record) != of(vdisk, &changed));
+        let wanted: BTreeSet<u32> = others.map(|vdisk| of(&vdisk, &changed)).collect();
+        wanted.into_iter().try_for_each(|factor| self.make_places_for(factor))
     }
 
     /// For a node that is alone: writes it down, and tells the owners of its vDisks.

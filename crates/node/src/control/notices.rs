@@ -79,6 +79,9 @@ impl Control {
                 let order = Order::SegmentsChanged { family, epoch, version, taken };
                 self.shards[shard.0 as usize].send(Mail::Order(order));
             }
+            Notice::FactorReached { family, epoch, factor } => {
+                tracing::debug!(%family, %epoch, factor, "a vDisk has as many copies as it should");
+            }
             Notice::GroupsWhole { family, epoch, view, groups } => {
                 if let Some(member) = self.part.member_mut() {
                     return member.told_whole(family, epoch, view, &groups);

@@ -1,9 +1,11 @@
 //! By what vDisks are kept: their own word if they have one, else their container's. Asked for when one is made, changed at any time.
-//! Promises: what is answered is in the store; the owner uses it for what comes from then on.
+//! Promises: what is answered is in the store; the owner uses it for what comes from then on. More copies than there are places for
+//! are refused.
 //! Leaves to others: packing and limiting (the engine), telling the owner in a cluster (`member/families.rs`, like every change).
 
 use super::change::{change_vdisk, move_vdisk_into};
 use super::refusal::Refusal;
+use super::vdisks::check_factor;
 use super::{Control, Part, SharedControl};
 use crate::api::{ColdWord, CreateVdisk, DedupWord, LimitWord, SetVdisk, VdiskView};
 use crate::config::{
@@ -51,7 +53,8 @@ pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Resul
     let compression =
         own_compression(method, wanted.compression_unit, wanted.cold, container.compression)?.flatten();
     let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
-    Ok(OwnPolicy { compression, dedup: wanted.dedup.and_then(DedupWord::own), ceiling })
+    let dedup = wanted.dedup.and_then(DedupWord::own);
+    Ok(OwnPolicy { compression, dedup, ceiling, factor: wanted.factor })
 }
 
 fn own_ceiling(
@@ -62,26 +65,49 @@ fn own_ceiling(
     own.with(iops.map(LimitWord::number), bytes.map(LimitWord::number)).map_err(Refusal::bad_input)
 }
 
+/// How many copies a vDisk shall say of its own. The outer None: as before.
+fn own_factor(wanted: Option<LimitWord>) -> Result<Option<Option<u32>>, Refusal> {
+    let Some(wanted) = wanted else { return Ok(None) };
+    let number = wanted.number().map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    if let Some(number) = number {
+        // Whether there are so many places is asked when it is known where.
+        check_factor(number, usize::MAX, "", "")?;
+    }
+    Ok(Some(number))
+}
+
 /// Changes what a vDisk says of itself, and the container that it is in.
 pub(super) async fn set(
     control: &SharedControl,
     name: &str,
     wanted: &SetVdisk,
 ) -> Result<VdiskView, Refusal> {
+    let factor = own_factor(wanted.factor)?;
     let (family, compression, container) = {
-        let control = control.lock();
+        let mut control = control.lock();
         control.check_ready()?;
         let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-        let config = &control.families[&family].config;
+        let config = control.families[&family].config.clone();
         let container = wanted.container.clone().filter(|container| *container != config.container);
         if let Some(container) = &container {
             control.container_named(container)?;
         }
-        let present = control.policy(config).compression;
+        let Policy { compression: present, factor: copies, .. } = control.policy(&config);
         let compression =
             own_compression(wanted.compression.as_deref(), wanted.compression_unit, wanted.cold, present)?;
         // What is wrong with them is told before anything is done.
         own_ceiling(config.ceiling, wanted.iops_limit, wanted.bw_limit)?;
+        let mut changed = FamilyConfig {
+            container: container.clone().unwrap_or(config.container.clone()),
+            ..config.clone()
+        };
+        if let Some(factor) = factor {
+            changed.set_own_factor(factor);
+        }
+        let wanted = control.policy(&changed).factor;
+        if wanted != copies {
+            control.make_places_for(wanted)?;
+        }
         (family, compression, container)
     };
     let (iops, bytes, dedup) = (wanted.iops_limit, wanted.bw_limit, wanted.dedup);
@@ -89,6 +115,9 @@ pub(super) async fn set(
     let alter = move |record: &mut FamilyConfig| {
         record.compression = compression.unwrap_or(record.compression);
         record.dedup = dedup.map_or(record.dedup, DedupWord::own);
+        if let Some(factor) = factor {
+            record.set_own_factor(factor);
+        }
         record.ceiling = own_ceiling(record.ceiling, iops, bytes).expect("they were just found to be right");
     };
     match container {
@@ -112,11 +141,25 @@ impl Control {
             Part::Member(member) => member.policy(config),
         }
     }
+
+    /// Refuses more copies than there are places for. On a node that is alone there are groups of so many drives afterwards; in a
+    /// cluster its controller makes them when the record is there.
+    pub(super) fn make_places_for(&mut self, factor: u32) -> Result<(), Refusal> {
+        if let Some(member) = self.part.member() {
+            return check_factor(factor, member.places(), "nodes with drives", "add nodes (weft node join)");
+        }
+        check_factor(factor, self.drives_up().len(), "drives", "add drives (weft up --drives N)")?;
+        if self.arrange_groups(factor)? {
+            self.send_view();
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::InheritWord;
 
     #[test]
     fn a_vdisk_says_something_or_inherits() {
@@ -128,6 +171,13 @@ mod tests {
         let unit = own_compression(None, Some(4096), None, lz4).expect("it is fine").flatten();
         assert_eq!(unit.map(|own| own.method_text()), Some("lz4".to_string()), "the unit of what holds now");
         assert!(own_compression(Some("inherit"), Some(4096), None, lz4).is_err());
+        assert_eq!(own_factor(None).expect("nothing is said"), None);
+        assert_eq!(own_factor(Some(LimitWord::Number(3))).expect("it is one"), Some(Some(3)));
+        assert_eq!(own_factor(Some(LimitWord::Word(InheritWord::Inherit))).expect("it is one"), Some(None));
+        assert!(
+            own_factor(Some(LimitWord::Number(4))).is_err()
+                && own_factor(Some(LimitWord::Number(0))).is_err()
+        );
         assert!(own_compression(Some("gzip"), None, None, lz4).is_err());
     }
 }

@@ -299,7 +299,7 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
             )));
         }
         let mut factors: BTreeSet<u32> =
-            control.families.values().map(|family| family.config.factor).collect();
+            control.families.values().map(|family| control.policy(&family.config).factor).collect();
         factors.insert(control.factor);
         factors.extend(control.part.alone().groups.values().map(|group| group.factor));
         for factor in factors {

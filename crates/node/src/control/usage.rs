@@ -4,7 +4,7 @@
 
 use super::refusal::Refusal;
 use super::{Control, Serving, SharedControl, member, statistics};
-use crate::api::{ContainerUsageView, OwnUsageView, UsageView};
+use crate::api::{ContainerUsageView, CopiesView, OwnUsageView, UsageView};
 use crate::config::{CloneOrigin, FamilyConfig};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,6 +47,7 @@ pub(super) async fn of_container(control: &SharedControl, name: &str) -> Result<
     let mut view = ContainerUsageView { vdisks: inside.len() as u64, ..ContainerUsageView::default() };
     for usage in inside.iter().filter_map(|vdisk| told.get(&vdisk.family)) {
         view.vdisks_told += 1;
+        view.vdisks_copying += u64::from(usage.copies.is_some_and(|copies| !copies.reached));
         view.usage.add(usage);
     }
     Ok(view)
@@ -90,7 +91,8 @@ impl UsageView {
             dead_bytes: placed.saturating_sub(live + fresh),
             placed_bytes: placed,
             stored_bytes: stored,
-            copies_bytes: stored * u64::from(config.factor),
+            copies_bytes: count("copies_bytes").unwrap_or(stored * u64::from(config.factor)),
+            copies: CopiesView::of(counted),
         })
     }
 
@@ -110,6 +112,23 @@ impl UsageView {
         for (sum, more) in sums {
             *sum += more;
         }
+    }
+}
+
+impl CopiesView {
+    /// From what the engine counts about a vDisk; None: it does not serve it.
+    pub(in crate::control) fn of(counted: &BTreeMap<String, u64>) -> Option<Self> {
+        let count = |name: &str| counted.get(name).copied();
+        let told = |name: &str| count(name) == Some(1);
+        Some(Self {
+            wanted: count("factor")? as u32,
+            reached: told("factor_reached"),
+            left_bytes: count("factor_left_bytes")?,
+            log: told("factor_log"),
+            whole: told("factor_whole"),
+            short: told("factor_short"),
+            seconds_left: count("factor_remaining_us").map(|us| us.div_ceil(1_000_000)),
+        })
     }
 }
 

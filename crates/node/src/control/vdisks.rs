@@ -278,7 +278,7 @@ impl Control {
     pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
         let entry = &self.families[&family];
         let config = &entry.config;
-        let Policy { compression, dedup, ceiling } = self.policy(config);
+        let Policy { compression, dedup, ceiling, factor } = self.policy(config);
         let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
             Part::Member(member) => member.owner_view(family),
@@ -296,7 +296,8 @@ impl Control {
             name: config.name.clone(),
             family: config.family,
             size: config.size,
-            factor: config.factor,
+            factor,
+            factor_from: who(!config.inherits_factor),
             epoch: config.epoch,
             created: config.created,
             state: state.to_string(),

@@ -45,6 +45,7 @@ pub(super) fn open(members: Vec<(PathBuf, Membership)>, etcd: &[String]) -> Resu
         groups: config.groups.values().map(|group| group.record.clone()).collect(),
         families: config.families.values().map(|family| family.record.clone()).collect(),
         snapshots: config.snapshots.values().map(|snapshot| snapshot.record.clone()).collect(),
+        containers: config.containers.values().map(|container| container.record.clone()).collect(),
         _locks: locks,
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::counters::{ReadSources, Source};
+use weft_engine::interface::FactorProgress;
 use weft_engine::shard::Shard;
 use weft_engine::volume::Volume;
 
@@ -143,6 +144,23 @@ fn put_sources(sources: &ReadSources, named: &mut BTreeMap<String, u64>) {
     for source in Source::ALL {
         named.insert(format!("reads_from_{}", source.name()), sources.reads[source as usize]);
         named.insert(format!("blocks_read_from_{}", source.name()), sources.blocks[source as usize]);
+    }
+}
+
+/// How far a vDisk has as many copies as it should.
+pub fn put_copies(progress: &FactorProgress, named: &mut BTreeMap<String, u64>) {
+    let FactorProgress { wanted, log, left_bytes, copies_bytes, whole, short, reached, remaining_us } =
+        *progress;
+    let mut put = |name: &str, value: u64| named.insert(name.to_string(), value);
+    put("factor", wanted.into());
+    put("factor_left_bytes", left_bytes);
+    put("factor_log", log.into());
+    put("factor_whole", whole.into());
+    put("factor_short", short.into());
+    put("factor_reached", reached.into());
+    put("copies_bytes", copies_bytes);
+    if let Some(us) = remaining_us {
+        put("factor_remaining_us", us);
     }
 }
 

@@ -620,7 +620,11 @@ impl Worker {
         }
         let mut families = self.families.clone();
         for (family, volume) in self.shard.volumes() {
-            families.entry(family).or_default().view.engine = super::engine_counters::named_of(volume);
+            let mut counted = super::engine_counters::named_of(volume);
+            if let Some(progress) = self.shard.factor_progress(family, self.now()) {
+                super::engine_counters::put_copies(&progress, &mut counted);
+            }
+            families.entry(family).or_default().view.engine = counted;
         }
         ShardStatistics { shard, drives, families }
     }

@@ -33,6 +33,7 @@ fn a_single_node(dir: &Path) -> Config {
             name: format!("vdisk-{family}"),
             size: 1 << 30,
             factor: 2,
+            inherits_factor: family % 2 == 0,
             created: 1_700_000_000,
             epoch: family,
             owner: None,

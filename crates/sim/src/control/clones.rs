@@ -13,9 +13,8 @@ use weft_engine::FamilyId;
 use weft_engine::identity::Generation;
 use weft_engine::interface::Origin;
 
-/// vDisks at a time, and in all. In a small ring fewer: each may hold a few blocks of it, whatever happens.
+/// vDisks at a time, and in all.
 const ALIVE_MAX: usize = 7;
-const RING_BLOCKS: u64 = 64;
 const FAMILIES_MAX: usize = 20;
 
 impl World {
@@ -40,8 +39,7 @@ impl World {
 
     fn make_clone(&mut self) {
         let alive = self.families.iter().filter(|family| family.exists).count();
-        let most = ALIVE_MAX.min((self.parameters.geometry.log / 4096 / RING_BLOCKS) as usize);
-        if alive >= most || self.families.len() >= FAMILIES_MAX {
+        if alive >= ALIVE_MAX || self.families.len() >= FAMILIES_MAX {
             return;
         }
         let ready = self.control.families.iter().enumerate().flat_map(|(family, entry)| {
@@ -64,7 +62,8 @@ impl World {
             self.coverage.count("clones of clones made");
         }
         let origin = Origin { family: FamilyId(family as u32), snapshot, size: size * 4096 };
-        let (factor, clients) = (self.families[family].factor, self.clone_rng.random_range(1..=2));
+        let factor = self.control.families[family].record.factor;
+        let clients = self.clone_rng.random_range(1..=2);
         self.add_family(layout, factor, Some(origin), clients);
     }
 

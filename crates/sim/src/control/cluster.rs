@@ -5,7 +5,6 @@
 //! Leaves to others: what goes wrong meanwhile (`atlas`), opening and closing families (`families`).
 
 use super::{DriveEntry, FamilyPhase};
-use crate::plan::Plan;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -38,7 +37,7 @@ pub struct Table {
 
 impl World {
     pub fn is_cluster(&self) -> bool {
-        self.parameters.plan == Plan::Cluster
+        self.parameters.by_rules
     }
 
     /// Nothing moves any more, and nothing wants to.

@@ -7,6 +7,7 @@ mod ceilings;
 mod clones;
 mod cluster;
 mod drives;
+mod factors;
 mod families;
 mod groups;
 mod leases;

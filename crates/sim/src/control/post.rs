@@ -117,6 +117,9 @@ impl World {
             Notice::RollbackRefused { family, epoch, .. } => {
                 self.families[family.0 as usize].rolling_back.remove(&epoch.0);
             }
+            Notice::FactorReached { family, epoch, factor } => {
+                self.judge_factor(shard, *family, *epoch, *factor);
+            }
             Notice::Damage { damage, .. } => self.coverage.count(match damage {
                 Damage::Log { .. } => "damage found in logs",
                 Damage::CopyBad { .. } => "bad copies found",

@@ -235,8 +235,8 @@ impl World {
         }
     }
 
-    /// Every order about snapshots is done, or the first that is not. `early`: only those that nothing may keep waiting,
-    /// whatever room there is.
+    /// Every order about snapshots is done, or the first that is not. `early`: only those that nothing may keep waiting
+    /// as long as there is room in the log.
     pub fn snapshots_done(&self, early: bool) -> Result<(), String> {
         for (family, entry) in self.control.families.iter().enumerate() {
             if entry.phase != FamilyPhase::Ready {
@@ -245,9 +245,11 @@ impl World {
             let engine = entry.owner.and_then(|owner| self.shards[owner].engine.as_ref());
             let volume = engine.and_then(|engine| engine.volume(FamilyId(family as u32)));
             let frozen = volume.map_or(0, |volume| volume.frozen_generations());
+            // Of a full ring nothing is left for them before something is drained or freed.
+            let may_wait = early && volume.is_none_or(|volume| volume.lacks_room());
             let waits = |stage: Stage| match stage {
-                Stage::Creating { .. } => !early || frozen < FROZEN_MAX,
-                Stage::Deleting(_) => true,
+                Stage::Creating { .. } => !may_wait && (!early || frozen < FROZEN_MAX),
+                Stage::Deleting(_) => !may_wait,
                 Stage::Ready(_) => false,
             };
             if let Some((snapshot, entry)) = entry.snapshots.iter().find(|(_, entry)| waits(entry.stage)) {

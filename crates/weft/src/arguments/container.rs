@@ -29,7 +29,7 @@ container is named are in `default`, which always exists.")]
         /// Whether what lies on a drive already is not written there again: on or off
         #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
         dedup: Option<String>,
-        /// Copies of vDisks that are made in it from now on; those there are keep theirs [default: the node's]
+        /// Copies of everything of its vDisks [default: of each as many as the node gives when it is made]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
         #[command(flatten)]
@@ -52,6 +52,7 @@ container is named are in `default`, which always exists.")]
     #[command(after_help = "Examples:
   weft container set databases --compression zstd:3 --unit 32K
   weft container set default --compression lz4 --cold-after 12h
+  weft container set databases --rf 3                  copies are made in the background (weft container show)
 
 What was written before is packed again in the background. vDisks that were told something else themselves stay with that
 (weft vdisk set NAME --compression inherit ends it).")]
@@ -68,7 +69,7 @@ What was written before is packed again in the background. vDisks that were told
         /// Whether what lies on a drive already is not written there again: on or off
         #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
         dedup: Option<String>,
-        /// Copies of vDisks that are made in it from now on, or `inherit`: the node's; those there are keep theirs
+        /// Copies of everything, also of vDisks that are there, or `inherit`: of each as many as the node gave when it was made
         #[arg(long, value_name = "R", value_parser = copies)]
         rf: Option<u32>,
         #[command(flatten)]

@@ -113,7 +113,7 @@ fn check(offline: &Offline) -> Report {
             name: config.name.clone(),
             family: config.family,
             size: config.size,
-            factor: config.factor,
+            factor: offline.policy(config).factor,
             epoch: config.epoch,
             seen: !family.unseen.log,
             checkpoint: family.checkpoint.as_ref().map_or(0, |(seq, _)| seq.0),

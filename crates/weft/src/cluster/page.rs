@@ -79,6 +79,7 @@ fn facts(cluster: &ClusterView, looks: Looks) -> Vec<(&'static str, String)> {
     if let Some(repair) = &cluster.repair {
         facts.push(("repair", repair_line(repair, looks)));
     }
+    facts.extend(cluster.copying.iter().map(|line| ("factor", line.clone())));
     let served = format!("{} of {} served", cluster.vdisks_served, cluster.vdisks);
     facts.push(("vDisks", format!("{served}, {} as clients see them", size::show(cluster.vdisk_bytes))));
     facts.push(("drives", format!("{} of {} up", cluster.drives_up, cluster.drives)));

@@ -93,6 +93,7 @@ fn some_body(random: &mut SmallRng) -> Body {
                 mapped,
                 map_egroups,
                 index,
+                holes: Vec::new(),
             }))
         }
     }

@@ -17,6 +17,7 @@ pub struct NewVdisk {
     pub name: String,
     /// Bytes.
     pub size: u64,
+    /// Copies of everything, where neither its own word nor its container says anything else.
     pub factor: u32,
     /// Seconds since 1970.
     pub created: u64,
@@ -33,6 +34,7 @@ impl NewVdisk {
             name: self.name.clone(),
             size: self.size,
             factor: self.factor,
+            inherits_factor: self.own.factor.is_none(),
             created: self.created,
             epoch: 1,
             owner: self.owner.map(|shard| shard.0),

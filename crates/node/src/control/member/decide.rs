@@ -141,7 +141,7 @@ fn arrange_groups(
 ) -> Result<u64, ClusterError> {
     let groups: Vec<placement::Group> = mirror.groups.values().map(group_of).collect();
     let wishes = Wishes {
-        factors: mirror.families.values().map(|family| family.record.factor).collect(),
+        factors: mirror.families.values().map(|family| mirror.policy(&family.record).factor).collect(),
         moves_max: MOVES_MAX,
         next_group: mirror.cluster.record.next_group,
     };

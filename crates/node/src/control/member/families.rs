@@ -52,7 +52,9 @@ impl Control {
         }
         for (family, shard) in given {
             let entry = &mirror.families[&family];
-            self.reconcile_family(family, shard, entry, mirror.policy(&entry.record));
+            let policy = mirror.policy(&entry.record);
+            let has_groups = mirror.groups.values().any(|group| group.record.factor == policy.factor);
+            self.reconcile_family(family, shard, entry, policy, has_groups);
         }
     }
 
@@ -61,7 +63,8 @@ impl Control {
         family: FamilyId,
         shard: usize,
         entry: &Versioned<FamilyConfig>,
-        policy: Policy,
+        mut policy: Policy,
+        has_groups: bool,
     ) {
         let record = &entry.record;
         let epoch = Epoch(record.epoch);
@@ -88,6 +91,10 @@ impl Control {
             served.size = record.size;
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
+        }
+        if !has_groups {
+            // The controller makes groups of a new size first: without them the owner would have nowhere to put anything.
+            policy.factor = served.policy.factor;
         }
         // Said about it or about its container.
         for order in policy.orders(std::mem::replace(&mut served.policy, policy), family) {

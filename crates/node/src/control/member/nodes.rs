@@ -293,7 +293,7 @@ fn no_drive(drive: u32) -> Refusal {
 impl Member {
     /// Where copies of one block can be apart: nodes with drives that work. One node by itself has its drives for that, as
     /// when it was alone.
-    pub(super) fn places(&self) -> usize {
+    pub(in crate::control) fn places(&self) -> usize {
         let working = self.mirror.alive.values().map(|alive| alive.record.up.len()).filter(|&up| up > 0);
         let (nodes, drives) = working.fold((0, 0), |(nodes, drives), up| (nodes + 1, drives + up));
         if nodes == 1 { drives } else { nodes }

@@ -3,7 +3,9 @@
 use super::asking::ask_living;
 use super::nodes::is_drained;
 use super::{Member, Phase, node_of};
-use crate::api::{ClusterDriveView, ClusterView, GroupPlaceView, NodeView, RepairView, ReportView};
+use crate::api::{
+    ClusterDriveView, ClusterView, CopiesView, GroupPlaceView, NodeView, RepairView, ReportView, StatsView,
+};
 use crate::config::cluster::{ClusterConfig, NodeState};
 use crate::config::{DriveRecordState, FamilyState, GroupRecord, Place};
 use crate::control::refusal::Refusal;
@@ -31,11 +33,13 @@ struct Reports {
     used: Used,
     /// vDisks that their owners do not serve yet, and why.
     waiting: BTreeMap<u32, String>,
+    /// vDisks that do not have as many copies as they should.
+    copying: BTreeMap<u32, CopiesView>,
 }
 
 /// What another node wants to know of this one for its page.
 pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
-    let used = statistics::gather(control).await.drives;
+    let StatsView { drives: used, vdisks, .. } = statistics::gather(control).await;
     let control = control.lock();
     let member = control.member()?;
     let waiting = member.served.iter().filter_map(|(family, served)| {
@@ -49,6 +53,11 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     Ok(ReportView {
         used: used.into_iter().map(|drive| (drive.drive, drive.used_bytes)).collect(),
         waiting: waiting.collect(),
+        copying: vdisks
+            .iter()
+            .filter_map(|vdisk| Some((vdisk.family, CopiesView::of(&vdisk.engine)?)))
+            .filter(|(_, copies)| !copies.reached)
+            .collect(),
     })
 }
 
@@ -67,6 +76,7 @@ fn gather(mirror: &ClusterConfig) -> Reports {
     for report in ask_living::<ReportView>(mirror, "/v1/internal/report") {
         reports.used.extend(report.used);
         reports.waiting.extend(report.waiting);
+        reports.copying.extend(report.copying);
     }
     reports
 }
@@ -118,7 +128,7 @@ impl Member {
     }
 
     fn cluster_view(&self, reports: &Reports) -> ClusterView {
-        let Reports { used, waiting } = reports;
+        let Reports { used, waiting, copying } = reports;
         let mirror = &self.mirror;
         let up = drives_up(mirror);
         let nodes: Vec<_> = mirror
@@ -206,8 +216,19 @@ impl Member {
             away_seconds: mirror.cluster.record.away_seconds,
             vdisk_bytes: families.iter().map(|(_, family)| family.record.size).sum(),
             repair: self.repair_view(),
+            copying: self.copying_lines(copying),
             failures,
         }
+    }
+
+    /// vDisks whose number of copies is on its way to another. One that has only not looked at everything since it was opened is not
+    /// told of.
+    fn copying_lines(&self, copying: &BTreeMap<u32, CopiesView>) -> Vec<String> {
+        let told = copying.iter().filter(|(_, copies)| copies.left_bytes > 0 || !copies.log);
+        let named =
+            told.filter_map(|(family, copies)| Some((self.mirror.families.get(&FamilyId(*family))?, copies)));
+        let lines = named.map(|(family, copies)| format!("vDisk {}: {}", family.record.name, copies.line()));
+        lines.take(LINES_MAX).collect()
     }
 
     /// What would happen if a node failed now, a line for each; and whether that would lose data of a vDisk that has more
@@ -245,7 +266,9 @@ impl Member {
             let logs = mirror
                 .families
                 .values()
-                .filter_map(|family| Some((family.record.factor, family.record.segments.last()?)))
+                .filter_map(|family| {
+                    Some((mirror.policy(&family.record).factor, family.record.segments.last()?))
+                })
                 .filter(|(_, segment)| {
                     segment.members.iter().any(mine) && !segment.members.iter().any(stays)
                 });

@@ -1,0 +1,103 @@
+//! Numbers of copies: others at any time, told to owners while clients work.
+//! Promises: what is written down is what the next owner is told; whoever says that it is done is judged at that moment.
+//! Leaves to others: what owners do about it (the engine), what is right (`judge/factors.rs`).
+
+use super::FamilyPhase;
+use crate::engine_view::volumes;
+use crate::event::Event;
+use crate::judge::factors::all_have_copies;
+use crate::judge::placement::Named;
+use crate::phase::Phase;
+use crate::world::World;
+use rand::Rng;
+use rand::seq::IteratorRandom;
+use std::collections::BTreeSet;
+use weft_engine::interface::FactorProgress;
+use weft_engine::{Epoch, FamilyId, Order, Time};
+
+/// There are groups of so many drives at most.
+const FACTOR_MAX: usize = 3;
+
+impl World {
+    /// What administrators do: they want more copies of some vDisk, or fewer.
+    pub fn factor_tick(&mut self) {
+        let Some(plan) = self.parameters.factors.filter(|_| self.phase == Phase::Trouble) else { return };
+        let next = self.factor_rng.random_range(plan.every_us / 4..plan.every_us * 2);
+        self.queue.push(self.now + next, Event::Factor);
+        let staying = self.control.drives_draining(false);
+        let domains: BTreeSet<u32> =
+            staying.into_iter().map(|drive| self.control.drives[drive].domain).collect();
+        let most = domains.len().min(FACTOR_MAX) as u32;
+        // What was damaged on purpose needs another copy.
+        let least = if self.parameters.destroys { 2 } else { 1 };
+        let existing = (0..self.families.len()).filter(|&family| self.families[family].exists);
+        let Some(family) = existing.choose(&mut self.factor_rng).filter(|_| least < most) else { return };
+        let factor = self.factor_rng.random_range(least..=most);
+        let entry = &mut self.control.families[family];
+        if entry.record.factor == factor {
+            return;
+        }
+        self.coverage.count(if entry.record.factor < factor {
+            "more copies wanted"
+        } else {
+            "fewer copies wanted"
+        });
+        entry.record.factor = factor;
+        // More are due when the owner says that they are there.
+        let due = &mut self.families[family].factor;
+        *due = factor.min(*due);
+        let Some(owner) = entry.owner else { return };
+        self.order(owner, Order::SetFactor { family: FamilyId(family as u32), factor });
+    }
+
+    /// The owner says that everything has so many copies.
+    pub(super) fn judge_factor(&mut self, shard: usize, family: FamilyId, epoch: Epoch, factor: u32) {
+        let index = family.0 as usize;
+        let entry = &self.control.families[index];
+        // Who was replaced, or has not heard of the present wish, knows only what was so before.
+        if entry.record.epoch != epoch || entry.owner != Some(shard) || entry.record.factor != factor {
+            return;
+        }
+        let members = entry.record.segments.last().map_or(0, |segment| segment.members.len());
+        if members != factor as usize {
+            return self.fail(format!(
+                "family {family} is said to have {factor} copies, and its log has {members} members"
+            ));
+        }
+        let (Some(engine), Some(view)) = (&self.shards[shard].engine, &self.shards[shard].common) else {
+            return;
+        };
+        let volume = engine.volume(family).expect("who says something of a family serves it");
+        let of = |egroup| {
+            let group = volume.map().group_of(egroup).expect("what is named has a group");
+            let members = view.groups.get(&group).map_or_else(Vec::new, |group| group.members.clone());
+            Named { family, egroup, units: 0, stored: 0, members, former: Vec::new() }
+        };
+        let named: Vec<Named> = volume.egroups().map(of).collect();
+        let judged = all_have_copies(&named, factor, &self.drives, |drive| self.lied.contains(&drive));
+        if let Err(what) = judged {
+            return self.fail(format!("family {family}: {what}"));
+        }
+        self.coverage.count("numbers of copies reached");
+        self.coverage.add("egroups of which copies were counted", named.len() as u64);
+        self.families[index].factor = factor;
+    }
+
+    /// Every vDisk has as many copies as it should, and its owner has said so.
+    pub(crate) fn factors_reached(&self) -> Result<(), String> {
+        for (family, _) in volumes(self) {
+            let entry = &self.control.families[family];
+            let owner = entry.owner.expect("a served family has an owner");
+            let state = &self.shards[owner];
+            let engine = state.engine.as_ref().expect("an owner lives");
+            let now = Time(self.now + state.clock_ahead);
+            let progress = engine.factor_progress(FamilyId(family as u32), now);
+            let is_reached =
+                |progress: FactorProgress| progress.reached && progress.wanted == entry.record.factor;
+            if entry.phase == FamilyPhase::Ready && !progress.is_some_and(is_reached) {
+                return Err(format!("family {family} has not got its copies: {progress:?}"));
+            }
+        }
+        Ok(())
+    }
+}
