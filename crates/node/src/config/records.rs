@@ -108,6 +108,8 @@ pub struct FamilyConfig {
     /// None: as its container says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedup: Option<bool>,
     #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
     pub ceiling: CeilingRecord,
     /// What a clone begins with.
@@ -282,7 +284,7 @@ impl FamilyConfig {
                 size: origin.size,
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
-            compression: policy.compression.engine(),
+            compression: policy.packing(),
             ceiling: policy.ceiling.engine(),
         }
     }
