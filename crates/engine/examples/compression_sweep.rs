@@ -41,7 +41,7 @@ fn main() {
     for (kind, data) in &kinds {
         for (name, method) in methods {
             for frame_units in [1, 2, 4, 8] {
-                let row = measure(data, Compression { method, frame_units, cold: None });
+                let row = measure(data, Compression { method, frame_units, cold: None, share: false });
                 println!(
                     "| {kind} | {name} | {} KiB | {:.2} | {:.2} | {:.0} | {:.0} | {:.1} |",
                     u32::from(frame_units) * 4,

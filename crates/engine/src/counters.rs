@@ -168,6 +168,9 @@ pub struct Counters {
     /// Egroups looked for in the maps of the shard's drives, which are in memory whole: found, and not known there.
     pub egroup_map_hits: u64,
     pub egroup_map_misses: u64,
+    /// What the shard's drives hashed of what they were to write, because it may be there already; and what of that was.
+    pub share_bytes_hashed: u64,
+    pub share_bytes_found: u64,
     /// What the owners on this shard waited for.
     pub stages: Stages,
 }

@@ -506,7 +506,7 @@ pub struct Ceiling {
     pub bytes: Option<u64>,
 }
 
-/// How data is packed when it goes into egroups.
+/// How data is packed when it goes into egroups, and whether drives share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compression {
     pub method: Method,
@@ -514,6 +514,8 @@ pub struct Compression {
     pub frame_units: u8,
     /// What nobody has read for long is packed once more, for good.
     pub cold: Option<Cold>,
+    /// What lies on a drive already is not written there again.
+    pub share: bool,
 }
 
 /// When data is cold, and the level of zstd that it is packed with then.
@@ -532,7 +534,7 @@ pub enum Method {
 
 impl Default for Compression {
     fn default() -> Self {
-        Self { method: Method::Off, frame_units: 2, cold: None }
+        Self { method: Method::Off, frame_units: 2, cold: None, share: false }
     }
 }
 

@@ -53,6 +53,9 @@ pub struct Limits {
     pub compact_live_percent: u32,
     /// Egroups being compacted by one family at once.
     pub compact_egroups_max: usize,
+    /// Of what lies on a drive so much is known by its hash, to be found when it is written again. An entry takes 63 bytes of
+    /// memory at most, and there are none on drives where nothing wishes to be shared.
+    pub shared_entries_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
     pub audit_interval_us: u64,
     /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
@@ -83,6 +86,8 @@ impl Default for Limits {
             call_retry_us: 1_000_000,
             compact_live_percent: 75,
             compact_egroups_max: 2,
+            // 4 GiB of units, or 16 of what is packed by four: 63 MiB of memory at most.
+            shared_entries_max: 1 << 20,
             audit_interval_us: 60_000_000,
             cache_bytes: 64 << 20,
             ahead_bytes_begin: 128 << 10,
@@ -111,6 +116,7 @@ impl Limits {
             call_retry_us: 50_000,
             compact_live_percent: 75,
             compact_egroups_max: 2,
+            shared_entries_max: 1024,
             audit_interval_us: 2_000_000,
             cache_bytes: 256 << 10,
             ahead_bytes_begin: 16 << 10,

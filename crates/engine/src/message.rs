@@ -35,8 +35,16 @@ pub enum Question {
     /// Records from `from` on, in order, up to about `bytes` of data, damaged ones left out.
     ReadLog { from: Seq, bytes: u32 },
     /// Store a whole egroup and flush it. Written once: if the name exists with the same content
-    /// it is a success. `replace`: a repair; a copy that exists is replaced.
-    WriteEgroup { egroup: EgroupId, class: Class, content: Content, blocks: Vec<u64>, replace: bool },
+    /// it is a success. `replace`: a repair; a copy that exists is replaced. `sharing`: what lies there already need not be
+    /// written again.
+    WriteEgroup {
+        egroup: EgroupId,
+        class: Class,
+        content: Content,
+        blocks: Vec<u64>,
+        replace: bool,
+        sharing: Option<Sharing>,
+    },
     /// Units of an egroup, verified. `frames`: those of them that are compressed are wanted as they are stored as well, to be
     /// kept in memory. Only who shares it with the drive asks for that; other nodes are not told.
     ReadUnits { egroup: EgroupId, runs: Vec<UnitRun>, frames: bool },
@@ -50,6 +58,14 @@ pub enum Question {
     ListEgroups { after: EgroupId },
     /// Everything of the family goes: records, egroups, fence.
     DropFamily,
+}
+
+/// An owner's wish that a drive shares what lies on it already.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// Egroups of the family that go soon, because their units are moved: what only they have is written again, or nothing of them
+    /// would become free.
+    pub moved_from: Vec<EgroupId>,
 }
 
 /// What is in an egroup, as all its members store it.

@@ -82,6 +82,15 @@ pub enum Bug {
     FactorWithoutLog,
     /// A new factor counts as reached before anybody has looked whether the copies are there.
     FactorUnseen,
+    /// With an egroup all blocks of its run are freed, whoever refers to them.
+    SharedFreed,
+    /// The references of an egroup outlive it.
+    ReferencesKept,
+    /// What was freed is still found by its hash.
+    SharedAfterFreed,
+    /// What is being written is found by its hash before it is durable, and after an opening although it never was. (Seen by the
+    /// keeper's own stories: whoever shares it is flushed later, and that mostly covers it, so a cut at the right moment is rare.)
+    SharedBeforeDurable,
 }
 
 #[cfg(feature = "sabotage")]

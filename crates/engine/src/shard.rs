@@ -358,11 +358,14 @@ impl Shard {
     /// What keepers want done.
     fn take_effects(&mut self, now: Time, out: &mut Outputs) {
         out.operations.append(&mut self.effects.operations);
-        let Tally { frames_unpacked, map_hits, map_misses } = std::mem::take(&mut self.effects.tally);
+        let Tally { frames_unpacked, map_hits, map_misses, bytes_hashed, bytes_shared } =
+            std::mem::take(&mut self.effects.tally);
         let counters = &mut self.world.counters;
         counters.frames_unpacked += frames_unpacked;
         counters.egroup_map_hits += map_hits;
         counters.egroup_map_misses += map_misses;
+        counters.share_bytes_hashed += bytes_hashed;
+        counters.share_bytes_found += bytes_shared;
         for (to, message) in std::mem::take(&mut self.effects.messages) {
             self.send(to, message, out);
         }

@@ -14,7 +14,7 @@ use world::{FAMILY, World, pattern};
 const MIB: usize = 1 << 20;
 
 fn pack(world: &mut World, method: Method, frame_units: u8) {
-    let compression = Compression { method, frame_units, cold: None };
+    let compression = Compression { method, frame_units, cold: None, share: false };
     world.step(Input::Order(Order::SetCompression { family: FAMILY, compression }));
 }
 
@@ -107,7 +107,7 @@ fn a_change_is_for_what_is_written_from_then_on_at_once_and_lives_through_restar
         world.settle();
         let directory = &world.shard.volume(FAMILY).expect("it is served").map().directory;
         // What was begun to be packed again before the change may come meanwhile.
-        let recipe = Recipe::of(Compression { method, frame_units, cold: None });
+        let recipe = Recipe::of(Compression { method, frame_units, cold: None, share: false });
         let new = directory.iter().filter(|(egroup, entry)| *egroup > newest && entry.recipe == recipe);
         let (units, blocks) = new.fold((0, 0), |sum, (_, entry)| (sum.0 + entry.units, sum.1 + entry.stored));
         assert!(units >= 256, "round {round}");
@@ -120,7 +120,7 @@ fn a_change_is_for_what_is_written_from_then_on_at_once_and_lives_through_restar
             directory.iter().map(|(id, entry)| (id, (entry.units, entry.stored, entry.recipe))).collect()
         };
         let present = told(&world);
-        world.record.compression = Compression { method, frame_units: 4, cold: None };
+        world.record.compression = Compression { method, frame_units: 4, cold: None, share: false };
         world.restart(Limits::small());
         let again = told(&world);
         assert!(again.keys().any(|egroup| present.contains_key(egroup)));
@@ -199,7 +199,7 @@ fn data_of_before_a_change_is_packed_again_once() {
         stored_after(&mut world, 120);
         before = repacked(&world);
         assert_eq!(before, work, "{method:?}: what does not get smaller is not tried again and again");
-        world.record.compression = Compression { method, frame_units, cold: None };
+        world.record.compression = Compression { method, frame_units, cold: None, share: false };
         world.restart(Limits::small());
         stored_after(&mut world, 60);
         assert_eq!(repacked(&world), 0, "{method:?}: also the next owner knows");
@@ -211,7 +211,7 @@ fn data_of_before_a_change_is_packed_again_once() {
 #[test]
 fn what_nobody_reads_for_long_is_packed_tightly_and_stays_so() {
     let mut world = World::new(1, 1, Limits::small());
-    let lz4 = Compression { method: Method::Lz4, frame_units: 1, cold: None };
+    let lz4 = Compression { method: Method::Lz4, frame_units: 1, cold: None, share: false };
     world.step(Input::Order(Order::SetCompression { family: FAMILY, compression: lz4 }));
     for at in 0..6 {
         assert_eq!(world.write(at * MIB as u64, &pattern(at, MIB)), Reply::Done);

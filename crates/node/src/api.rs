@@ -160,6 +160,11 @@ pub struct VdiskView {
     /// Who says so: `vdisk` or `container`.
     #[serde(default)]
     pub compression_from: String,
+    /// What lies on a drive already is not written there again; and who says so.
+    #[serde(default)]
+    pub dedup: bool,
+    #[serde(default)]
+    pub dedup_from: String,
     /// Requests, and bytes read and written, that its clients may ask for in a second; not there: as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iops_limit: Option<u32>,
@@ -252,11 +257,33 @@ pub struct CreateVdisk {
     pub compression_unit: Option<u64>,
     #[serde(default)]
     pub cold: Option<ColdWord>,
+    #[serde(default)]
+    pub dedup: Option<DedupWord>,
     /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
     #[serde(default)]
     pub iops_limit: Option<LimitWord>,
     #[serde(default)]
     pub bw_limit: Option<LimitWord>,
+}
+
+/// Whether what lies on a drive already is written there again, or `inherit`: what the container says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DedupWord {
+    On,
+    Off,
+    Inherit,
+}
+
+impl DedupWord {
+    /// None: what the container says.
+    pub fn own(self) -> Option<bool> {
+        match self {
+            Self::On => Some(true),
+            Self::Off => Some(false),
+            Self::Inherit => None,
+        }
+    }
 }
 
 /// After how many seconds in which no drive was asked for it data is packed once more, and with which level of zstd (9 without
@@ -286,6 +313,8 @@ pub struct SetVdisk {
     pub compression_unit: Option<u64>,
     #[serde(default)]
     pub cold: Option<ColdWord>,
+    #[serde(default)]
+    pub dedup: Option<DedupWord>,
     /// Requests in a second, and bytes read and written in a second; 0 for no limit, `inherit` for what the container says.
     #[serde(default)]
     pub iops_limit: Option<LimitWord>,
@@ -370,7 +399,23 @@ pub struct CacheView {
     #[serde(default)]
     pub egroup_map_misses: u64,
     #[serde(default)]
+    pub shared: SharedView,
+    #[serde(default)]
     pub minute: MinuteView,
+}
+
+/// What the drives of a node share, all together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedView {
+    /// Frames of which the hashes are known, of at most how many, and the memory that takes.
+    pub entries: u64,
+    pub entries_max: u64,
+    pub memory_bytes: u64,
+    /// Since the start: what was hashed because it may be there already, and what of it was.
+    pub bytes_hashed: u64,
+    pub bytes_found: u64,
+    /// What lies on the drives would take so much more without.
+    pub saved_bytes: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -391,6 +436,18 @@ pub struct DriveStatsView {
     pub used_bytes: u64,
     pub log_bytes: u64,
     pub log_used_bytes: u64,
+    /// What its egroups would take more if each had all of its own; what is there only because egroups refer to it.
+    #[serde(default)]
+    pub shared_saved_bytes: u64,
+    #[serde(default)]
+    pub shared_held_bytes: u64,
+    /// Frames of which the hashes are known, of at most how many, and the memory that takes.
+    #[serde(default)]
+    pub shared_entries: u64,
+    #[serde(default)]
+    pub shared_entries_max: u64,
+    #[serde(default)]
+    pub shared_memory_bytes: u64,
     pub reads: u64,
     pub read_bytes: u64,
     pub writes: u64,

@@ -7,7 +7,7 @@ use crate::judge::copies::durable_copies;
 use crate::judge::registers::{Moment, Write};
 use crate::phase::Phase;
 use crate::requests::{Asked, Open};
-use crate::stamp::{Mark, SECTOR, Shown, marks, stamp};
+use crate::stamp::{Mark, SECTOR, Shown, image_stamp, marks, stamp};
 use crate::world::World;
 use rand::Rng;
 use weft_engine::buffer::Buffer;
@@ -273,7 +273,11 @@ impl World {
         };
         let last = write.first + write.sectors - BLOCK_SECTORS;
         for sector in [write.first, last] {
-            let (mark, block) = (stamp(family, write.number, sector), sector / BLOCK_SECTORS);
+            let mark = match write.image {
+                Some(image) => image_stamp(image, sector),
+                None => stamp(family, write.number, sector),
+            };
+            let block = sector / BLOCK_SECTORS;
             let copies = durable_copies(self.drives.iter(), FamilyId(family as u32), block, mark);
             if copies < wanted {
                 return Err(format!(

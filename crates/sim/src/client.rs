@@ -8,7 +8,7 @@ use crate::judge::registers::{Moment, Write};
 use crate::layout::Run;
 use crate::phase::Phase;
 use crate::requests::{Asked, Open};
-use crate::stamp::{SECTOR, content};
+use crate::stamp::{SECTOR, content, image_content};
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -197,15 +197,19 @@ impl World {
 
     fn ask_write(&mut self, client: usize, family: usize, shard: usize, first: u64, sectors: u64) {
         let zero = self.rng.random_range(0..50) == 0;
-        let number = self.new_write(family, first, sectors, zero);
-        let data: Buffer =
-            if zero { zeros(sectors as usize * SECTOR) } else { content(family, number, first, sectors) };
+        let image = if zero { None } else { self.some_image() };
+        let number = self.new_write(family, first, sectors, zero, image);
+        let data: Buffer = match image {
+            Some(image) => image_content(image, first, sectors),
+            None if zero => zeros(sectors as usize * SECTOR),
+            None => content(family, number, first, sectors),
+        };
         let request = Request::Write { offset: first * SECTOR as u64, data };
         self.open(client, family, shard, Asked::Write { number }, request);
     }
 
     pub fn ask_zero(&mut self, client: usize, family: usize, shard: usize, first: u64, sectors: u64) {
-        let number = self.new_write(family, first, sectors, true);
+        let number = self.new_write(family, first, sectors, true, None);
         let request = Request::Zero { offset: first * SECTOR as u64, len: sectors * SECTOR as u64 };
         self.open(client, family, shard, Asked::Write { number }, request);
     }
@@ -255,10 +259,17 @@ impl World {
         self.open(client, family, shard, Asked::ReadSnapshot { snapshot, first, sectors }, request);
     }
 
-    fn new_write(&mut self, family: usize, first: u64, sectors: u64, zero: bool) -> u32 {
+    /// Whether a write copies a part of an image, in runs where there are some.
+    fn some_image(&mut self) -> Option<u8> {
+        let plan = self.parameters.images?;
+        let copies = self.image_rng.random_range(0..100) < plan.percent;
+        copies.then(|| self.image_rng.random_range(0..plan.images))
+    }
+
+    fn new_write(&mut self, family: usize, first: u64, sectors: u64, zero: bool, image: Option<u8>) -> u32 {
         let writes = &mut self.families[family].writes;
         let number = writes.len() as u32 + 1;
-        writes.push(Write { number, first, sectors, zero, began: Moment(0) });
+        writes.push(Write { number, first, sectors, zero, image, began: Moment(0) });
         number
     }
 }

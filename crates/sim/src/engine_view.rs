@@ -1,10 +1,11 @@
 //! What the judges see of the engine's insides: which egroups its keepers hold and its families name.
 
 use crate::control::FamilyPhase;
-use crate::judge::placement::{Held, Named};
+use crate::judge::placement::{Counted, Held, Named};
 use crate::judge::space::Pages;
 use crate::world::World;
 use std::collections::BTreeMap;
+use weft_engine::buffer::BLOCK;
 use weft_engine::formats::record::{PageKind, PagePlace};
 use weft_engine::interface::Area;
 use weft_engine::keeper::StoredEgroup;
@@ -25,10 +26,38 @@ pub fn held(world: &World) -> Result<Vec<Held>, String> {
             world.shards[entry.shard].engine.as_ref().ok_or(format!("shard {} is down", entry.shard))?;
         let keeper = engine.keeper(drive).ok_or(format!("drive {drive} has no keeper"))?;
         for stored in keeper.egroups() {
-            let StoredEgroup { family, egroup, first, blocks, units, data_blocks } = stored;
+            let StoredEgroup { family, egroup, first, blocks, units, data_bytes, data_blocks, references } =
+                stored;
             let (units, stored) = (u64::from(units), u64::from(data_blocks));
-            all.push(Held { drive, family, egroup, first, blocks, units, stored });
+            all.push(Held {
+                drive,
+                family,
+                egroup,
+                first,
+                blocks,
+                units,
+                stored,
+                bytes: data_bytes,
+                references,
+            });
         }
+    }
+    Ok(all)
+}
+
+/// What the keepers of all drives in use say of their blocks.
+pub fn counted(world: &World) -> Result<Vec<Counted>, String> {
+    let mut all = Vec::new();
+    for (drive, entry) in world.control.drives.iter().enumerate() {
+        if entry.retired {
+            continue;
+        }
+        let drive = DriveId(drive as u32);
+        let engine = world.shards[entry.shard].engine.as_ref();
+        let keeper = engine.and_then(|engine| engine.keeper(drive)).ok_or("a drive is not open")?;
+        let (free, stored, moving) = keeper.unit_blocks();
+        let held_bytes = keeper.shared().held_bytes;
+        all.push(Counted { drive, free, stored, moving, held: held_bytes / BLOCK as u64 });
     }
     Ok(all)
 }

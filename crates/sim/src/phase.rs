@@ -3,15 +3,18 @@
 //! the seed fails and says what was still missing.
 
 use crate::control::{FamilyPhase, common_of};
-use crate::engine_view::{held, named, pages, volumes};
+use crate::engine_view::{counted, held, named, pages, volumes};
 use crate::event::Event;
-use crate::judge::placement::{Held, copies_are_equal, nothing_missing_nothing_left, runs_are_apart};
+use crate::judge::placement::{
+    Held, blocks_are_counted, copies_are_equal, nothing_missing_nothing_left, runs_are_apart,
+};
 use crate::judge::space;
 use crate::plan::Plan;
 use crate::requests::{Asked, Open};
 use crate::world::World;
 use rand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::formats::layout::Layout;
 use weft_engine::identity::Generation;
 use weft_engine::{DriveId, FamilyId, Order};
 
@@ -377,6 +380,21 @@ impl World {
         if let Err(what) = judged {
             self.fail(what);
             return Ok(());
+        }
+        let counted = counted(self)?;
+        if counted.iter().any(|counted| counted.moving > 0) {
+            return Err(format!("blocks are on their way: {counted:?}"));
+        }
+        let judged = blocks_are_counted(&held, &counted, |drive| {
+            let layout = Layout::of(self.drives[drive.0 as usize].geometry.data);
+            layout.end - layout.units
+        });
+        match judged {
+            Ok((shared, left)) => {
+                self.coverage.add("blocks of egroups that lie elsewhere", shared);
+                self.coverage.add("blocks that only references hold", left);
+            }
+            Err(what) => self.fail(what),
         }
         for drive in &mut self.drives {
             drive.restore();

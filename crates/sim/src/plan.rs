@@ -32,10 +32,12 @@ pub enum Plan {
     Snapshots,
     /// Numbers of copies change at any time; in a third of the seeds under the rules of a real cluster.
     Factors,
+    /// Copies of few images, in vDisks that share what is alike on a drive.
+    Images,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 10] = [
+    pub const ALL: [Plan; 11] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -46,6 +48,7 @@ impl Plan {
         Plan::Cluster,
         Plan::Snapshots,
         Plan::Factors,
+        Plan::Images,
     ];
 
     pub fn name(self) -> &'static str {
@@ -60,6 +63,7 @@ impl Plan {
             Plan::Cluster => "cluster",
             Plan::Snapshots => "snapshots",
             Plan::Factors => "factors",
+            Plan::Images => "images",
         }
     }
 
@@ -162,6 +166,24 @@ impl Plan {
                 FamilyCreate,
                 FamilyDrop,
             ],
+            Plan::Images => &[
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                OwnerMove,
+                UnreadableBlock,
+                FlipInStore,
+                FlipOnRead,
+                MissingDrive,
+                ReplacedDrive,
+                NetworkWeather,
+                GroupChange,
+                DrainDrive,
+                Settle,
+                FamilyCreate,
+                FamilyDrop,
+            ],
         }
     }
 }
@@ -198,6 +220,13 @@ pub struct ClonePlan {
 #[derive(Clone, Copy, Debug)]
 pub struct FactorPlan {
     pub every_us: u64,
+}
+
+/// Images that clients copy parts of, in percent of their writes; their vDisks share what is alike on a drive.
+#[derive(Clone, Copy, Debug)]
+pub struct ImagePlan {
+    pub images: u8,
+    pub percent: u32,
 }
 
 /// How clients behave; the numbers are weights.
@@ -245,6 +274,7 @@ pub struct Parameters {
     pub factors: Option<FactorPlan>,
     /// Groups and owners are as the rules of a real cluster say.
     pub by_rules: bool,
+    pub images: Option<ImagePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
     pub rounds: usize,
@@ -296,7 +326,7 @@ impl Parameters {
         }
         let nodes = match plan {
             Plan::Network | Plan::Takeover => rng.random_range(2..=4),
-            Plan::Drives | Plan::Snapshots => rng.random_range(1..=3),
+            Plan::Drives | Plan::Snapshots | Plan::Images => rng.random_range(1..=3),
             Plan::Factors if by_rules => rng.random_range(3..=5),
             Plan::Factors => rng.random_range(1..=4),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
@@ -315,7 +345,8 @@ impl Parameters {
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
         let factor_max = domains.min(3) as u32;
         let large = plan == Plan::Calm && rng.random_bool(0.3);
-        let tight = plan == Plan::Full || plan == Plan::Snapshots && rng.random_bool(0.25);
+        let tight =
+            plan == Plan::Full || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
         let geometry = if tight {
             let log = if plan == Plan::Full { full_log(seed) } else { 4 << 20 };
             Geometry { log, data: rng.random_range(14..=24) << 20 }
@@ -361,6 +392,7 @@ impl Parameters {
             load = LoadPlan { read: 20, write: 60, blocks_max: 1, stream: 0, hot: 0, depth: 8, ..load };
             (rounds, share) = (1, 4);
         }
+        let images = chosen_images(plan, &mut limits, rng);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -387,6 +419,7 @@ impl Parameters {
             clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
             factors: chosen_factors(plan, seed, round_us),
             by_rules,
+            images,
             ceilings: chosen_ceilings(seed),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
@@ -440,7 +473,7 @@ fn chosen_faults(plan: Plan, rng: &mut SmallRng) -> Vec<Fault> {
             }
         }
     }
-    if plan == Plan::Swarm && rng.random_bool(0.5) {
+    if matches!(plan, Plan::Swarm | Plan::Images) && rng.random_bool(0.5) {
         // Half of all mixtures keep every byte that was durable: those may fail on any number of drives.
         faults.retain(|fault| !fault.destroys());
     }
@@ -477,6 +510,16 @@ fn chosen_factors(plan: Plan, seed: u64, round_us: u64) -> Option<FactorPlan> {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xbf58_476d_1ce4_e5b9));
     let every_us = round_us / rng.random_range(2..24);
     (plan == Plan::Factors).then_some(FactorPlan { every_us })
+}
+
+/// And how much of what lies on a drive may be known there: next to nothing, some, or all.
+fn chosen_images(plan: Plan, limits: &mut Limits, rng: &mut SmallRng) -> Option<ImagePlan> {
+    if plan != Plan::Images {
+        return None;
+    }
+    limits.shared_entries_max = *[48, 1024, 1 << 16].choose(rng).expect("not empty");
+    let percent = *[60, 90, 98].choose(rng).expect("not empty");
+    Some(ImagePlan { images: rng.random_range(1..=2), percent })
 }
 
 /// With a randomness of their own, likewise.

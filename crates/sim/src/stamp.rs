@@ -1,11 +1,12 @@
-//! The content of writes: every sector of every write is unlike any other, and tells which write it is of. Some writes
-//! compress well, some a little, some not at all.
+//! The content of writes: every sector of every write is unlike any other, and tells which write it is of; but for parts of an
+//! image, which are alike whoever writes them, at the same place of any vDisk. Some compress well, some a little, some not at all.
 
 use weft_engine::buffer::{Buffer, Pages};
 
 pub const SECTOR: usize = 512;
 
 const TAG: u64 = 0xa5 << 56;
+const IMAGE_TAG: u64 = 0x1a << 56;
 const NUMBERS: u64 = 1 << 28;
 const PLACES: u64 = 1 << 20;
 
@@ -14,6 +15,12 @@ pub fn stamp(family: usize, number: u32, sector: u64) -> u64 {
     debug_assert!(number > 0 && u64::from(number) < NUMBERS, "numbers begin at 1 and fit");
     let place = (sector ^ (sector >> 20)) % PLACES;
     TAG | (family as u64 & 0xff) << 48 | u64::from(number) << 20 | place
+}
+
+/// The mark in a sector of an image.
+pub fn image_stamp(image: u8, sector: u64) -> u64 {
+    let place = (sector ^ (sector >> 20)) % PLACES;
+    IMAGE_TAG | u64::from(image) << 48 | place
 }
 
 /// What is in a sector.
@@ -25,6 +32,8 @@ pub enum Mark {
         family: usize,
         number: u32,
     },
+    /// What is there in this image, whoever wrote it.
+    Image(u8),
 }
 
 /// What is in `sector`. Err: neither zeros nor anything that a write put there.
@@ -36,6 +45,10 @@ pub fn mark_in(sector: u64, bytes: &[u8]) -> Result<Mark, u64> {
     }
     if head == 0 {
         return Ok(Mark::Zeros);
+    }
+    if head >> 56 == IMAGE_TAG >> 56 {
+        let image = (head >> 48) as u8;
+        return if image_stamp(image, sector) == head { Ok(Mark::Image(image)) } else { Err(head) };
     }
     let (family, number) = ((head >> 48 & 0xff) as usize, ((head >> 20) % NUMBERS) as u32);
     let is_sound = number > 0 && stamp(family, number, sector) == head;
@@ -94,14 +107,23 @@ impl Stream<'_> {
 
 /// The bytes of a write of whole sectors.
 pub fn content(family: usize, number: u32, first_sector: u64, sectors: u64) -> Buffer {
+    marked(number, first_sector, sectors, |sector| stamp(family, number, sector))
+}
+
+/// The bytes of a part of an image.
+pub fn image_content(image: u8, first_sector: u64, sectors: u64) -> Buffer {
+    marked(image.into(), first_sector, sectors, |sector| image_stamp(image, sector))
+}
+
+fn marked(kind: u32, first_sector: u64, sectors: u64, mark: impl Fn(u64) -> u64) -> Buffer {
     let len = sectors as usize * SECTOR;
     let mut pages = Pages::zeroed(len);
     let bytes = pages.bytes_mut();
     for index in 0..sectors {
-        let mark = stamp(family, number, first_sector + index).to_le_bytes();
+        let mark = mark(first_sector + index).to_le_bytes();
         let at = index as usize * SECTOR;
         bytes[at..at + 8].copy_from_slice(&mark);
-        fill(number, u64::from_le_bytes(mark), &mut bytes[at + 8..at + SECTOR - 8]);
+        fill(kind, u64::from_le_bytes(mark), &mut bytes[at + 8..at + SECTOR - 8]);
         bytes[at + SECTOR - 8..at + SECTOR].copy_from_slice(&mark);
     }
     pages.freeze().slice(0..len)
@@ -133,6 +155,9 @@ mod tests {
         assert_eq!(mark_in(1_000_002, sector), Ok(Mark::Of { family: 3, number: 77 }));
         assert!(mark_in(1_000_003, sector).is_err(), "misplaced");
         assert_eq!(mark_in(5, &[0; SECTOR]), Ok(Mark::Zeros));
+        let image = image_content(2, 40, 8);
+        assert_eq!(mark_in(43, &image.bytes()[3 * SECTOR..4 * SECTOR]), Ok(Mark::Image(2)));
+        assert!(mark_in(44, &image.bytes()[3 * SECTOR..4 * SECTOR]).is_err(), "misplaced");
     }
 
     #[test]

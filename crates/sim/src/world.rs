@@ -74,6 +74,7 @@ pub struct World {
     pub rng: SmallRng,
     /// Of snapshots only: seeds without them are the same histories as if there were none.
     pub snapshot_rng: SmallRng,
+    pub image_rng: SmallRng,
     /// Likewise, of clones and of rolling back.
     pub clone_rng: SmallRng,
     /// Likewise, of numbers of copies.
@@ -113,6 +114,7 @@ impl World {
             moment: 1,
             rng,
             snapshot_rng: SmallRng::seed_from_u64(!parameters.seed),
+            image_rng: SmallRng::seed_from_u64(parameters.seed ^ 0x1a6e),
             clone_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(20)),
             factor_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(40)),
             queue: Queue::default(),

@@ -215,3 +215,18 @@ fn copies_that_nobody_has_looked_for_are_caught() {
 fn turns_that_never_end_are_caught() {
     is_caught(Bug::TurnsKept, &[Plan::Calm, Plan::Takeover]);
 }
+
+#[test]
+fn blocks_that_are_freed_although_others_refer_to_them_are_caught() {
+    is_caught(Bug::SharedFreed, &[Plan::Images]);
+}
+
+#[test]
+fn references_that_never_go_are_caught() {
+    is_caught(Bug::ReferencesKept, &[Plan::Images]);
+}
+
+#[test]
+fn sharing_what_was_freed_is_caught() {
+    is_caught(Bug::SharedAfterFreed, &[Plan::Images]);
+}

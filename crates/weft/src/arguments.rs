@@ -190,6 +190,13 @@ pub struct CompressionArgs {
 }
 
 #[derive(clap::Args, Debug)]
+pub struct DedupArgs {
+    /// Whether what lies on a drive already is not written there again: on, off, or inherit: what the container says
+    #[arg(long, value_name = "on|off|inherit", value_parser = ["on", "off", "inherit"])]
+    pub dedup: Option<String>,
+}
+
+#[derive(clap::Args, Debug)]
 pub struct ColdArgs {
     /// Pack data once more, with zstd, when no drive was asked for it in so long (such as 12h), or `never`
     #[arg(long, value_name = "TIME", value_parser = cold_after)]
@@ -253,6 +260,8 @@ pub enum VdiskCommand {
         #[command(flatten)]
         compression: CompressionArgs,
         #[command(flatten)]
+        dedup: DedupArgs,
+        #[command(flatten)]
         limits: LimitArgs,
         #[command(flatten)]
         place: Place,
@@ -282,6 +291,7 @@ pub enum VdiskCommand {
   weft vdisk set vol1 --compression zstd:3 --unit 32K
   weft vdisk set vol1 --compression lz4 --cold-after 12h
   weft vdisk set vol1 --compression inherit            what its container says
+  weft vdisk set vol1 --dedup on                       drives share what is alike, old data too
   weft vdisk set vol1 --container databases
   weft vdisk set vol1 --iops-limit 500 --bw-limit 100M
   weft vdisk set vol1 --iops-limit none
@@ -299,6 +309,8 @@ Requests beyond a limit wait; none fails because of it.")]
         container: Option<String>,
         #[command(flatten)]
         compression: CompressionArgs,
+        #[command(flatten)]
+        dedup: DedupArgs,
         #[command(flatten)]
         limits: LimitArgs,
         #[command(flatten)]

@@ -57,6 +57,13 @@ fn table(view: &CacheView) -> Table {
     table.row(vec!["read ahead in vain".into(), format!("{} blocks", view.ahead_wasted)]);
     let found = format!("{}{}", view.egroup_map_hits, share(view.egroup_map_hits, view.egroup_map_misses));
     table.row(vec!["egroups found".into(), found]);
+    let shared = &view.shared;
+    let found = format!("{} of {} hashed", size::show(shared.bytes_found), size::show(shared.bytes_hashed));
+    table.row(vec!["shared".into(), found]);
+    let known =
+        format!("{} of {} hashes, {}", shared.entries, shared.entries_max, size::show(shared.memory_bytes));
+    table.row(vec!["known to drives".into(), known]);
+    table.row(vec!["saved by sharing".into(), size::show(shared.saved_bytes)]);
     let minute = &view.minute;
     let hits = format!("{} blocks{}", minute.hits, share(minute.hits, minute.misses));
     table.row(vec!["hits, last minute".into(), hits]);
@@ -122,7 +129,7 @@ fn told(name: &str, data: bool, all: &WarmView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_node::api::MinuteView;
+    use weft_node::api::{MinuteView, SharedView};
 
     #[test]
     fn a_cache_that_was_not_asked_yet_has_no_shares() {
@@ -138,6 +145,7 @@ mod tests {
             ahead_wasted: 0,
             egroup_map_hits: 0,
             egroup_map_misses: 0,
+            shared: SharedView::default(),
             minute: MinuteView::default(),
         };
         let text = table(&view).render();

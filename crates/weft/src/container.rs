@@ -6,13 +6,13 @@ use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
-use crate::vdisk::{limited, packed, say_packing, tell};
+use crate::vdisk::{limited, packed, say_packing, shared, tell};
 use serde_json::{Value, json};
 
 pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        ContainerCommand::Create { name, compression, unit, cold, rf, limits, place } => {
-            let mut body = said(compression, unit, &cold, rf, &limits);
+        ContainerCommand::Create { name, compression, unit, cold, dedup, rf, limits, place } => {
+            let mut body = said(compression, unit, &cold, dedup, rf, &limits);
             body["name"] = json!(name);
             let made = Client::find(&place)?.post("/v1/containers", &body)?;
             tell(json, &made, || format!("created {}", line(&made)));
@@ -37,11 +37,11 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
                 show(&container, &usage);
             }
         }
-        ContainerCommand::Set { name, compression, unit, cold, rf, limits, place } => {
-            let body = said(compression, unit, &cold, rf, &limits);
+        ContainerCommand::Set { name, compression, unit, cold, dedup, rf, limits, place } => {
+            let body = said(compression, unit, &cold, dedup, rf, &limits);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --compression METHOD, --unit SIZE, --cold-after TIME, --rf R, --iops-limit N or --bw-limit SIZE",
+                    "nothing to set: write --compression METHOD, --unit SIZE, --cold-after TIME, --dedup on|off, --rf R, --iops-limit N or --bw-limit SIZE",
                 ));
             }
             let path = format!("/v1/containers/{}/set", path_part(&name));
@@ -60,11 +60,15 @@ fn said(
     compression: Option<String>,
     unit: Option<u64>,
     cold: &ColdArgs,
+    dedup: Option<String>,
     rf: Option<u32>,
     limits: &ContainerLimitArgs,
 ) -> Value {
     let mut body = json!({});
     say_packing(compression.as_deref(), unit, cold, &mut body);
+    if let Some(dedup) = dedup {
+        body["dedup"] = json!(dedup == "on");
+    }
     if let Some(factor) = rf {
         body["factor"] = json!(factor);
     }
@@ -80,9 +84,10 @@ fn said(
 /// The policy, in a line.
 fn line(container: &Value) -> String {
     format!(
-        "{}: compression {}, copies {}, limits of each {}",
+        "{}: compression {}, dedup {}, copies {}, limits of each {}",
         text(&container["name"]),
         packed(container),
+        shared(container),
         copies(container),
         limited(container)
     )
@@ -111,6 +116,7 @@ fn show(container: &Value, usage: &Value) {
     let name = text(&container["name"]);
     let mut table = Table::new(&["name", &name]);
     table.row(vec!["compression".into(), packed(container)]);
+    table.row(vec!["dedup".into(), shared(container).into()]);
     table.row(vec!["copies".into(), copies(container)]);
     table.row(vec!["limits".into(), format!("{} for each vDisk", limited(container))]);
     let (all, told) = (&usage["vdisks"], &usage["vdisks_told"]);

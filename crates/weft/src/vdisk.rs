@@ -1,6 +1,6 @@
 //! `weft vdisk ...`: each verb is one call of the node's API.
 
-use crate::arguments::{ColdArgs, LimitArgs, VdiskCommand};
+use crate::arguments::{ColdArgs, DedupArgs, LimitArgs, VdiskCommand};
 use crate::cache;
 use crate::client::{Client, path_part};
 use crate::duration;
@@ -16,7 +16,7 @@ use std::path::Path;
 
 pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
     match command {
-        VdiskCommand::Create { name, size, rf, container, compression, limits, place } => {
+        VdiskCommand::Create { name, size, rf, container, compression, dedup, limits, place } => {
             let mut body = json!({ "name": name, "size": size });
             if let Some(factor) = rf {
                 body["factor"] = json!(factor);
@@ -25,6 +25,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 body["container"] = json!(container);
             }
             say_packing(compression.compression.as_deref(), compression.unit, &compression.cold, &mut body);
+            say_dedup(&dedup, &mut body);
             say_limits(&limits, &mut body);
             let made = Client::find(&place)?.post("/v1/vdisks", &body)?;
             tell(json, &made, || {
@@ -68,7 +69,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 )
             });
         }
-        VdiskCommand::Set { name, rf, container, compression, limits, place } => {
+        VdiskCommand::Set { name, rf, container, compression, dedup, limits, place } => {
             let mut body = json!({});
             if let Some(factor) = rf {
                 body["factor"] = factor;
@@ -77,22 +78,25 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 body["container"] = json!(container);
             }
             say_packing(compression.compression.as_deref(), compression.unit, &compression.cold, &mut body);
+            say_dedup(&dedup, &mut body);
             say_limits(&limits, &mut body);
             if body == json!({}) {
                 return Err(Trouble::bad_input(
-                    "nothing to set: write --rf R, --container NAME, --compression METHOD, --unit SIZE, --cold-after TIME, --iops-limit N or --bw-limit \
+                    "nothing to set: write --rf R, --container NAME, --compression METHOD, --unit SIZE, --cold-after TIME, --dedup on|off, --iops-limit N or --bw-limit \
                      SIZE",
                 ));
             }
             let vdisk = Client::find(&place)?.post(&format!("/v1/vdisks/{}/set", path_part(&name)), &body)?;
             tell(json, &vdisk, || {
                 format!(
-                    "{name}: container {}, copies {} ({}), compression {} ({}); limits {}",
+                    "{name}: container {}, copies {} ({}), compression {} ({}); dedup {} ({}); limits {}",
                     text(&vdisk["container"]),
                     text(&vdisk["factor"]),
                     whose(&vdisk["factor_from"]),
                     packed(&vdisk),
                     whose(&vdisk["compression_from"]),
+                    shared(&vdisk),
+                    whose(&vdisk["dedup_from"]),
                     limited(&vdisk)
                 )
             });
@@ -166,6 +170,12 @@ pub fn say_packing(method: Option<&str>, unit: Option<u64>, cold: &ColdArgs, bod
     }
 }
 
+fn say_dedup(wanted: &DedupArgs, body: &mut Value) {
+    if let Some(word) = &wanted.dedup {
+        body["dedup"] = json!(word);
+    }
+}
+
 fn say_limits(wanted: &LimitArgs, body: &mut Value) {
     if let Some(iops) = &wanted.iops_limit {
         body["iops_limit"] = iops.clone();
@@ -205,6 +215,11 @@ pub fn packed(vdisk: &Value) -> String {
         }
         None => method,
     }
+}
+
+/// Whether drives share what is alike.
+pub fn shared(vdisk: &Value) -> &'static str {
+    if vdisk["dedup"] == json!(true) { "on" } else { "off" }
 }
 
 /// Who says so.
@@ -292,6 +307,7 @@ fn show(vdisk: &Value, usage: &Value) {
     table.row(vec!["container".into(), text(&vdisk["container"])]);
     table
         .row(vec!["compression".into(), format!("{}, {}", packed(vdisk), whose(&vdisk["compression_from"]))]);
+    table.row(vec!["dedup".into(), format!("{}, {}", shared(vdisk), whose(&vdisk["dedup_from"]))]);
     for (label, limit, from) in [
         ("iops limit", iops_limit(vdisk), &vdisk["iops_limit_from"]),
         ("bandwidth limit", bw_limit(vdisk), &vdisk["bw_limit_from"]),

@@ -11,7 +11,7 @@ use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::identity::{DriveId, EgroupId, Time};
 use crate::interface::{Damage, Notice};
 use crate::map::lookup::may_come_back;
-use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, Sharing, UnitRun};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -350,6 +350,8 @@ impl Volume {
 
     fn write_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
         let content = copy.content();
+        // Else a drive that is made anew would need more room than the one before it.
+        let shares = self.map.directory.get(copy.egroup).is_some_and(|entry| entry.recipe.shares());
         copy.step = Step::Writing;
         let question = Question::WriteEgroup {
             egroup: copy.egroup,
@@ -357,6 +359,7 @@ impl Volume {
             content,
             blocks: std::mem::take(&mut copy.blocks),
             replace: true,
+            sharing: shares.then(Sharing::default),
         };
         ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Audit(task));
         self.audit.copies.running.insert(task, copy);

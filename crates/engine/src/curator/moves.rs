@@ -261,7 +261,8 @@ impl Volume {
             units.push(moved.block.0, data);
         }
         job.step = Step::Placing;
-        let intent = Intent::Compact { generation: job.generation, job: number, packing: job.packing };
+        let from = job.done.clone();
+        let intent = Intent::Compact { generation: job.generation, job: number, packing: job.packing, from };
         self.compaction.jobs.insert(number, job);
         self.place(units, Class::Reserve, intent, ctx);
     }

@@ -84,13 +84,13 @@ impl Volume {
     /// How units that are moved are packed: those of cold egroups stay packed tightly.
     pub(super) fn packing_of_moved(&self, victims: &VecDeque<EgroupId>) -> Compression {
         match self.compression.packing_of_cold() {
-            Some(cold) if victims.iter().all(|&egroup| self.has_recipe(egroup, Recipe::of(cold))) => cold,
+            Some(cold) if victims.iter().all(|&egroup| self.is_packed_as(egroup, cold)) => cold,
             _ => self.compression,
         }
     }
 
-    fn has_recipe(&self, egroup: EgroupId, recipe: Recipe) -> bool {
-        self.map.directory.get(egroup).is_some_and(|entry| entry.recipe == recipe)
+    fn is_packed_as(&self, egroup: EgroupId, wanted: Compression) -> bool {
+        self.map.directory.get(egroup).is_some_and(|entry| entry.recipe.serves(Recipe::of(wanted)))
     }
 
     /// Begins a job if something is packed otherwise than is wanted, and it is time.
@@ -101,7 +101,7 @@ impl Volume {
         let base = Recipe::of(self.compression);
         let cold = self.compression.packing_of_cold();
         let is_wanted =
-            |recipe: Recipe| recipe == base || cold.is_some_and(|cold| recipe == Recipe::of(cold));
+            |recipe: Recipe| recipe.serves(base) || cold.is_some_and(|cold| recipe.serves(Recipe::of(cold)));
         let is_changed = self.map.directory.recipes().any(|recipe| !is_wanted(recipe));
         if is_full || is_busy || !(is_changed || cold.is_some()) {
             // Each of these ends with an input that comes here again.
@@ -175,7 +175,7 @@ impl Volume {
         for (egroup, entry) in self.map.directory.range(names).take(LOOKS) {
             looked += 1;
             self.repacking.cursor = egroup;
-            if entry.recipe != Recipe::of(cold)
+            if !entry.recipe.serves(Recipe::of(cold))
                 && self.repacking.is_cold(egroup, after_us, now)
                 && self.may_be_victim(egroup, entry)
             {
@@ -197,6 +197,6 @@ impl Compression {
     /// How data that has become cold is packed: in the largest frames, because hardly anybody reads it.
     pub fn packing_of_cold(self) -> Option<Self> {
         let rule = self.cold?;
-        Some(Self { method: Method::Zstd { level: rule.level }, frame_units: 8, cold: None })
+        Some(Self { method: Method::Zstd { level: rule.level }, frame_units: 8, cold: None, ..self })
     }
 }

@@ -34,6 +34,8 @@ const SLOW_LEVEL: u8 = 5;
 pub struct Packer {
     compressor: Compressor,
     frame_units: usize,
+    /// The same data is packed alike in every egroup, whatever is beside it: else drives would not see that they have it already.
+    is_shared: bool,
     slice: usize,
     /// The first unit that was not looked at.
     next: usize,
@@ -62,6 +64,7 @@ impl Packer {
         Some(Self {
             compressor,
             frame_units,
+            is_shared: compression.share,
             slice,
             next: 0,
             sizes: Vec::new(),
@@ -78,7 +81,7 @@ impl Packer {
     pub fn advance(&mut self, units: &Units) -> bool {
         let mut left = self.slice;
         while self.next < units.len() && left > 0 {
-            let count = self.frame_units.min(units.len() - self.next);
+            let count = self.next_frame(units);
             let tried = self.tried;
             self.pack_frame(&units.data[self.next..self.next + count]);
             self.next += count;
@@ -89,6 +92,19 @@ impl Packer {
         self.next == units.len()
     }
 
+    /// Units that are packed together next. What is to be shared is cut where its address says, as far as it lies together.
+    fn next_frame(&self, units: &Units) -> usize {
+        let most = self.frame_units.min(units.len() - self.next);
+        let frame = self.frame_units as u64;
+        let begins_a_frame = |at: usize| {
+            let block = units.blocks[at];
+            let last = units.blocks.get(at + self.frame_units - 1);
+            block.is_multiple_of(frame) && last == Some(&(block + frame - 1))
+        };
+        let cut = (1..most).find(|&count| self.is_shared && begins_a_frame(self.next + count));
+        cut.unwrap_or(most)
+    }
+
     /// How many frames up to now, in a row, did not get smaller.
     pub fn misses(&self) -> usize {
         self.misses
@@ -97,6 +113,7 @@ impl Packer {
     fn pack_frame(&mut self, units: &[Buffer]) {
         let raw = units.len() * BLOCK;
         let is_tried = match self.misses {
+            _ if self.is_shared => true,
             0..MISSES_IN_A_ROW => true,
             MISSES_IN_A_ROW..MISSES_LONG => self.misses.is_multiple_of(MISSES_SKIP),
             MISSES_LONG.. => self.misses.is_multiple_of(MISSES_LONG_SKIP),
@@ -235,7 +252,8 @@ mod tests {
             let method = if random.random() { Method::Lz4 } else { Method::Zstd { level: 1 } };
             let noise = [0.0, 0.3, 0.6][random.random_range(0..3)];
             let units = units(&mut random, count, noise);
-            let (content, counters) = pack(&units, Compression { method, frame_units, cold: None });
+            let (content, counters) =
+                pack(&units, Compression { method, frame_units, cold: None, share: false });
             assert_eq!(content.units(), count);
             if let Content::Units(data) = &content {
                 assert!(noise > 0.0, "round {round}: all of it compresses");
@@ -255,7 +273,7 @@ mod tests {
         let units = units(&mut random, EGROUP_UNITS, 0.5);
         for frame_units in [2, 4, 8] {
             let (content, counters) =
-                pack(&units, Compression { method: Method::Lz4, frame_units, cold: None });
+                pack(&units, Compression { method: Method::Lz4, frame_units, cold: None, share: false });
             assert!(matches!(content, Content::Packed { .. }), "frames of {frame_units} units fit the table");
             let noise = units.data.iter().filter(|unit| unit.bytes()[1..9] != [unit.bytes()[0]; 8]).count();
             let stored = content.blocks();
@@ -268,17 +286,44 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_be_shared_is_packed_alike_wherever_its_egroup_begins() {
+        let mut random = SmallRng::seed_from_u64(9);
+        let whole = units(&mut random, 200, 0.4);
+        let stored = |from: usize| {
+            let mut part = Units::default();
+            for at in from..200 {
+                // From the middle on there is a gap, behind which addresses are aligned otherwise.
+                part.push(if at < 100 { at as u64 } else { at as u64 + 3 }, whole.data[at].clone());
+            }
+            let lz4 = Compression { method: Method::Lz4, frame_units: 4, cold: None, share: true };
+            let Content::Packed { packing, bytes } = pack(&part, lz4).0 else { panic!("it compresses") };
+            let frames = packing.frames().map(|frame| {
+                let stored = bytes.bytes()[frame.bytes()].to_vec();
+                (part.blocks[frame.first as usize], frame.units, stored)
+            });
+            frames.collect::<Vec<_>>()
+        };
+        let all = stored(0);
+        for from in [1, 2, 3, 4, 37] {
+            let part = stored(from);
+            let different = part.iter().filter(|frame| !all.contains(frame)).count();
+            assert!(different <= 3, "{different} of {} frames from {from} on are new", part.len());
+        }
+    }
+
+    #[test]
     fn what_does_not_compress_stays_as_it_is() {
         let mut random = SmallRng::seed_from_u64(7);
         let units = units(&mut random, EGROUP_UNITS, 1.0);
         let (content, counters) =
-            pack(&units, Compression { method: Method::Lz4, frame_units: 4, cold: None });
+            pack(&units, Compression { method: Method::Lz4, frame_units: 4, cold: None, share: false });
         assert!(matches!(content, Content::Units(_)));
         assert_eq!(counters.frames_kept, 0);
         assert!(counters.frames_tried < 80, "{} of 240 frames were tried", counters.frames_tried);
         let mut few = Units::default();
         few.push(1, Pages::zeroed(BLOCK).freeze());
-        let (content, _) = pack(&few, Compression { method: Method::Lz4, frame_units: 4, cold: None });
+        let (content, _) =
+            pack(&few, Compression { method: Method::Lz4, frame_units: 4, cold: None, share: false });
         assert!(matches!(content, Content::Units(_)), "one unit takes one block in any case");
     }
 }

@@ -12,7 +12,7 @@ use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
 use crate::interface::{Compression, Method};
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Answer, Class, Content, Question, Refusal};
+use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter, write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,9 +80,21 @@ impl UnitsMax {
 /// What an egroup is for, and what is done when it is placed.
 #[derive(Debug)]
 pub(crate) enum Intent {
-    Drain { generation: Generation, edits: Vec<Edit> },
-    Bypass { edits: Vec<Edit>, locks: Vec<u64> },
-    Compact { generation: Generation, job: u64, packing: Compression },
+    Drain {
+        generation: Generation,
+        edits: Vec<Edit>,
+    },
+    Bypass {
+        edits: Vec<Edit>,
+        locks: Vec<u64>,
+    },
+    /// `from`: where the units are moved from.
+    Compact {
+        generation: Generation,
+        job: u64,
+        packing: Compression,
+        from: Vec<EgroupId>,
+    },
     Pages,
 }
 
@@ -105,6 +117,16 @@ struct Job {
     refused: bool,
     /// Without any group to go to it is tried again at this time.
     again_at: Option<Time>,
+}
+
+impl Job {
+    fn sharing(&self) -> Option<Sharing> {
+        let moved_from = match &self.intent {
+            Intent::Compact { from, .. } => from.clone(),
+            Intent::Drain { .. } | Intent::Bypass { .. } | Intent::Pages => Vec::new(),
+        };
+        self.recipe.shares().then_some(Sharing { moved_from })
+    }
 }
 
 #[derive(Debug)]
@@ -364,6 +386,7 @@ impl Volume {
                 content: job.content.clone(),
                 blocks: job.units.blocks.clone(),
                 replace: false,
+                sharing: job.sharing(),
             };
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Place(number));
         }

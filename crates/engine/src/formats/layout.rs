@@ -5,24 +5,31 @@ use crate::buffer::BLOCK;
 use crate::formats::superblock::COPIES;
 use crate::limits::EGROUP_UNITS;
 
-/// Vdisk blocks of units in one block of a trailer.
-pub const TRAILER_ENTRIES: usize = BLOCK / 8;
+/// Bytes of a trailer for each unit: the block of the vDisk that it was written for.
+pub const ENTRY_BYTES: usize = 8;
+/// ... and for each frame of an egroup that shares what lies on its drive already: the hash of its stored bytes.
+pub const HASH_BYTES: usize = 16;
 
-/// Blocks that the trailer of an egroup of `units` takes.
-pub const fn trailer_blocks(units: u32) -> u64 {
-    (units as u64).div_ceil(TRAILER_ENTRIES as u64)
+/// Blocks that the trailer of an egroup of `units` takes, which tells the hashes of so many frames.
+pub const fn trailer_blocks(units: u32, hashes: u32) -> u64 {
+    (units as u64 * ENTRY_BYTES as u64 + hashes as u64 * HASH_BYTES as u64).div_ceil(BLOCK as u64)
 }
 
-/// Blocks that an egroup of `units` takes: `data` blocks (as many as units, or fewer if they are packed), and the trailer
-/// behind them.
-pub const fn run_blocks(data: u32, units: u32) -> u64 {
-    data as u64 + trailer_blocks(units)
+/// Blocks that an egroup of `units` takes: its own `data` blocks (as many as units, or fewer if they are packed or lie
+/// elsewhere), and the trailer behind them.
+pub const fn run_blocks(data: u32, units: u32, hashes: u32) -> u64 {
+    data as u64 + trailer_blocks(units, hashes)
 }
 
-/// Blocks that an egroup takes at most.
-pub const RUN_BLOCKS_MAX: u64 = run_blocks(EGROUP_UNITS as u32, EGROUP_UNITS as u32);
+/// Blocks that an egroup without hashes takes at most.
+pub const RUN_BLOCKS_MAX: u64 = run_blocks(EGROUP_UNITS as u32, EGROUP_UNITS as u32, 0);
+
+/// ... and one with them.
+pub const HASHED_RUN_BLOCKS_MAX: u64 =
+    run_blocks(EGROUP_UNITS as u32, EGROUP_UNITS as u32, EGROUP_UNITS as u32);
 
 const _: () = assert!(RUN_BLOCKS_MAX == 962, "a whole egroup takes 962 blocks");
+const _: () = assert!(HASHED_RUN_BLOCKS_MAX == 966, "four more with the hashes of all units");
 
 /// The division of one data area, in blocks of 4 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@ pub mod packing;
 pub mod payload;
 pub mod recipe;
 pub mod record;
+pub mod references;
 pub mod superblock;
 pub mod table;
 pub mod wire;

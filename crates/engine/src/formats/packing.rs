@@ -152,6 +152,12 @@ impl Packing {
         self.places[self.places.len() - 1]
     }
 
+    /// Bytes of a table page that tell of the frames.
+    pub fn table_bytes(&self) -> usize {
+        let compressed = self.frames().filter(|frame| !frame.is_raw()).count();
+        SUM_BYTES * self.frame_count() + LEN_BYTES * compressed
+    }
+
     pub fn frame_count(&self) -> usize {
         usize::from(self.frames[self.frames.len() - 1])
     }

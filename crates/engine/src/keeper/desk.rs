@@ -2,9 +2,9 @@
 //! and what this step wants done.
 //! Promises: each call is answered once; each token is used once.
 
-use crate::identity::{DriveId, FamilyId, ShardId};
+use crate::identity::{DriveId, EgroupId, FamilyId, ShardId};
 use crate::interface::{Area, DriveOperation, DriveWork, Notice};
-use crate::keeper::{Effects, Tally};
+use crate::keeper::Effects;
 use crate::message::{Answer, Message, Refusal};
 use std::collections::BTreeMap;
 
@@ -41,6 +41,8 @@ pub(super) enum Work {
     UnitsAgain { job: u64, unit: u32 },
     /// The trailer of an egroup.
     Trailer { job: u64 },
+    /// The trailer of an egroup found at opening, for its hashes; the name, and the slot that it had.
+    Refill { name: (FamilyId, EgroupId), slot: u32 },
     /// After this the run may be used again.
     Discard { first: u64, blocks: u64 },
 }
@@ -54,7 +56,8 @@ impl Work {
             | Work::LogPart { .. }
             | Work::Units { .. }
             | Work::UnitsAgain { .. }
-            | Work::Trailer { .. } => true,
+            | Work::Trailer { .. }
+            | Work::Refill { .. } => true,
             Work::Format
             | Work::FirstFlush
             | Work::Frame { .. }
@@ -148,9 +151,6 @@ impl Desk {
         effects.operations.append(&mut self.effects.operations);
         effects.messages.append(&mut self.effects.messages);
         effects.notices.append(&mut self.effects.notices);
-        let Tally { frames_unpacked, map_hits, map_misses } = std::mem::take(&mut self.effects.tally);
-        effects.tally.frames_unpacked += frames_unpacked;
-        effects.tally.map_hits += map_hits;
-        effects.tally.map_misses += map_misses;
+        effects.tally.add(std::mem::take(&mut self.effects.tally));
     }
 }

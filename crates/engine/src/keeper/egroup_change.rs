@@ -4,25 +4,31 @@
 
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::checksum::unit_checksum;
-use crate::formats::layout::{RUN_BLOCKS_MAX, run_blocks};
-use crate::formats::packing::Packing;
-use crate::formats::table::{TablePage, encode_trailer};
+use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
+use crate::formats::packing::{Frame, Packing};
+use crate::formats::references::References;
+use crate::formats::table::{Hash, TablePage, encode_trailer, own_blocks};
 use crate::identity::EgroupId;
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Caller, Desk, Work};
-use crate::keeper::egroups::{Name, Store, Stored};
+use crate::keeper::egroups::{Name, Run, Store, Stored};
+use crate::keeper::sharing::{RUN_BYTES_MIN, found, own_entries, own_pieces};
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Answer, Class, Content, Refusal};
+use crate::message::{Answer, Class, Content, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
+use std::sync::Arc;
 
 /// What is being made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
+    /// It is being hashed; nothing of it is on its way yet.
+    Hash,
     /// A new egroup: data and page at once. A cut may leave the page without the data: nobody was told of
     /// this egroup, so that is garbage that its owner will find in the list.
     All,
     /// A new copy of one that exists: the page may come only when the data is durable, because with it
-    /// the former copy is gone.
+    /// the former copy is gone. And an egroup with hashes: what the page of one tells after an opening may be referred to by others
+    /// without a look at it.
     Data,
     /// The page of the new copy.
     Page,
@@ -40,8 +46,10 @@ pub(super) struct Change {
     left: usize,
     /// What is being written; None when it is only erased.
     new: Option<Stored>,
-    /// The copy that goes: its slot, first block and blocks.
-    old: Option<(u32, u64, u64)>,
+    /// Of what is being written, if others may refer to it.
+    hashes: Vec<Hash>,
+    /// The copy that goes.
+    old: Option<Run>,
     writers: Vec<Caller>,
     deleters: Vec<u64>,
 }
@@ -67,6 +75,37 @@ pub(super) struct WriteOrder {
     pub content: Content,
     pub blocks: Vec<u64>,
     pub replace: bool,
+    pub sharing: Option<Sharing>,
+}
+
+/// An egroup that is to be written.
+pub(super) struct Prepared {
+    name: Name,
+    caller: Caller,
+    class: Class,
+    replace: bool,
+    /// All of it, in whole blocks; where each piece ends.
+    pieces: Vec<Buffer>,
+    ends: Vec<usize>,
+    pub packing: Option<Arc<Packing>>,
+    pub checksums: Box<[u32]>,
+    blocks: Vec<u64>,
+    /// See [`Sharing`].
+    moved_from: Vec<EgroupId>,
+}
+
+impl Prepared {
+    pub fn units(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    /// The stored bytes of a frame.
+    pub fn bytes_of(&self, frame: &Frame) -> Buffer {
+        let bytes = frame.bytes();
+        let piece = self.ends.partition_point(|&end| end <= bytes.start);
+        let begin = self.ends[piece] - self.pieces[piece].len();
+        self.pieces[piece].slice(bytes.start - begin..bytes.end - begin)
+    }
 }
 
 impl Store {
@@ -77,45 +116,164 @@ impl Store {
         if self.changing.contains_key(&name) {
             return self.later.entry(name).or_default().push_back(Later::Write(caller, order));
         }
-        let blocks = run_blocks(order.content.blocks() as u32, order.blocks.len() as u32);
         let (pieces, packing) = match order.content {
             Content::Units(units) => (aligned(units), None),
             Content::Packed { packing, bytes } => (aligned(vec![bytes]), Some(packing)),
         };
         let checksums = checksums(name, &pieces, packing.as_deref());
-        let (trailer, trailer_crc) = encode_trailer(&order.blocks);
-        let former = self.egroups.get(&name);
+        let (_, trailer_crc, _) = encode_trailer(&order.blocks, &[]);
         let same = |stored: &Stored| {
             *stored.checksums == *checksums
                 && stored.packing == packing
                 && stored.trailer_crc == trailer_crc
                 && stored.flushed
         };
-        if !order.replace && former.is_some_and(same) {
+        if !order.replace && self.egroups.get(&name).is_some_and(same) {
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
-        let revision = former.map_or(1, |former| former.revision + 1);
-        let old = former.map(|former| (former.slot, former.first, former.blocks()));
-        let Some((slot, first)) = self.allocate(blocks, order.class) else {
+        let ends = pieces.iter().scan(0, |end, piece| {
+            *end += piece.len();
+            Some(*end)
+        });
+        let ends: Vec<usize> = ends.collect();
+        let is_worth_it = ends.last().is_some_and(|&bytes| bytes >= RUN_BYTES_MIN as usize);
+        let sharing = order.sharing.filter(|_| is_worth_it);
+        let moved_from = sharing.as_ref().map_or(Vec::new(), |sharing| sharing.moved_from.clone());
+        let WriteOrder { class, blocks, replace, .. } = order;
+        let prepared =
+            Prepared { name, caller, class, replace, pieces, ends, packing, checksums, blocks, moved_from };
+        let job = self.number();
+        if sharing.is_none() {
+            return self.begin_write(job, prepared, References::default(), Vec::new(), desk);
+        }
+        let change = Change {
+            name,
+            step: Step::Hash,
+            left: 0,
+            new: None,
+            hashes: Vec::new(),
+            old: None,
+            writers: vec![caller],
+            deleters: Vec::new(),
+        };
+        self.changing.insert(name, job);
+        self.changes.insert(job, change);
+        self.sharing.begin(job, prepared);
+    }
+
+    /// All of it is hashed: what lies here already is referred to, the rest is written.
+    pub fn write_shared(&mut self, job: u64, prepared: Prepared, hashes: Vec<Hash>, desk: &mut Desk) {
+        self.changes.remove(&job).expect("what is hashed has a change");
+        self.changing.remove(&prepared.name);
+        let name = prepared.name;
+        let references = if self.egroups.contains_key(&name) {
+            // Something of the copy that is here may be bad, wherever it lies: the new one is all its own, and what comes later finds
+            // that.
+            self.forget_place_of(name);
+            References::default()
+        } else {
+            let Self { sharing, holds, egroups, .. } = self;
+            let leaving: Vec<(u64, u64)> = prepared
+                .moved_from
+                .iter()
+                .filter_map(|&egroup| egroups.get(&(name.0, egroup)))
+                .map(|stored| (stored.first, stored.first + u64::from(stored.own_blocks())))
+                .collect();
+            let may_use = |place: u64, len: u32| {
+                let blocks = place / BLOCK as u64..(place + u64::from(len)).div_ceil(BLOCK as u64);
+                let goes = leaving.iter().any(|(first, end)| blocks.start < *end && *first < blocks.end);
+                !goes || holds.is_held(blocks)
+            };
+            found(&mut sharing.index, prepared.packing.as_deref(), &hashes, may_use)
+        };
+        desk.effects.tally.bytes_shared += u64::from(references.bytes());
+        self.begin_write(job, prepared, references, hashes, desk);
+        if !self.changes.contains_key(&job) {
+            // There was no room for it.
+            self.changing.insert(name, job);
+            self.end_change(job, name, desk);
+        }
+    }
+
+    fn begin_write(
+        &mut self,
+        job: u64,
+        prepared: Prepared,
+        references: References,
+        hashes: Vec<Hash>,
+        desk: &mut Desk,
+    ) {
+        let units = prepared.units();
+        let Prepared { name, caller, class, replace, pieces, packing, checksums, blocks, .. } = prepared;
+        let own = own_blocks(packing.as_deref(), units, &references);
+        let run = run_blocks(own, units, hashes.len() as u32);
+        let Some((slot, first)) = self.allocate(run, class) else {
             return desk.refuse(caller, Refusal::NoSpace);
         };
+        // Whoever is deleted from now on frees nothing of what this one refers to.
+        references.iter().for_each(|reference| self.holds.raise(reference.blocks()));
+        let former = self.egroups.get(&name);
+        let revision = former.map_or(1, |former| former.revision + 1);
+        let old = former.map(Stored::run);
         // The page of an egroup that a map record names already must not be durable before its units: a cut
         // in between would leave a copy that is listed and damaged. What is new is not named before it is
-        // flushed whole, so there both go together.
-        let step = if old.is_some() || order.replace { Step::Data } else { Step::All };
-        let new =
-            Stored { slot, revision, first, trailer_crc, checksums, packing, flushed: true, told: false };
-        let job = self.number();
-        let mut change =
-            Change { name, step, left: 0, new: Some(new), old, writers: vec![caller], deleters: Vec::new() };
-        let mut pieces = pieces;
+        // flushed whole, so there both go together; but not if others may refer to it after an opening.
+        let is_hashed = !hashes.is_empty() && !planted(Bug::SharedBeforeDurable);
+        let is_apart = old.is_some() || replace || is_hashed;
+        let step = if is_apart { Step::Data } else { Step::All };
+        let mut pieces = own_pieces(&pieces, packing.as_deref(), units, &references);
+        let (trailer, trailer_crc, hashes_crc) = encode_trailer(&blocks, &hashes);
         pieces.push(trailer);
+        let hashes_crc = (!hashes.is_empty()).then_some(hashes_crc);
+        let new = Stored {
+            slot,
+            revision,
+            first,
+            trailer_crc,
+            hashes_crc,
+            references,
+            checksums,
+            packing,
+            flushed: true,
+            is_found: false,
+            told: false,
+        };
+        if planted(Bug::SharedBeforeDurable) {
+            self.learn(&new, &hashes);
+        }
+        let mut change = Change {
+            name,
+            step,
+            left: 0,
+            new: Some(new),
+            hashes,
+            old,
+            writers: vec![caller],
+            deleters: Vec::new(),
+        };
         change.write(job, first * BLOCK as u64, pieces, desk);
         if step == Step::All {
             self.write_page(job, &mut change, desk);
         }
         self.changing.insert(name, job);
         self.changes.insert(job, change);
+    }
+
+    /// What this egroup has of its own is durable: others may refer to it.
+    pub fn learn(&mut self, stored: &Stored, hashes: &[Hash]) {
+        let entries = own_entries(stored.packing.as_deref(), stored.units(), &stored.references, hashes);
+        self.sharing.index.add(stored.first * BLOCK as u64, entries);
+    }
+
+    /// What lies where this egroup lies is not found any more.
+    fn forget_place_of(&mut self, name: Name) {
+        let Self { sharing, egroups, .. } = self;
+        let Some(stored) = egroups.get(&name) else { return };
+        let own = stored.first..stored.first + u64::from(stored.own_blocks());
+        let places = stored.references.iter().map(|reference| reference.blocks()).chain([own]);
+        places.for_each(|blocks| {
+            sharing.index.forget(blocks.start * BLOCK as u64..blocks.end * BLOCK as u64);
+        });
     }
 
     fn write_page(&self, job: u64, change: &mut Change, desk: &mut Desk) {
@@ -129,6 +287,8 @@ impl Store {
             revision: new.revision,
             first: new.first,
             trailer_crc: new.trailer_crc,
+            hashes_crc: new.hashes_crc,
+            references: new.references.clone(),
             checksums: new.checksums.clone(),
             packing: new.packing.clone(),
         };
@@ -174,37 +334,36 @@ impl Store {
             return;
         }
         match self.egroups.remove(&name) {
-            Some(stored) => self.erase(name, stored.slot, stored.first, stored.blocks(), vec![call], desk),
+            Some(stored) => {
+                self.referred_blocks -= stored.referred_blocks();
+                let job = self.erase_page(name, stored.run(), vec![call], desk);
+                self.changing.insert(name, job);
+            }
             None => self.count_deleted(call, desk),
         }
     }
 
-    fn erase(&mut self, name: Name, slot: u32, first: u64, blocks: u64, deleters: Vec<u64>, desk: &mut Desk) {
-        let job = self.erase_page(name, slot, first, blocks, deleters, desk);
-        self.changing.insert(name, job);
-    }
-
     /// Erases a page found at opening that does not count, whatever its name is going through.
-    pub fn erase_stray(&mut self, name: Name, slot: u32, first: u64, blocks: u64, desk: &mut Desk) {
-        self.erase_page(name, slot, first, blocks, Vec::new(), desk);
+    pub fn erase_stray(&mut self, name: Name, run: Run, desk: &mut Desk) {
+        self.erase_page(name, run, Vec::new(), desk);
     }
 
-    /// Erases the page that names a run. The run stays taken until that is durable: else a cut could leave
-    /// two pages that name it.
-    fn erase_page(
-        &mut self,
-        name: Name,
-        slot: u32,
-        first: u64,
-        blocks: u64,
-        deleters: Vec<u64>,
-        desk: &mut Desk,
-    ) -> u64 {
+    /// Erases the page that names a run. The run stays taken until that is durable, and what it refers to: else a cut could
+    /// leave two pages that name it.
+    fn erase_page(&mut self, name: Name, run: Run, deleters: Vec<u64>, desk: &mut Desk) -> u64 {
         let job = self.number();
-        let old = Some((slot, first, blocks));
-        let mut change =
-            Change { name, step: Step::Erase, left: 0, new: None, old, writers: Vec::new(), deleters };
-        change.write(job, self.layout.page_offset(slot), vec![zeros(BLOCK)], desk);
+        let offset = self.layout.page_offset(run.slot);
+        let mut change = Change {
+            name,
+            step: Step::Erase,
+            left: 0,
+            new: None,
+            hashes: Vec::new(),
+            old: Some(run),
+            writers: Vec::new(),
+            deleters,
+        };
+        change.write(job, offset, vec![zeros(BLOCK)], desk);
         self.changes.insert(job, change);
         job
     }
@@ -234,7 +393,8 @@ impl Store {
     /// Submits a flush if something waits for one and none is in flight.
     pub fn pump_flush(&mut self, desk: &mut Desk) {
         if planted(Bug::FlushCoversInFlight) && self.covered.is_none() {
-            self.ended = self.changes.keys().copied().collect();
+            let submitted = self.changes.iter().filter(|(_, change)| change.step != Step::Hash);
+            self.ended = submitted.map(|(job, _)| *job).collect();
         }
         if self.covered.is_none() && !self.ended.is_empty() {
             self.covered = Some(std::mem::take(&mut self.ended));
@@ -257,6 +417,7 @@ impl Store {
             change.left = 0;
         }
         match change.step {
+            Step::Hash => unreachable!("nothing of what is hashed has been submitted"),
             Step::All => self.tell_written(&mut change, desk),
             Step::Data => {
                 change.step = Step::Page;
@@ -265,13 +426,13 @@ impl Store {
             Step::Page => {
                 self.tell_written(&mut change, desk);
                 change.step = Step::EraseFormer;
-                if let Some((slot, ..)) = change.old {
+                if let Some(slot) = change.old.as_ref().map(|old| old.slot) {
                     change.write(job, self.layout.page_offset(slot), vec![zeros(BLOCK)], desk);
                 }
             }
             Step::EraseFormer | Step::Erase => {
-                let (slot, first, blocks) = change.old.take().expect("something was erased");
-                self.release(slot, first, blocks, desk);
+                let old = change.old.take().expect("something was erased");
+                self.release(old, desk);
                 for call in std::mem::take(&mut change.deleters) {
                     self.count_deleted(call, desk);
                 }
@@ -286,7 +447,14 @@ impl Store {
 
     fn tell_written(&mut self, change: &mut Change, desk: &mut Desk) {
         let new = change.new.take().expect("something new was written");
-        self.egroups.insert(change.name, new);
+        let hashes = std::mem::take(&mut change.hashes);
+        if !hashes.is_empty() {
+            self.learn(&new, &hashes);
+        }
+        self.referred_blocks += new.referred_blocks();
+        if let Some(former) = self.egroups.insert(change.name, new) {
+            self.referred_blocks -= former.referred_blocks();
+        }
         for caller in std::mem::take(&mut change.writers) {
             desk.answer(caller, Ok(Answer::EgroupWritten));
         }
@@ -352,4 +520,4 @@ fn aligned(units: Vec<Buffer>) -> Vec<Buffer> {
     pieces
 }
 
-const _: () = assert!(RUN_BLOCKS_MAX < 1024, "the pieces of an egroup fit one vectored write");
+const _: () = assert!(HASHED_RUN_BLOCKS_MAX < 1024, "the pieces of an egroup fit one vectored write");

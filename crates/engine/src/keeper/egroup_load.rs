@@ -1,10 +1,11 @@
 //! Finding the egroups of a drive again: every page of the table is looked at, and the free space is what
-//! no page names.
+//! no page names or refers to.
 
 use crate::buffer::BLOCK;
+use crate::formats::references::References;
 use crate::formats::table::TablePage;
 use crate::keeper::desk::Desk;
-use crate::keeper::egroups::{Name, Store, Stored};
+use crate::keeper::egroups::{Name, Run, Store, Stored};
 
 /// The pages found so far.
 #[derive(Default)]
@@ -23,6 +24,10 @@ impl TableLoad {
                 page.incarnation == store.incarnation
                     && u64::from(page.slot) == slot
                     && store.layout.holds(page.first, page.blocks())
+                    && page.references.iter().all(|reference| {
+                        let blocks = reference.blocks();
+                        store.layout.holds(blocks.start, blocks.end - blocks.start)
+                    })
             };
             self.pages.extend(page.filter(ours));
         }
@@ -32,10 +37,12 @@ impl TableLoad {
     pub fn finish(mut self, store: &mut Store, desk: &mut Desk) {
         // The newest revision of each name first, so that it is the one that is kept.
         self.pages.sort_unstable_by_key(|page| (page.family, page.egroup, std::cmp::Reverse(page.revision)));
+        let mut references = Vec::new();
         for page in self.pages {
             let (name, slot): (Name, u32) = ((page.family, page.egroup), page.slot);
             let (first, blocks) = (page.first, page.blocks());
             store.free_slots.remove(&slot);
+            references.push(page.references.clone());
             let taken = store.space.take(first, blocks);
             if taken && !store.egroups.contains_key(&name) {
                 let stored = Stored {
@@ -43,17 +50,31 @@ impl TableLoad {
                     revision: page.revision,
                     first,
                     trailer_crc: page.trailer_crc,
+                    hashes_crc: page.hashes_crc,
+                    references: page.references,
                     checksums: page.checksums,
                     packing: page.packing,
-                    flushed: false,
+                    flushed: page.hashes_crc.is_some(),
+                    is_found: true,
                     told: false,
                 };
+                store.referred_blocks += stored.referred_blocks();
                 store.egroups.insert(name, stored);
             } else {
                 // A copy that was replaced, or (which should not be) one that names blocks of another. Its
                 // page goes, or it would come back when the other one is deleted.
-                store.erase_stray(name, slot, first, if taken { blocks } else { 0 }, desk);
+                let blocks = if taken { blocks } else { 0 };
+                store.erase_stray(name, Run { slot, first, blocks, references: page.references }, desk);
             }
         }
+        // What references name is not free, whether a run has it or not.
+        for reference in references.iter().flat_map(References::iter) {
+            store.holds.raise(reference.blocks());
+            for blocks in store.space.take_free(reference.blocks()) {
+                let free = store.holds.leave(blocks);
+                assert!(free.is_empty(), "it was just referred to");
+            }
+        }
+        store.begin_refill();
     }
 }

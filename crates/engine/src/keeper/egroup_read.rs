@@ -5,7 +5,6 @@
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
 use crate::checksum::unit_checksum;
 use crate::codec::{Codec, Decompressor};
-use crate::formats::layout::trailer_blocks;
 use crate::formats::packing::Frame;
 use crate::formats::table::decode_trailer;
 use crate::identity::EgroupId;
@@ -18,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Blocks between two runs that are rather read along than left for a read of their own.
-const GAP_BLOCKS: u32 = 4;
+const GAP_BLOCKS: u64 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -45,9 +44,9 @@ pub(super) struct UnitRead {
     is_again: bool,
 }
 
-/// Blocks of a run read together.
+/// Blocks of the data area read together.
 struct Part {
-    blocks: Range<u32>,
+    blocks: Range<u64>,
     /// None if they could not be read.
     bytes: Option<Buffer>,
 }
@@ -90,14 +89,14 @@ impl Store {
             return Self::refuse_unknown(caller, desk);
         };
         desk.effects.tally.map_hits += 1;
-        let (slot, first) = (stored.slot, stored.first);
+        let slot = stored.slot;
         let parts = parts_of(&runs, stored);
         let job = self.number();
         let again = BTreeMap::new();
         let mut read =
             UnitRead { caller, egroup, slot, wanted, runs, parts, again, left: 0, is_again: false };
         for (index, part) in read.parts.iter().enumerate() {
-            desk.submit(Area::Data, read_of(first, &part.blocks), Work::Units { job, part: index });
+            desk.submit(Area::Data, read_of(&part.blocks), Work::Units { job, part: index });
             read.left += 1;
         }
         self.readers[slot as usize] += 1;
@@ -112,7 +111,8 @@ impl Store {
     pub fn on_units_read(&mut self, job: u64, part: usize, bytes: Option<Buffer>, desk: &mut Desk) {
         let read = self.reads.get_mut(&job).expect("a read stays until all of it has ended");
         let part = &mut read.parts[part];
-        let whole = |bytes: &Buffer| bytes.len() == part.blocks.len() * BLOCK;
+        let whole =
+            |bytes: &Buffer| bytes.len() as u64 == (part.blocks.end - part.blocks.start) * BLOCK as u64;
         assert!(bytes.as_ref().is_none_or(whole), "a drive reads as much as was asked for");
         part.bytes = bytes;
         read.left -= 1;
@@ -132,7 +132,7 @@ impl Store {
     }
 
     fn finish_read(&mut self, job: u64, desk: &mut Desk) {
-        let Self { reads, egroups, decompressor, .. } = self;
+        let Self { reads, egroups, decompressor, sharing, .. } = self;
         let mut read = reads.remove(&job).expect("the caller knows it");
         let name = (read.caller.family, read.egroup);
         let Some(stored) = egroups.get_mut(&name).filter(|stored| stored.slot == read.slot) else {
@@ -151,6 +151,11 @@ impl Store {
             if !read.is_again && read.read_bad_ones_again(job, name, stored, desk) {
                 self.reads.insert(job, read);
                 return;
+            }
+            // Nobody else is to be given what is bad.
+            for frame in read.bad_frames(name, stored) {
+                let place = stored.place_of(&frame);
+                sharing.index.forget(place..place + u64::from(frame.len));
             }
             tell_damage(name, stored, desk);
         }
@@ -174,9 +179,9 @@ impl Store {
         let Some(stored) = self.egroups.get(&(caller.family, egroup)) else {
             return Self::refuse_unknown(caller, desk);
         };
-        let (slot, units) = (stored.slot, stored.units());
-        let offset = (stored.first + u64::from(stored.data_blocks())) * BLOCK as u64;
-        let len = trailer_blocks(units) as u32 * BLOCK as u32;
+        let slot = stored.slot;
+        let (first, blocks) = stored.trailer();
+        let (offset, len) = (first * BLOCK as u64, blocks as u32 * BLOCK as u32);
         let job = self.number();
         desk.submit(Area::Data, DriveWork::Read { offset, len }, Work::Trailer { job });
         self.readers[slot as usize] += 1;
@@ -206,9 +211,15 @@ impl Store {
     }
 }
 
-fn read_of(first: u64, blocks: &Range<u32>) -> DriveWork {
-    let offset = (first + u64::from(blocks.start)) * BLOCK as u64;
-    DriveWork::Read { offset, len: blocks.len() as u32 * BLOCK as u32 }
+fn read_of(blocks: &Range<u64>) -> DriveWork {
+    let offset = blocks.start * BLOCK as u64;
+    DriveWork::Read { offset, len: (blocks.end - blocks.start) as u32 * BLOCK as u32 }
+}
+
+/// The blocks of the data area that a frame lies on.
+fn blocks_of(stored: &Stored, frame: &Frame) -> Range<u64> {
+    let place = stored.place_of(frame);
+    place / BLOCK as u64..(place + u64::from(frame.len)).div_ceil(BLOCK as u64)
 }
 
 /// Whether the egroup has the units of this run, which are some.
@@ -229,12 +240,25 @@ fn frames_of<'a>(stored: &'a Stored, run: &UnitRun) -> impl Iterator<Item = Fram
 
 /// What has to be read for `runs` of an egroup.
 fn parts_of(runs: &[UnitRun], stored: &Stored) -> Vec<Part> {
-    let blocks = |run: &UnitRun| {
-        let last = stored.frame_of(run.first + run.count - 1);
-        stored.frame_of(run.first).blocks().start..last.blocks().end
-    };
-    let part = |blocks: Range<u32>| Part { blocks, bytes: None };
-    let mut wanted: Vec<Range<u32>> = runs.iter().filter(|run| is_inside(run, stored)).map(blocks).collect();
+    let mut wanted: Vec<Range<u64>> = Vec::new();
+    for run in runs.iter().filter(|run| is_inside(run, stored)) {
+        if stored.references.is_empty() {
+            let last = stored.frame_of(run.first + run.count - 1);
+            let first = blocks_of(stored, &stored.frame_of(run.first));
+            wanted.push(first.start..blocks_of(stored, &last).end);
+            continue;
+        }
+        // Some of it may lie elsewhere.
+        for frame in frames_of(stored, run) {
+            let blocks = blocks_of(stored, &frame);
+            match wanted.last_mut() {
+                Some(last) if (last.start..=last.end).contains(&blocks.start) => {
+                    last.end = last.end.max(blocks.end);
+                }
+                _ => wanted.push(blocks),
+            }
+        }
+    }
     wanted.sort_unstable_by_key(|blocks| (blocks.start, blocks.end));
     let mut parts: Vec<Part> = Vec::with_capacity(wanted.len());
     for blocks in wanted {
@@ -242,7 +266,7 @@ fn parts_of(runs: &[UnitRun], stored: &Stored) -> Vec<Part> {
             Some(last) if blocks.start <= last.blocks.end + GAP_BLOCKS => {
                 last.blocks.end = last.blocks.end.max(blocks.end);
             }
-            _ => parts.push(part(blocks)),
+            _ => parts.push(Part { blocks, bytes: None }),
         }
     }
     parts
@@ -265,7 +289,7 @@ fn tell_damage((family, egroup): Name, stored: &mut Stored, desk: &mut Desk) {
 
 impl UnitRead {
     /// What was read of these blocks.
-    fn blocks(&self, blocks: Range<u32>) -> Option<Buffer> {
+    fn blocks(&self, blocks: Range<u64>) -> Option<Buffer> {
         let at = self.parts.partition_point(|part| part.blocks.end <= blocks.start);
         let part = self.parts.get(at).filter(|part| part.blocks.start <= blocks.start)?;
         let (start, end) = (blocks.start - part.blocks.start, blocks.end - part.blocks.start);
@@ -275,8 +299,8 @@ impl UnitRead {
 
     /// The stored bytes of a frame, verified.
     fn frame(&self, name: Name, stored: &Stored, frame: &Frame) -> Option<Buffer> {
-        let blocks = frame.blocks();
-        let start = frame.offset as usize - blocks.start as usize * BLOCK;
+        let blocks = blocks_of(stored, frame);
+        let start = (stored.place_of(frame) - blocks.start * BLOCK as u64) as usize;
         let bytes = self.again.get(&frame.first).cloned().or_else(|| self.blocks(blocks))?;
         let bytes = bytes.slice(start..start + frame.len as usize);
         is_sound(name, stored, frame, bytes.bytes()).then_some(bytes)
@@ -351,7 +375,13 @@ impl UnitRead {
         if stored.packing.is_some() {
             return None;
         }
-        let bytes = self.blocks(run.first..run.first + run.count)?;
+        let first = stored.place_of(&Frame::of_unit(run.first)) / BLOCK as u64;
+        let lies_at = |unit: u32| stored.place_of(&Frame::of_unit(run.first + unit)) / BLOCK as u64;
+        let is_joined = |unit: u32| lies_at(unit) == first + u64::from(unit);
+        if !stored.references.is_empty() && !(0..run.count).all(is_joined) {
+            return None;
+        }
+        let bytes = self.blocks(first..first + u64::from(run.count))?;
         let mut units = (run.first..).zip(bytes.bytes().chunks_exact(BLOCK));
         units.all(|(unit, bytes)| is_sound(name, stored, &Frame::of_unit(unit), bytes)).then_some(bytes)
     }
@@ -373,6 +403,16 @@ impl UnitRead {
     /// passed. False if there is nothing to read again.
     fn read_bad_ones_again(&mut self, job: u64, name: Name, stored: &Stored, desk: &mut Desk) -> bool {
         self.is_again = true;
+        for frame in self.bad_frames(name, stored) {
+            let work = Work::UnitsAgain { job, unit: frame.first };
+            desk.submit(Area::Data, read_of(&blocks_of(stored, &frame)), work);
+            self.left += 1;
+        }
+        self.left > 0
+    }
+
+    /// The frames that are wanted and not sound, each once.
+    fn bad_frames(&self, name: Name, stored: &Stored) -> Vec<Frame> {
         let mut bad: BTreeMap<u32, Frame> = BTreeMap::new();
         for run in self.runs.iter().filter(|run| is_inside(run, stored)) {
             for frame in frames_of(stored, run) {
@@ -381,11 +421,7 @@ impl UnitRead {
                 }
             }
         }
-        for (unit, frame) in bad {
-            desk.submit(Area::Data, read_of(stored.first, &frame.blocks()), Work::UnitsAgain { job, unit });
-            self.left += 1;
-        }
-        self.left > 0
+        bad.into_values().collect()
     }
 
     /// A planted bug: the compressed frame behind the one that was meant, if it was read too and has as many units.

@@ -1,22 +1,29 @@
 //! The egroups of one drive: what is stored where, with the checksums of all units (of packed ones: of
 //! their frames) in memory.
-//! Promises: no two egroups share a block; an egroup is told as written only when it is durable (I4).
+//! Promises: no two egroups have a block in their runs; an egroup is told as written only when it is durable (I4).
 //! Leaves to others: writing and deleting (`egroup_change`), reading (`egroup_read`), finding them again
-//! (`egroup_load`), free runs (`space`).
+//! (`egroup_load`), what egroups share (`sharing`, `holds`), free runs (`space`).
 
 use crate::buffer::BLOCK;
 use crate::codec::Decompressor;
-use crate::formats::layout::{Layout, RUN_BLOCKS_MAX, run_blocks};
+use crate::formats::layout::{Layout, RUN_BLOCKS_MAX, run_blocks, trailer_blocks};
 use crate::formats::packing::{Frame, Packing, frame_of};
+use crate::formats::references::References;
+use crate::formats::table::own_blocks;
 use crate::identity::{EgroupId, FamilyId};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::StoredEgroup;
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroup_change::{Change, DeleteCall, Later};
 use crate::keeper::egroup_read::{Describe, UnitRead};
+use crate::keeper::holds::Holds;
+use crate::keeper::refill::Refill;
+use crate::keeper::sharing::Sharing;
 use crate::keeper::space::Space;
 use crate::message::{Answer, Class, Refusal};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) type Name = (FamilyId, EgroupId);
@@ -33,13 +40,20 @@ pub(super) struct Stored {
     /// First block of the run, in the data area.
     pub first: u64,
     pub trailer_crc: u32,
+    /// The trailer has hashes too: others may refer to it.
+    pub hashes_crc: Option<u32>,
+    /// What of it lies elsewhere.
+    pub references: References,
     /// One for each frame.
     pub checksums: Box<[u32]>,
     /// None: every unit is a frame.
     pub packing: Option<Arc<Packing>>,
     /// It was written and flushed since the drive was opened. Of one that was found at opening only the
-    /// table page is known to be durable: its data may not be, if the power was cut while both were written.
+    /// table page is known to be durable: its data may not be, if the power was cut while both were written. (With hashes the page
+    /// comes behind the data.)
     pub flushed: bool,
+    /// It was there when the drive was opened.
+    pub is_found: bool,
     /// The damage was told already.
     pub told: bool,
 }
@@ -49,18 +63,62 @@ impl Stored {
         self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.units())
     }
 
-    /// Blocks of the run before the trailer.
+    /// Bytes that all of its data takes, wherever that is.
+    pub fn data_bytes(&self) -> u32 {
+        let packing = self.packing.as_ref();
+        packing.map_or(self.checksums.len() as u32 * BLOCK as u32, |packing| packing.bytes())
+    }
+
+    /// Blocks that all of its data takes, wherever that is.
     pub fn data_blocks(&self) -> u32 {
         self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.blocks())
     }
 
+    /// Blocks of the run before the trailer.
+    pub fn own_blocks(&self) -> u32 {
+        own_blocks(self.packing.as_deref(), self.units(), &self.references)
+    }
+
+    /// Blocks that it need not have of its own.
+    pub fn referred_blocks(&self) -> u64 {
+        u64::from(self.data_blocks() - self.own_blocks())
+    }
+
+    pub fn hashes(&self) -> u32 {
+        self.hashes_crc.map_or(0, |_| self.checksums.len() as u32)
+    }
+
     pub fn blocks(&self) -> u64 {
-        run_blocks(self.data_blocks(), self.units())
+        run_blocks(self.own_blocks(), self.units(), self.hashes())
+    }
+
+    /// First block of the trailer, and how many it has.
+    pub fn trailer(&self) -> (u64, u64) {
+        (self.first + u64::from(self.own_blocks()), trailer_blocks(self.units(), self.hashes()))
+    }
+
+    /// What becomes free when it goes.
+    pub fn run(&self) -> Run {
+        Run { slot: self.slot, first: self.first, blocks: self.blocks(), references: self.references.clone() }
     }
 
     pub fn frame_of(&self, unit: u32) -> Frame {
         frame_of(self.packing.as_deref(), unit)
     }
+
+    /// The byte of the data area from which on the frame lies.
+    pub fn place_of(&self, frame: &Frame) -> u64 {
+        self.references.place_of(self.first, frame.offset)
+    }
+}
+
+/// What a page of the table names: its slot, the blocks of its run, and what lies elsewhere.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub slot: u32,
+    pub first: u64,
+    pub blocks: u64,
+    pub references: References,
 }
 
 pub(super) struct Store {
@@ -71,8 +129,14 @@ pub(super) struct Store {
     pub free_slots: BTreeSet<u32>,
     /// For each slot, reads in flight of its run.
     pub readers: Vec<u32>,
-    /// Runs that nothing names any more but that are still being read, by slot.
-    pub leaving: BTreeMap<u32, (u64, u64)>,
+    /// What nothing names any more but is still being read, by slot.
+    pub leaving: BTreeMap<u32, Run>,
+    /// What references hold.
+    pub holds: Holds,
+    /// Blocks that egroups need not have of their own.
+    pub referred_blocks: u64,
+    pub sharing: Sharing,
+    pub refill: Refill,
 
     pub changes: BTreeMap<u64, Change>,
     /// The change that a name is going through; it goes through one at a time ...
@@ -93,7 +157,7 @@ pub(super) struct Store {
 
 impl Store {
     /// A data area of `bytes` without any egroup.
-    pub fn empty(bytes: u64, incarnation: u64) -> Self {
+    pub fn empty(bytes: u64, incarnation: u64, shared_entries_max: usize) -> Self {
         let layout = Layout::of(bytes);
         Self {
             layout,
@@ -103,6 +167,10 @@ impl Store {
             free_slots: (0..layout.entries).collect(),
             readers: vec![0; layout.entries as usize],
             leaving: BTreeMap::new(),
+            holds: Holds::default(),
+            referred_blocks: 0,
+            sharing: Sharing::new(incarnation, shared_entries_max),
+            refill: Refill::default(),
             changes: BTreeMap::new(),
             changing: BTreeMap::new(),
             later: BTreeMap::new(),
@@ -159,20 +227,42 @@ impl Store {
         Some((slot, first))
     }
 
-    /// Nothing durable names this run any more. It is free when nobody reads it.
-    pub fn release(&mut self, slot: u32, first: u64, blocks: u64, desk: &mut Desk) {
-        if self.readers[slot as usize] > 0 {
-            let former = self.leaving.insert(slot, (first, blocks));
+    /// Nothing durable names this any more. It is free when nobody reads it, but for what others refer to.
+    pub fn release(&mut self, run: Run, desk: &mut Desk) {
+        if self.readers[run.slot as usize] > 0 {
+            let former = self.leaving.insert(run.slot, run);
             assert!(former.is_none(), "a slot names one run");
             return;
         }
-        self.free_slots.insert(slot);
-        if blocks >= DISCARD_BLOCKS_MIN {
+        self.free_slots.insert(run.slot);
+        if run.blocks > 0 {
+            let blocks = run.first..run.first + run.blocks;
+            let free = if planted(Bug::SharedFreed) { vec![blocks] } else { self.holds.leave(blocks) };
+            free.into_iter().for_each(|blocks| self.free(blocks, desk));
+        }
+        for reference in run.references.iter() {
+            if planted(Bug::ReferencesKept) {
+                continue;
+            }
+            for blocks in self.holds.lower(reference.blocks()) {
+                self.free(blocks, desk);
+            }
+        }
+    }
+
+    /// Nothing names these blocks, and nobody refers to them.
+    fn free(&mut self, blocks: Range<u64>, desk: &mut Desk) {
+        let (first, count) = (blocks.start, blocks.end - blocks.start);
+        let (offset, len) = (first * BLOCK as u64, count * BLOCK as u64);
+        if !planted(Bug::SharedAfterFreed) {
+            self.sharing.index.forget(offset..offset + len);
+        }
+        if count >= DISCARD_BLOCKS_MIN {
             // Drives may take hints and writes in any order: the run is free when the hint has ended.
-            let (offset, len) = (first * BLOCK as u64, blocks * BLOCK as u64);
-            desk.submit(Area::Data, DriveWork::Discard { offset, len }, Work::Discard { first, blocks });
-        } else if blocks > 0 {
-            self.space.release(first, blocks);
+            let work = Work::Discard { first, blocks: count };
+            desk.submit(Area::Data, DriveWork::Discard { offset, len }, work);
+        } else {
+            self.space.release(first, count);
         }
     }
 
@@ -185,9 +275,9 @@ impl Store {
         let readers = &mut self.readers[slot as usize];
         *readers -= 1;
         if *readers == 0
-            && let Some((first, blocks)) = self.leaving.remove(&slot)
+            && let Some(run) = self.leaving.remove(&slot)
         {
-            self.release(slot, first, blocks, desk);
+            self.release(run, desk);
         }
     }
 
@@ -217,7 +307,9 @@ impl Store {
             first: stored.first,
             blocks: stored.blocks(),
             units: stored.units(),
+            data_bytes: stored.data_bytes(),
             data_blocks: stored.data_blocks(),
+            references: stored.references.clone(),
         })
     }
 }

@@ -11,21 +11,28 @@ mod egroup_load;
 mod egroup_read;
 mod egroups;
 mod holding;
+mod holds;
 mod opening;
 mod pressure;
+mod refill;
 mod ring;
 mod ring_append;
 mod ring_read;
 pub mod ring_replay;
 pub mod ring_scan;
 mod ring_write;
+mod share_index;
+mod sharing;
 mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
 pub mod turns;
 
-use crate::buffer::Buffer;
+pub use share_index::ENTRY_COST;
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::formats::references::References;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{DriveFault, DriveOperation, DriveResult, DriveTrouble, Geometry, Notice};
 use crate::limits::Limits;
@@ -58,6 +65,33 @@ pub struct Tally {
     /// Egroups that were read, and those that are not known here.
     pub map_hits: u64,
     pub map_misses: u64,
+    /// What was hashed so that it may be shared, and what of that lay on the drive already.
+    pub bytes_hashed: u64,
+    pub bytes_shared: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        let Tally { frames_unpacked, map_hits, map_misses, bytes_hashed, bytes_shared } = other;
+        self.frames_unpacked += frames_unpacked;
+        self.map_hits += map_hits;
+        self.map_misses += map_misses;
+        self.bytes_hashed += bytes_hashed;
+        self.bytes_shared += bytes_shared;
+    }
+}
+
+/// What sharing gives on a drive, and what it costs in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Bytes that the egroups there would take more if each had all of its own.
+    pub saved_bytes: u64,
+    /// Bytes that are there only because egroups refer to them: the one that they were written in is gone.
+    pub held_bytes: u64,
+    /// What is known by its hash, of at most how much, and the memory of that.
+    pub entries: u64,
+    pub entries_max: u64,
+    pub memory_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,17 +102,20 @@ pub enum State {
 }
 
 /// One egroup as it lies on the drive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEgroup {
     pub family: FamilyId,
     pub egroup: EgroupId,
     /// First 4 KiB block of its run, counted from the start of the data area.
     pub first: u64,
-    /// Blocks of the run: the units, packed or not, and the trailer behind them.
+    /// Blocks of the run: those of its units, packed or not, that do not lie elsewhere, and the trailer behind them.
     pub blocks: u64,
     pub units: u32,
-    /// Blocks of the run without the trailer.
+    /// Bytes that all of its units take, wherever they lie, and blocks.
+    pub data_bytes: u32,
     pub data_blocks: u32,
+    /// What lies elsewhere.
+    pub references: References,
 }
 
 enum Phase {
@@ -125,7 +162,7 @@ impl Keeper {
             desk,
             // Both are made anew when it is known in which incarnation.
             ring: Ring::empty(geometry.log, 0, limits),
-            store: Store::empty(geometry.data, 0),
+            store: Store::empty(geometry.data, 0, limits.shared_entries_max),
             turns: Turns::new(limits.turn_bytes),
             waiting: Vec::new(),
             drops: BTreeMap::new(),
@@ -176,6 +213,7 @@ impl Keeper {
             Work::Units { job, part } => store.on_units_read(job, part, read, desk),
             Work::UnitsAgain { job, unit } => store.on_frame_read(job, unit, read, desk),
             Work::Trailer { job } => store.on_trailer_read(job, read, desk),
+            Work::Refill { name, slot } => store.on_hashes_read(now, name, slot, read, desk),
             Work::Discard { first, blocks } => store.on_discarded(first, blocks),
             Work::Superblock { .. }
             | Work::Format
@@ -285,8 +323,9 @@ impl Keeper {
                 desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
             }
             Question::ReadLog { from, bytes } => ring.read_log(caller, from, bytes, desk),
-            Question::WriteEgroup { egroup, class, content, blocks, replace } => {
-                store.write(caller, WriteOrder { egroup, class, content, blocks, replace }, desk);
+            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing } => {
+                let order = WriteOrder { egroup, class, content, blocks, replace, sharing };
+                store.write(caller, order, desk);
             }
             Question::ReadUnits { .. } => unreachable!("answered above"),
             Question::ReadFrames { egroup, runs } => store.read_frames(caller, egroup, runs, desk),
@@ -310,11 +349,21 @@ impl Keeper {
 
     /// When something is to be done although nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
-        if matches!(self.phase, Phase::Ready) { self.ring.wake_at() } else { None }
+        if !matches!(self.phase, Phase::Ready) {
+            return None;
+        }
+        if self.store.sharing.is_waiting() {
+            return Some(Time(0));
+        }
+        [self.ring.wake_at(), self.store.refill_at()].into_iter().flatten().min()
     }
 
     /// The time of [`Keeper::wake_at`] has come. Harmless at any other time.
     pub fn on_wake(&mut self, now: Time, effects: &mut Effects) {
+        if matches!(self.phase, Phase::Ready) {
+            self.store.continue_hashing(now, &mut self.desk);
+            self.store.continue_refill(now, &mut self.desk);
+        }
         self.finish_step(now, effects);
     }
 
@@ -369,14 +418,27 @@ impl Keeper {
         self.store.iter()
     }
 
+    /// What sharing gives and takes here.
+    pub fn shared(&self) -> Shared {
+        let (holds, index) = (&self.store.holds, &self.store.sharing.index);
+        let saved = self.store.referred_blocks.saturating_sub(holds.left_blocks());
+        Shared {
+            saved_bytes: saved * BLOCK as u64,
+            held_bytes: holds.left_blocks() * BLOCK as u64,
+            entries: index.len() as u64,
+            entries_max: index.limit() as u64,
+            memory_bytes: index.len() as u64 * share_index::ENTRY_COST,
+        }
+    }
+
     /// Bytes of the log ring.
     pub fn log_bytes(&self) -> u64 {
-        self.ring.blocks * crate::buffer::BLOCK as u64
+        self.ring.blocks * BLOCK as u64
     }
 
     /// Bytes of the log ring that are not free.
     pub fn log_bytes_used(&self) -> u64 {
-        self.ring.used() * crate::buffer::BLOCK as u64
+        self.ring.used() * BLOCK as u64
     }
 
     /// What waited here for its turn.
@@ -401,15 +463,17 @@ impl Keeper {
             "{}; {}; units: {free} blocks free of which data may take {}, {stored} stored, {moving} on their way, {} entries free",
             self.ring.describe(),
             self.turns.describe(),
-            self.free_bytes() / crate::buffer::BLOCK as u64,
+            self.free_bytes() / BLOCK as u64,
             self.store.free_slots.len()
         )
     }
 
-    /// Free blocks, blocks of egroups and blocks on their way in or out; together the whole unit area (I8).
+    /// Free blocks, blocks of egroups (of their runs, and those that only references hold) and blocks on their way in or out; together
+    /// the whole unit area (I8).
     pub fn unit_blocks(&self) -> (u64, u64, u64) {
         let free = self.store.space.free_blocks();
-        let stored = self.store.iter().map(|stored| stored.blocks).sum();
+        let runs: u64 = self.store.iter().map(|stored| stored.blocks).sum();
+        let stored = runs + self.store.holds.left_blocks();
         (free, stored, self.store.layout.end - self.store.layout.units - free - stored)
     }
 }

@@ -109,7 +109,7 @@ impl Opening {
         let write = DriveWork::Write { offset: 0, pieces: vec![superblock.encode()], durable: true };
         desk.submit(Area::Data, write, Work::Format);
         *ring = Ring::empty(self.geometry.log, incarnation, limits);
-        *store = Store::empty(self.geometry.data, incarnation);
+        *store = Store::empty(self.geometry.data, incarnation, limits.shared_entries_max);
         self.step = Step::Format;
     }
 
@@ -133,7 +133,7 @@ impl Opening {
             return Progress::Failed(DriveTrouble::OtherGeometry);
         }
         *ring = Ring::empty(self.geometry.log, superblock.incarnation, limits);
-        *store = Store::empty(self.geometry.data, superblock.incarnation);
+        *store = Store::empty(self.geometry.data, superblock.incarnation, limits.shared_entries_max);
         let mut left = 2;
         let whole = superblock.encode();
         if whole.bytes() != bytes {

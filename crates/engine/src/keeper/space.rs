@@ -2,6 +2,7 @@
 //! Promises: no block is given out twice, or taken back that is free already (I8).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 #[derive(Default)]
 pub(super) struct Space {
@@ -52,6 +53,20 @@ impl Space {
             self.insert(end, run_end - end);
         }
         true
+    }
+
+    /// Takes those of these blocks that are free, and gives them.
+    pub fn take_free(&mut self, blocks: Range<u64>) -> Vec<Range<u64>> {
+        let reversed = self.runs.range(..blocks.end).rev();
+        let overlapping = reversed.take_while(|(first, length)| **first + **length > blocks.start);
+        let free: Vec<Range<u64>> = overlapping
+            .map(|(&first, &length)| first.max(blocks.start)..(first + length).min(blocks.end))
+            .collect();
+        for part in &free {
+            let taken = self.take(part.start, part.end - part.start);
+            assert!(taken, "it was just found to be free");
+        }
+        free
     }
 
     pub fn release(&mut self, first: u64, blocks: u64) {
@@ -110,6 +125,13 @@ mod tests {
                     );
                 }
                 taken.push((first, blocks));
+                // What is free around it can be taken too, and given back.
+                let around = first.saturating_sub(20).max(100)..(first + blocks + 20).min(1100);
+                let parts = space.take_free(around.clone());
+                let owned = around.filter(|&block| owned[block as usize]).count() as u64;
+                let free: u64 = parts.iter().map(|part| part.end - part.start).sum();
+                assert_eq!(free + owned, (first + blocks + 20).min(1100) - first.saturating_sub(20).max(100));
+                parts.into_iter().for_each(|part| space.release(part.start, part.end - part.start));
             } else if !taken.is_empty() {
                 let (first, blocks) = taken.swap_remove(random.random_range(0..taken.len()));
                 owned[first as usize..(first + blocks) as usize].fill(false);

@@ -14,6 +14,9 @@ pub struct ContainerView {
     /// When it is packed once more; not there: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold: Option<ColdWord>,
+    /// What lies on a drive already is not written there again.
+    #[serde(default)]
+    pub dedup: bool,
     /// Copies of its vDisks; None: what the node or cluster gave when each was made.
     pub factor: Option<u32>,
     /// What the clients of each of its vDisks may ask for in a second: requests, and bytes read and written. Not there: as much as
@@ -39,6 +42,8 @@ pub struct CreateContainer {
     #[serde(default)]
     pub cold: Option<ColdWord>,
     #[serde(default)]
+    pub dedup: Option<bool>,
+    #[serde(default)]
     pub factor: Option<u32>,
     /// For each of its vDisks; 0 for no limit.
     #[serde(default)]
@@ -57,6 +62,8 @@ pub struct SetContainer {
     pub compression_unit: Option<u64>,
     #[serde(default)]
     pub cold: Option<ColdWord>,
+    #[serde(default)]
+    pub dedup: Option<bool>,
     /// Of all its vDisks that have no word of their own, also those there; 0: what the node or cluster gave when each was made.
     #[serde(default)]
     pub factor: Option<u32>,

@@ -55,7 +55,7 @@ impl CompressionRecord {
         // What a newer version may write is rounded to what this one can do.
         let frame_units = (self.unit / BLOCK as u32).clamp(1, 8).next_power_of_two() as u8;
         let cold = self.cold.map(|ColdRecord { after_s, level }| Cold { after_s, level });
-        Compression { method, frame_units, cold }
+        Compression { method, frame_units, cold, share: false }
     }
 
     /// This record with what was asked for: `method` is off, lz4, zstd or zstd:LEVEL. The error says what to write instead.
@@ -125,7 +125,10 @@ mod tests {
             assert!(off.with(None, Some(unit)).is_err(), "{unit} was taken");
         }
         let lz4 = off.with(Some("lz4"), Some(32_768)).expect("it is one");
-        assert_eq!(lz4.engine(), Compression { method: Method::Lz4, frame_units: 8, cold: None });
+        assert_eq!(
+            lz4.engine(),
+            Compression { method: Method::Lz4, frame_units: 8, cold: None, share: false }
+        );
         assert_eq!(lz4.with(None, None), Ok(lz4), "what is not said stays");
         let cold = lz4.with_cold(3600, None).expect("it is one");
         assert_eq!(cold.cold, Some(ColdRecord { after_s: 3600, level: 9 }));

@@ -6,7 +6,7 @@ use super::compression::CompressionRecord;
 use super::records::FamilyConfig;
 use serde::{Deserialize, Serialize};
 use weft_engine::FamilyId;
-use weft_engine::interface::Order;
+use weft_engine::interface::{Compression, Order};
 
 /// The container of vDisks for which nothing else was said. It always exists.
 pub const DEFAULT_CONTAINER: &str = "default";
@@ -19,6 +19,9 @@ pub struct ContainerRecord {
     pub created: u64,
     #[serde(default)]
     pub compression: CompressionRecord,
+    /// What lies on a drive already is not written there again.
+    #[serde(default, skip_serializing_if = "is_not_said")]
+    pub dedup: bool,
     /// What the clients of each of its vDisks may ask for.
     #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
     pub ceiling: CeilingRecord,
@@ -31,6 +34,10 @@ pub struct ContainerRecord {
     pub joined: u64,
 }
 
+fn is_not_said(word: &bool) -> bool {
+    !*word
+}
+
 fn is_none_joined(count: &u64) -> bool {
     *count == 0
 }
@@ -41,6 +48,7 @@ impl Default for ContainerRecord {
             name: DEFAULT_CONTAINER.to_string(),
             created: 0,
             compression: CompressionRecord::default(),
+            dedup: false,
             ceiling: CeilingRecord::default(),
             factor: None,
             joined: 0,
@@ -58,6 +66,7 @@ impl ContainerRecord {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Policy {
     pub compression: CompressionRecord,
+    pub dedup: bool,
     pub ceiling: CeilingRecord,
     /// How many copies of everything.
     pub factor: u32,
@@ -67,16 +76,22 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnPolicy {
     pub compression: Option<CompressionRecord>,
+    pub dedup: Option<bool>,
     pub ceiling: CeilingRecord,
     pub factor: Option<u32>,
 }
 
 impl Policy {
+    /// How data goes into egroups.
+    pub fn packing(self) -> Compression {
+        Compression { share: self.dedup, ..self.compression.engine() }
+    }
+
     /// What an owner has to be told that knows of `before`.
     pub fn orders(self, before: Self, family: FamilyId) -> impl Iterator<Item = Order> {
-        let Self { compression, ceiling, factor } = self;
-        let packing = (before.compression != compression)
-            .then(|| Order::SetCompression { family, compression: compression.engine() });
+        let (packing, ceiling, factor) = (self.packing(), self.ceiling, self.factor);
+        let packing =
+            (before.packing() != packing).then_some(Order::SetCompression { family, compression: packing });
         let limits =
             (before.ceiling != ceiling).then(|| Order::SetCeiling { family, ceiling: ceiling.engine() });
         let copies = (before.factor != factor).then_some(Order::SetFactor { family, factor });
@@ -89,9 +104,10 @@ impl FamilyConfig {
     pub fn policy(&self, container: Option<&ContainerRecord>) -> Policy {
         let default = ContainerRecord::default();
         let container = container.unwrap_or(&default);
-        let OwnPolicy { compression, ceiling, factor } = self.own_policy();
+        let OwnPolicy { compression, dedup, ceiling, factor } = self.own_policy();
         Policy {
             compression: compression.unwrap_or(container.compression),
+            dedup: dedup.unwrap_or(container.dedup),
             ceiling: ceiling.over(container.ceiling),
             factor: factor.or(container.factor).unwrap_or(self.factor),
         }
@@ -99,7 +115,7 @@ impl FamilyConfig {
 
     pub fn own_policy(&self) -> OwnPolicy {
         let factor = (!self.inherits_factor).then_some(self.factor);
-        OwnPolicy { compression: self.compression, ceiling: self.ceiling, factor }
+        OwnPolicy { compression: self.compression, dedup: self.dedup, ceiling: self.ceiling, factor }
     }
 
     /// None: as many copies as its container says, or as it has now if that says nothing.

@@ -108,6 +108,8 @@ pub struct FamilyConfig {
     /// None: as its container says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedup: Option<bool>,
     #[serde(default, skip_serializing_if = "CeilingRecord::is_default")]
     pub ceiling: CeilingRecord,
     /// What a clone begins with.
@@ -282,7 +284,7 @@ impl FamilyConfig {
                 size: origin.size,
             }),
             rollback: self.rollback.map(|to| Generation(to.generation)),
-            compression: policy.compression.engine(),
+            compression: policy.packing(),
             ceiling: policy.ceiling.engine(),
         }
     }
@@ -337,6 +339,7 @@ impl SegmentRecord {
 
 #[cfg(test)]
 mod tests {
+    use super::super::containers::ContainerRecord;
     use super::*;
 
     #[test]
@@ -349,6 +352,15 @@ mod tests {
         let family: FamilyConfig = serde_json::from_str(family).expect("it is understood");
         assert_eq!((family.epoch, family.owner), (9, None));
         assert_eq!((family.container.as_str(), family.compression), ("default", None));
+        assert_eq!(family.own_policy().factor, Some(1), "what it was made with stays its own word");
+        let three = ContainerRecord { factor: Some(3), ..ContainerRecord::default() };
+        assert_eq!(family.policy(Some(&three)).factor, 1);
+        let mut inherits = family.clone();
+        inherits.set_own_factor(None);
+        let (kept, said) = (inherits.policy(None).factor, inherits.policy(Some(&three)).factor);
+        assert_eq!((kept, said), (1, 3), "its container's, if that says one");
+        inherits.set_own_factor(Some(2));
+        assert_eq!(inherits.policy(Some(&three)).factor, 2);
         let packed = r#"{"family":4,"name":"four","size":4096,"factor":1,"created":0,"epoch":9,"segments":[],"version":2,
             "exports":[],"state":"live","compression":{"method":"lz4","unit":32768}}"#;
         let packed: FamilyConfig = serde_json::from_str(packed).expect("it is understood");

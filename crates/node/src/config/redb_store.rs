@@ -336,6 +336,7 @@ mod tests {
             clones_made: 0,
             container: "default".to_string(),
             compression: None,
+            dedup: None,
             ceiling: CeilingRecord::default(),
         }
     }
@@ -426,6 +427,7 @@ mod tests {
         fast.factor = Some(2);
         fast.ceiling.iops = Some(500);
         store.put_container(&fast).expect("it can be changed");
+        fast.dedup = true;
         let inside = FamilyConfig { container: "fast".to_string(), ..family() };
         store.put_family(&inside).expect("it can be put");
         drop(store);
@@ -437,6 +439,9 @@ mod tests {
         assert_eq!((policy.compression, policy.ceiling), (lz4, fast.ceiling));
         let own = FamilyConfig { compression: Some(off), ..inside };
         assert_eq!(own.policy(Some(&fast)).compression, off, "its own word counts");
+        assert!(own.policy(Some(&fast)).packing().share);
+        let alone = FamilyConfig { dedup: Some(false), ..own };
+        assert!(!alone.policy(Some(&fast)).packing().share);
         store.remove_container("fast").expect("it can be removed");
         assert_eq!(store.load().expect("it loads").containers, [ContainerRecord::default()]);
         std::fs::remove_dir_all(dir).expect("it can be removed");

@@ -4,7 +4,7 @@
 
 use super::refusal::Refusal;
 use super::{Control, SharedControl, figures, statistics};
-use crate::api::{CacheView, WarmView};
+use crate::api::{CacheView, DriveStatsView, SharedView, WarmView};
 use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, Instant};
 use weft_engine::FamilyId;
@@ -52,6 +52,7 @@ pub async fn show(control: &SharedControl) -> CacheView {
     let stats = statistics::gather(control).await;
     let (_, minute) = figures::rated(&figures::gather(control).await);
     let sum = |name: &str| stats.shards.iter().filter_map(|shard| shard.engine.get(name)).sum();
+    let of_drives = |figure: fn(&DriveStatsView) -> u64| stats.drives.iter().map(figure).sum();
     CacheView {
         bytes: control.lock().read_cache,
         used_bytes: sum("cache_bytes"),
@@ -64,6 +65,14 @@ pub async fn show(control: &SharedControl) -> CacheView {
         ahead_wasted: sum("ahead_wasted"),
         egroup_map_hits: sum("egroup_map_hits"),
         egroup_map_misses: sum("egroup_map_misses"),
+        shared: SharedView {
+            entries: of_drives(|drive| drive.shared_entries),
+            entries_max: of_drives(|drive| drive.shared_entries_max),
+            memory_bytes: of_drives(|drive| drive.shared_memory_bytes),
+            bytes_hashed: sum("share_bytes_hashed"),
+            bytes_found: sum("share_bytes_found"),
+            saved_bytes: of_drives(|drive| drive.shared_saved_bytes),
+        },
         minute,
     }
 }

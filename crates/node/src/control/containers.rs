@@ -42,7 +42,8 @@ pub(super) async fn create(
     check_factor(wanted.factor)?;
     let ceiling = limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let record = ContainerRecord { name, created, compression, ceiling, factor: wanted.factor, joined: 0 };
+    let (dedup, factor) = (wanted.dedup.unwrap_or(false), wanted.factor);
+    let record = ContainerRecord { name, created, compression, dedup, ceiling, factor, joined: 0 };
     {
         let mut control = control.lock();
         control.check_ready()?;
@@ -90,6 +91,7 @@ pub(super) async fn set(
             wanted.cold,
         );
         record.compression = changed.expect("it was just found to be right");
+        record.dedup = wanted.dedup.unwrap_or(record.dedup);
         record.ceiling = limits(record.ceiling, wanted.iops_limit, wanted.bw_limit)
             .expect("they were just found to be right");
         record.factor = match wanted.factor {
@@ -231,6 +233,7 @@ impl Control {
             compression: record.compression.method_text(),
             compression_unit: record.compression.unit,
             cold: record.compression.cold.map(ColdWord::from),
+            dedup: record.dedup,
             factor: record.factor,
             iops_limit: record.ceiling.engine().iops,
             bw_limit: record.ceiling.engine().bytes,

@@ -7,7 +7,7 @@ use super::change::{change_vdisk, move_vdisk_into};
 use super::refusal::Refusal;
 use super::vdisks::check_factor;
 use super::{Control, Part, SharedControl};
-use crate::api::{ColdWord, CreateVdisk, LimitWord, SetVdisk, VdiskView};
+use crate::api::{ColdWord, CreateVdisk, DedupWord, LimitWord, SetVdisk, VdiskView};
 use crate::config::{
     CeilingRecord, ColdRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy,
 };
@@ -53,7 +53,8 @@ pub(super) fn wanted(wanted: &CreateVdisk, container: &ContainerRecord) -> Resul
     let compression =
         own_compression(method, wanted.compression_unit, wanted.cold, container.compression)?.flatten();
     let ceiling = own_ceiling(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
-    Ok(OwnPolicy { compression, ceiling, factor: wanted.factor })
+    let dedup = wanted.dedup.and_then(DedupWord::own);
+    Ok(OwnPolicy { compression, dedup, ceiling, factor: wanted.factor })
 }
 
 fn own_ceiling(
@@ -109,10 +110,11 @@ pub(super) async fn set(
         }
         (family, compression, container)
     };
-    let (iops, bytes) = (wanted.iops_limit, wanted.bw_limit);
+    let (iops, bytes, dedup) = (wanted.iops_limit, wanted.bw_limit, wanted.dedup);
     // Only what was said: somebody else may set the rest at this moment.
     let alter = move |record: &mut FamilyConfig| {
         record.compression = compression.unwrap_or(record.compression);
+        record.dedup = dedup.map_or(record.dedup, DedupWord::own);
         if let Some(factor) = factor {
             record.set_own_factor(factor);
         }

@@ -278,7 +278,7 @@ impl Control {
     pub(super) fn vdisk_view(&self, family: FamilyId) -> VdiskView {
         let entry = &self.families[&family];
         let config = &entry.config;
-        let Policy { compression, ceiling, factor } = self.policy(config);
+        let Policy { compression, dedup, ceiling, factor } = self.policy(config);
         let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
             Part::Member(member) => member.owner_view(family),
@@ -307,6 +307,8 @@ impl Control {
             compression_unit: compression.unit,
             cold: compression.cold.map(ColdWord::from),
             compression_from: who(config.compression.is_some()),
+            dedup,
+            dedup_from: who(config.dedup.is_some()),
             iops_limit: ceiling.engine().iops,
             bw_limit: ceiling.engine().bytes,
             iops_limit_from: who(config.ceiling.iops.is_some()),

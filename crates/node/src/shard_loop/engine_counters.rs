@@ -86,6 +86,8 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         frames_unpacked,
         egroup_map_hits,
         egroup_map_misses,
+        share_bytes_hashed,
+        share_bytes_found,
     );
     named
 }
@@ -167,5 +169,6 @@ pub fn fill_drive(shard: &Shard, drive: DriveId, statistics: &mut DriveStatistic
     if let Some(keeper) = shard.keeper(drive) {
         statistics.free_bytes = keeper.free_bytes();
         statistics.log_used_bytes = keeper.log_bytes_used();
+        statistics.shared = keeper.shared();
     }
 }

@@ -10,6 +10,7 @@ pub use working_set::TouchedSet;
 use crate::api::{DriveStatsView, ShardStatsView, VdiskStatsView};
 use std::collections::BTreeMap;
 use weft_engine::interface::{Reply, Request};
+use weft_engine::keeper::Shared;
 use weft_engine::{DriveId, FamilyId};
 
 /// A copy of all counters of one shard.
@@ -32,6 +33,7 @@ pub struct DriveStatistics {
     /// From the keeper; 0 while the drive is not open.
     pub free_bytes: u64,
     pub log_used_bytes: u64,
+    pub shared: Shared,
 }
 
 impl DriveStatistics {
@@ -43,6 +45,11 @@ impl DriveStatistics {
             used_bytes: data_bytes.saturating_sub(self.free_bytes),
             log_bytes,
             log_used_bytes: self.log_used_bytes,
+            shared_saved_bytes: self.shared.saved_bytes,
+            shared_held_bytes: self.shared.held_bytes,
+            shared_entries: self.shared.entries,
+            shared_entries_max: self.shared.entries_max,
+            shared_memory_bytes: self.shared.memory_bytes,
             reads: self.reads,
             read_bytes: self.read_bytes,
             writes: self.writes,

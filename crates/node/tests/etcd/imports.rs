@@ -52,6 +52,7 @@ fn a_single_node(dir: &Path) -> Config {
             rollback: None,
             clones_made: 0,
             container: if family % 2 == 0 { "fast" } else { "default" }.to_string(),
+            dedup: (family % 3 == 0).then_some(family % 2 == 0),
             ceiling: CeilingRecord { iops: Some(family), bytes: None },
             compression: CompressionRecord::default().with(Some("zstd:5"), None).ok(),
         };

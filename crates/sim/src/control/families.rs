@@ -5,7 +5,7 @@
 use super::{FamilyEntry, FamilyPhase};
 use crate::family::Family;
 use crate::layout::Layout;
-use crate::plan::FamilyPlan;
+use crate::plan::{FamilyPlan, Parameters};
 use crate::world::World;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
@@ -156,7 +156,7 @@ impl World {
         entry.owner = Some(shard);
         entry.lease = lease;
         entry.settled = false;
-        entry.record.compression = compression_of(self.parameters.seed, family, entry.record.epoch);
+        entry.record.compression = compression_of(&self.parameters, family, entry.record.epoch);
         let serves_already = entry.serving.contains_key(&shard);
         let record = entry.record.clone();
         if dropping {
@@ -212,8 +212,8 @@ impl World {
 
 /// How a family packs its data in this epoch: anything, and another thing in the next. It draws nothing from the run's
 /// numbers, so that old seeds stay what they were.
-fn compression_of(seed: u64, family: usize, epoch: Epoch) -> Compression {
-    let mut rng = SmallRng::seed_from_u64(seed ^ (family as u64) << 40 ^ u64::from(epoch.0) << 50);
+fn compression_of(parameters: &Parameters, family: usize, epoch: Epoch) -> Compression {
+    let mut rng = SmallRng::seed_from_u64(parameters.seed ^ (family as u64) << 40 ^ u64::from(epoch.0) << 50);
     let drawn: u8 = rng.random_range(1..=4);
     let (methods, frames) = (rng.random_range(0..8), rng.random_range(0..4));
     let cold = rng.random_bool(0.25).then(|| rng.random_range(1..20));
@@ -225,5 +225,6 @@ fn compression_of(seed: u64, family: usize, epoch: Epoch) -> Compression {
         _ => Method::Zstd { level },
     };
     let (frame_units, cold) = (1 << frames, cold.map(|after_s| Cold { after_s, level }));
-    Compression { method, frame_units, cold }
+    let share = parameters.images.is_some() && rng.random_bool(0.85);
+    Compression { method, frame_units, cold, share }
 }

@@ -36,8 +36,8 @@ fn holds_packed(drive: &Drive, family: FamilyId, block: u64, mark: u64) -> bool 
         .filter_map(|page| TablePage::decode(page.bytes()))
         .filter(|page| page.family == family && page.packing.is_some());
     packed.any(|page| {
-        let trailer =
-            safe_bytes(data, page.first + u64::from(page.data_blocks()), page.first + page.blocks());
+        let (first, blocks) = page.trailer();
+        let trailer = safe_bytes(data, first, first + blocks);
         let written_for = decode_trailer(&trailer, page.units(), page.trailer_crc).unwrap_or_default();
         let units = (0..).zip(&written_for).filter(|(_, other)| **other == block);
         units.into_iter().any(|(unit, _)| mark_of_unit(data, &page, unit) == Some(mark))
@@ -47,9 +47,9 @@ fn holds_packed(drive: &Drive, family: FamilyId, block: u64, mark: u64) -> bool 
 /// The first 8 bytes of a unit, if its frame is sound.
 fn mark_of_unit(data: &Platter, page: &TablePage, unit: u32) -> Option<u64> {
     let frame = page.frame_of(unit);
-    let blocks = frame.blocks();
-    let bytes = safe_bytes(data, page.first + u64::from(blocks.start), page.first + u64::from(blocks.end));
-    let stored = &bytes[frame.offset as usize % BLOCK..][..frame.len as usize];
+    let (block, place) = (BLOCK as u64, page.place_of(&frame));
+    let bytes = safe_bytes(data, place / block, (place + u64::from(frame.len)).div_ceil(block));
+    let stored = &bytes[(place % block) as usize..][..frame.len as usize];
     if page.checksums[frame.index as usize] != unit_checksum(page.family, page.egroup, frame.first, stored) {
         return None;
     }

@@ -4,15 +4,17 @@
 use crate::drive::Drive;
 use crate::platter::Content;
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::buffer::{BLOCK, is_zero, zeros};
+use weft_engine::buffer::{BLOCK, Buffer, is_zero, zeros};
 use weft_engine::checksum::unit_checksum;
 use weft_engine::formats::layout::Layout;
+use weft_engine::formats::references::References;
 use weft_engine::formats::table::TablePage;
 use weft_engine::interface::Area;
 use weft_engine::{DriveId, EgroupId, FamilyId};
 
-/// An egroup as a drive's keeper has it. Blocks are of the drive's data area; the units come first, packed or not.
-#[derive(Clone, Copy, Debug)]
+/// An egroup as a drive's keeper has it. Blocks are of the drive's data area; the units come first, packed or not, but for those
+/// that lie elsewhere.
+#[derive(Clone, Debug)]
 pub struct Held {
     pub drive: DriveId,
     pub family: FamilyId,
@@ -20,8 +22,20 @@ pub struct Held {
     pub first: u64,
     pub blocks: u64,
     pub units: u64,
-    /// Blocks that the units take.
+    /// Blocks that the units take, and bytes.
     pub stored: u64,
+    pub bytes: u32,
+    pub references: References,
+}
+
+/// What a drive's keeper says of its blocks: free, in runs or held by references, on their way; and those that only references hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Counted {
+    pub drive: DriveId,
+    pub free: u64,
+    pub stored: u64,
+    pub moving: u64,
+    pub held: u64,
 }
 
 /// An egroup as its family has it, and the drives that should hold it.
@@ -41,7 +55,8 @@ pub fn runs_are_apart(held: &[Held], blocks: impl Fn(DriveId) -> u64) -> Result<
     let mut runs: Vec<&Held> = held.iter().collect();
     runs.sort_by_key(|run| (run.drive, run.first));
     for run in &runs {
-        if run.first + run.blocks > blocks(run.drive) || run.stored > run.blocks {
+        let elsewhere = u64::from(run.references.bytes() / BLOCK as u32);
+        if run.first + run.blocks > blocks(run.drive) || run.stored > run.blocks + elsewhere {
             return Err(format!("an egroup lies outside its drive: {run:?}"));
         }
     }
@@ -52,6 +67,50 @@ pub fn runs_are_apart(held: &[Held], blocks: impl Fn(DriveId) -> u64) -> Result<
         Some(two) => Err(format!("two egroups share blocks: {:?} and {:?}", two[0], two[1])),
         None => Ok(()),
     }
+}
+
+/// Each block of a drive is in a run, referred to, or free, and its keeper counts it so. Err: the first drive where it is not. Gives the
+/// blocks that egroups need not have of their own, and those that only references hold.
+pub fn blocks_are_counted(
+    held: &[Held],
+    counted: &[Counted],
+    blocks: impl Fn(DriveId) -> u64,
+) -> Result<(u64, u64), String> {
+    let (mut shared, mut left) = (0, 0);
+    for counted in counted {
+        let mine = held.iter().filter(|held| held.drive == counted.drive);
+        let mut runs: Vec<(u64, u64)> =
+            mine.clone().map(|held| (held.first, held.first + held.blocks)).collect();
+        let in_runs = covered(&mut runs);
+        runs.extend(mine.clone().flat_map(|held| held.references.iter()).map(|reference| {
+            let blocks = reference.blocks();
+            (blocks.start, blocks.end)
+        }));
+        let in_all = covered(&mut runs);
+        let units = blocks(counted.drive);
+        if (counted.stored, counted.held, counted.free + counted.stored) != (in_all, in_all - in_runs, units)
+        {
+            return Err(format!(
+                "of {units} blocks of drive {} {in_all} are in runs or referred to, {} of them only referred to; its keeper says {counted:?}",
+                counted.drive,
+                in_all - in_runs
+            ));
+        }
+        shared += mine.map(|held| u64::from(held.references.bytes()) / BLOCK as u64).sum::<u64>();
+        left += counted.held;
+    }
+    Ok((shared, left))
+}
+
+/// Blocks in any of these ranges.
+fn covered(ranges: &mut [(u64, u64)]) -> u64 {
+    ranges.sort_unstable();
+    let (mut sum, mut next) = (0, 0);
+    for &mut (first, end) in ranges {
+        sum += end.saturating_sub(first.max(next));
+        next = next.max(end);
+    }
+    sum
 }
 
 /// What drives hold is what families name. What is left over where it is `excused` is only counted.
@@ -123,7 +182,7 @@ pub fn copies_are_equal(
             continue;
         };
         for block in 0..copy.stored {
-            let (a, b) = (content(other, block, drives), content(copy, block, drives));
+            let (a, b) = (&content(other, block, drives), &content(copy, block, drives));
             compared.blocks += 1;
             if same(a, b) {
                 continue;
@@ -148,8 +207,34 @@ pub fn copies_are_equal(
     Ok(compared)
 }
 
-fn content<'a>(held: &Held, block: u64, drives: &'a [Drive]) -> &'a Content {
-    drives[held.drive.0 as usize].area(Area::Data).content((held.first + block) as usize)
+/// A block of the egroup, as if all of it were its own.
+fn content(held: &Held, block: u64, drives: &[Drive]) -> Content {
+    let data = drives[held.drive.0 as usize].area(Area::Data);
+    if held.references.is_empty() {
+        return data.content((held.first + block) as usize).clone();
+    }
+    let mut bytes = Vec::with_capacity(BLOCK);
+    let at = block as u32 * BLOCK as u32;
+    let behind = (at + BLOCK as u32).min(held.bytes);
+    while at + (bytes.len() as u32) < behind {
+        let begin = at + bytes.len() as u32;
+        // References begin and end anywhere.
+        let edges = held.references.iter().flat_map(|reference| [reference.at, reference.at + reference.len]);
+        let end = edges.filter(|&edge| edge > begin).min().unwrap_or(behind).min(behind);
+        let mut left = (end - begin) as usize;
+        let mut place = held.references.place_of(held.first, begin);
+        while left > 0 {
+            let from = (place % BLOCK as u64) as usize;
+            let count = left.min(BLOCK - from);
+            match data.content((place / BLOCK as u64) as usize) {
+                Some(content) => bytes.extend_from_slice(&content.bytes()[from..from + count]),
+                None => bytes.resize(bytes.len() + count, 0),
+            }
+            (left, place) = (left - count, place + count as u64);
+        }
+    }
+    bytes.resize(BLOCK, 0);
+    Some(Buffer::copied(&bytes))
 }
 
 fn same(a: &Content, b: &Content) -> bool {
@@ -177,7 +262,7 @@ fn fits_its_checksum(held: &Held, block: u64, drives: &[Drive]) -> bool {
     there.all(|frame| {
         let mut bytes = Vec::new();
         for block in frame.blocks() {
-            let content = content(held, u64::from(block), drives).clone().unwrap_or_else(|| zeros(BLOCK));
+            let content = content(held, u64::from(block), drives).unwrap_or_else(|| zeros(BLOCK));
             bytes.extend_from_slice(content.bytes());
         }
         let start = frame.offset as usize % BLOCK;
@@ -200,6 +285,8 @@ mod tests {
             blocks: 10,
             units: 9,
             stored: 9,
+            bytes: 9 * BLOCK as u32,
+            references: References::default(),
         }
     }
 
@@ -219,6 +306,21 @@ mod tests {
         assert!(runs_are_apart(&[held(0, 1, 0), held(0, 2, 10), held(1, 3, 5)], |_| 20).is_ok());
         assert!(runs_are_apart(&[held(0, 1, 0), held(0, 2, 9)], |_| 20).is_err());
         assert!(runs_are_apart(&[held(0, 1, 11)], |_| 20).is_err());
+    }
+
+    #[test]
+    fn blocks_that_are_counted_wrong_are_seen() {
+        let references = References::of([(0, 4, 18 * BLOCK as u64)], None, 9).expect("it is sound");
+        let copy = Held { blocks: 6, references, ..held(0, 2, 10) };
+        let judge = |held: &[Held], free, stored, only| {
+            let counted = Counted { drive: DriveId(0), free, stored, moving: 0, held: only };
+            blocks_are_counted(held, &[counted], |_| 50)
+        };
+        let home = held(0, 1, 16);
+        assert_eq!(judge(&[home.clone(), copy.clone()], 34, 16, 0), Ok((4, 0)));
+        assert_eq!(judge(std::slice::from_ref(&copy), 40, 10, 4), Ok((4, 4)));
+        assert!(judge(std::slice::from_ref(&copy), 44, 6, 0).is_err(), "freed although referred to");
+        assert!(judge(&[home], 36, 14, 4).is_err(), "held although nobody refers to it");
     }
 
     #[test]

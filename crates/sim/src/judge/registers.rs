@@ -1,4 +1,5 @@
-//! A vDisk is an array of registers, one per sector of 512 bytes, and every value was written once.
+//! A vDisk is an array of registers, one per sector of 512 bytes, and every value was written once; but for zeros and parts of
+//! images, of which nobody can tell who wrote them if several did.
 //! Promises: a read is accepted if and only if some order of the writes explains it: it returns the last
 //! acknowledged write before it began, or one that was under way meanwhile, or one whose outcome nobody
 //! knows, and what one read has seen a later read does not take back.
@@ -22,6 +23,7 @@ pub(super) const SECTORS: u64 = 8;
 pub(super) struct Candidate {
     pub number: u32,
     pub zero: bool,
+    pub image: Option<u8>,
     pub began: Moment,
     pub settled: Moment,
     pub dead: Moment,
@@ -29,7 +31,7 @@ pub(super) struct Candidate {
 
 /// What was there before anything was written.
 pub(super) const BLANK: Candidate =
-    Candidate { number: 0, zero: true, began: Moment(0), settled: Moment(0), dead: NEVER };
+    Candidate { number: 0, zero: true, image: None, began: Moment(0), settled: Moment(0), dead: NEVER };
 
 /// The possible values of a block; by sectors once a part of it was written.
 #[derive(Clone, Debug)]
@@ -45,6 +47,8 @@ pub struct Write {
     pub first: u64,
     pub sectors: u64,
     pub zero: bool,
+    /// It writes a part of this image.
+    pub image: Option<u8>,
     pub began: Moment,
 }
 
@@ -68,8 +72,8 @@ impl Registers {
 
     /// A write was given to the engine: from now on it may be read.
     pub fn began(&mut self, layout: &Layout, write: Write) {
-        let Write { number, zero, began, .. } = write;
-        let candidate = Candidate { number, zero, began, settled: NEVER, dead: NEVER };
+        let Write { number, zero, image, began, .. } = write;
+        let candidate = Candidate { number, zero, image, began, settled: NEVER, dead: NEVER };
         self.each(layout, &write, |candidates| {
             if candidates.is_empty() {
                 candidates.push(BLANK);
@@ -234,10 +238,16 @@ impl Registers {
     }
 }
 
-/// What of a block was shown, as a value of its register: the number of the write, 0 for zeros and for what was there before.
+/// Above all numbers of writes: parts of images as values of a register.
+const IMAGES: u32 = 1 << 30;
+
+/// What of a block was shown, as a value of its register: the number of the write, 0 for zeros and for what may have been there
+/// before.
 pub(super) fn value_in(mark: Mark, family: usize, is_clone: bool, sector: u64) -> Result<u32, String> {
     match mark {
         Mark::Zeros => Ok(0),
+        Mark::Image(_) if is_clone => Ok(0),
+        Mark::Image(image) => Ok(IMAGES | u32::from(image)),
         Mark::Of { family: of, number } if of == family & 0xff => Ok(number),
         Mark::Of { .. } if is_clone => Ok(0),
         Mark::Of { family, number } => {
@@ -263,9 +273,9 @@ fn read_block(
             Register::Sectors(all) => &mut all[(sector % SECTORS) as usize],
         };
         if is_clone && number == 0 {
-            // Zeros may be its own.
-            let own_zeros = |c: &Candidate| c.zero && c.number > 0 && c.dead > moments[0];
-            if mark != Mark::Zeros || !candidates.iter().any(own_zeros) {
+            // Zeros may be its own, and parts of images.
+            let own = |c: &Candidate| c.number > 0 && is_shown(c, number, mark) && c.dead > moments[0];
+            if !candidates.iter().any(own) {
                 inherited.push((sector, mark));
             }
         }
@@ -311,8 +321,10 @@ pub(super) fn describe(candidates: &[Candidate]) -> String {
 pub(super) fn is_shown(candidate: &Candidate, number: u32, mark: Mark) -> bool {
     match mark {
         Mark::Zeros => candidate.zero,
+        Mark::Image(image) if candidate.image == Some(image) => true,
         _ if number == 0 => candidate.number == 0,
-        _ => candidate.number == number && !candidate.zero,
+        Mark::Image(_) => false,
+        Mark::Of { .. } => candidate.number == number && !candidate.zero && candidate.image.is_none(),
     }
 }
 
@@ -348,7 +360,7 @@ fn see(candidates: &mut Vec<Candidate>, number: u32, mark: Mark, moments: [Momen
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stamp::{content, marks};
+    use crate::stamp::{content, image_content, marks};
     use weft_engine::buffer::Buffer;
 
     struct Story {
@@ -362,7 +374,8 @@ mod tests {
 
     impl Story {
         fn began(&mut self, number: u32, began: u64) -> Write {
-            let write = Write { number, first: 8, sectors: 8, zero: false, began: Moment(began) };
+            let write =
+                Write { number, first: 8, sectors: 8, zero: false, image: None, began: Moment(began) };
             self.registers.began(&self.layout, write);
             write
         }
@@ -425,7 +438,7 @@ mod tests {
         let mut story = story();
         let first = story.began(1, 1);
         story.acknowledged(first, 2);
-        let part = Write { number: 2, first: 10, sectors: 2, zero: false, began: Moment(3) };
+        let part = Write { number: 2, first: 10, sectors: 2, zero: false, image: None, began: Moment(3) };
         story.registers.began(&story.layout, part);
         story.registers.acknowledged(&story.layout, part, Moment(4), Moment(0));
         assert!(story.read(1, 5, 6).is_err(), "two sectors are newer");
@@ -439,18 +452,49 @@ mod tests {
         story.registers = Registers::new(1, 4, true);
         let foreign = content(7, 3, 8, 8);
         assert_eq!(story.shows(std::slice::from_ref(&foreign), 1, 2).expect("it is the origin's").len(), 8);
-        let part = Write { number: 2, first: 10, sectors: 2, zero: false, began: Moment(3) };
+        let part = Write { number: 2, first: 10, sectors: 2, zero: false, image: None, began: Moment(3) };
         story.registers.began(&story.layout, part);
         story.registers.acknowledged(&story.layout, part, Moment(4), Moment(0));
         assert!(story.shows(std::slice::from_ref(&foreign), 5, 6).is_err(), "two sectors are its own");
         let pieces = [content(7, 3, 8, 2), content(1, 2, 10, 2), content(7, 3, 12, 4)];
         assert_eq!(story.shows(&pieces, 5, 6).expect("two sectors are its own").len(), 6);
-        let trim = Write { number: 3, first: 8, sectors: 8, zero: true, began: Moment(7) };
+        let trim = Write { number: 3, first: 8, sectors: 8, zero: true, image: None, began: Moment(7) };
         story.registers.began(&story.layout, trim);
         story.registers.acknowledged(&story.layout, trim, Moment(8), Moment(0));
         assert!(story.shows(&[foreign], 9, 10).is_err(), "it was trimmed");
         assert_eq!(story.shows(&[weft_engine::buffer::zeros(4096)], 9, 10), Ok(Vec::new()));
         assert_eq!(story.registers.may_be_zero(&story.layout, 8, 16, Moment(11)), Ok((16..24).collect()));
+    }
+
+    #[test]
+    fn parts_of_an_image_are_anybodys_who_wrote_them_and_of_that_image_only() {
+        let mut story = story();
+        let image = |number, image| Write {
+            number,
+            first: 8,
+            sectors: 8,
+            zero: false,
+            image: Some(image),
+            began: Moment(u64::from(number)),
+        };
+        let shown = |of| image_content(of, 8, 8);
+        assert!(story.shows(&[shown(1)], 1, 1).is_err(), "nobody wrote that");
+        for number in [2, 4] {
+            story.registers.began(&story.layout, image(number, 1));
+            story.acknowledged(image(number, 1), u64::from(number) + 1);
+        }
+        assert!(story.shows(&[shown(1)], 6, 7).is_ok() && story.shows(&[shown(2)], 6, 7).is_err());
+        assert!(story.read(4, 6, 7).is_err(), "its own mark is not what it wrote");
+        let other = story.began(8, 8);
+        story.acknowledged(other, 9);
+        assert!(story.shows(&[shown(1)], 10, 11).is_err() && story.read(8, 10, 11).is_ok());
+        // A clone may have it from its origin, until it has written something else.
+        story.registers = Registers::new(1, 4, true);
+        assert_eq!(story.shows(&[shown(3)], 12, 13).expect("it may be the origin's").len(), 8);
+        story.registers.began(&story.layout, image(14, 1));
+        story.acknowledged(image(14, 1), 15);
+        assert!(story.shows(&[shown(3)], 16, 17).is_err());
+        assert_eq!(story.shows(&[shown(1)], 16, 17), Ok(Vec::new()), "its own");
     }
 
     #[test]

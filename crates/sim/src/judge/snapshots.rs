@@ -448,7 +448,14 @@ mod tests {
 
     impl Story {
         fn began(&mut self, number: u32, block: u64, began: u64) -> Write {
-            let write = Write { number, first: block * 8, sectors: 8, zero: false, began: Moment(began) };
+            let write = Write {
+                number,
+                first: block * 8,
+                sectors: 8,
+                zero: false,
+                image: None,
+                began: Moment(began),
+            };
             self.present.began(&self.layout, write);
             write
         }

@@ -9,6 +9,7 @@ pub enum ContainerCommand {
     /// Make a container: a policy with a name, for many vDisks
     #[command(after_help = "Examples:
   weft container create databases --compression lz4 --rf 3
+  weft container create desktops --compression lz4 --dedup on     drives share what is alike
   weft container create tests --iops-limit 500 --bw-limit 50M     for each of its vDisks
   weft vdisk create pg1 --size 100G --container databases
 
@@ -25,6 +26,9 @@ container is named are in `default`, which always exists.")]
         unit: Option<u64>,
         #[command(flatten)]
         cold: ColdArgs,
+        /// Whether what lies on a drive already is not written there again: on or off
+        #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
+        dedup: Option<String>,
         /// Copies of everything of its vDisks [default: of each as many as the node gives when it is made]
         #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
         rf: Option<u32>,
@@ -62,6 +66,9 @@ What was written before is packed again in the background. vDisks that were told
         unit: Option<u64>,
         #[command(flatten)]
         cold: ColdArgs,
+        /// Whether what lies on a drive already is not written there again: on or off
+        #[arg(long, value_name = "on|off", value_parser = ["on", "off"])]
+        dedup: Option<String>,
         /// Copies of everything, also of vDisks that are there, or `inherit`: of each as many as the node gave when it was made
         #[arg(long, value_name = "R", value_parser = copies)]
         rf: Option<u32>,

@@ -73,6 +73,18 @@ impl Contents {
         self.egroups.values().map(|page| page.blocks() * BLOCK as u64).sum()
     }
 
+    /// Bytes that egroups share, and those that are there only because egroups refer to them: no run has them.
+    pub fn shared_bytes(&self) -> (u64, u64) {
+        let of = |page: &TablePage| u64::from(page.data_blocks() - page.own_blocks());
+        let mut runs: Vec<(u64, u64)> =
+            self.egroups.values().map(|page| (page.first, page.first + page.blocks())).collect();
+        let in_runs = covered(&mut runs);
+        let references = self.egroups.values().flat_map(|page| page.references.iter());
+        runs.extend(references.map(|reference| (reference.blocks().start, reference.blocks().end)));
+        let block = BLOCK as u64;
+        (self.egroups.values().map(of).sum::<u64>() * block, (covered(&mut runs) - in_runs) * block)
+    }
+
     fn read_log(&mut self, findings: &mut Findings, progress: &dyn Fn(u64)) {
         let mut scan = RingScan::new(self.drive, self.superblock.incarnation);
         let log = self.reader.area(Area::Log).clone();
@@ -103,8 +115,8 @@ impl Contents {
             for (slot, bytes) in (first..).zip(bytes.chunks_exact(BLOCK)) {
                 match TablePage::decode(bytes) {
                     Some(page) if page.incarnation != incarnation => {}
-                    Some(page) if u64::from(page.slot) == slot && layout.holds(page.first, page.blocks()) => {
-                        pages.push(page);
+                    Some(page) if u64::from(page.slot) == slot && is_inside(&layout, &page) => {
+                        pages.push(page)
                     }
                     Some(_) => unsound += 1,
                     None => unsound += u64::from(!weft_engine::buffer::is_zero(bytes)),
@@ -140,6 +152,26 @@ impl Contents {
             findings.note("egroups_replaced", Some(drive), None, text);
         }
     }
+}
+
+/// Whether all that a page names is inside the units.
+fn is_inside(layout: &Layout, page: &TablePage) -> bool {
+    layout.holds(page.first, page.blocks())
+        && page.references.iter().all(|reference| {
+            let blocks = reference.blocks();
+            layout.holds(blocks.start, blocks.end - blocks.start)
+        })
+}
+
+/// Blocks in any of these ranges.
+fn covered(ranges: &mut [(u64, u64)]) -> u64 {
+    ranges.sort_unstable();
+    let (mut sum, mut next) = (0, 0);
+    for &mut (first, end) in ranges {
+        sum += end.saturating_sub(first.max(next));
+        next = next.max(end);
+    }
+    sum
 }
 
 fn read_superblock(

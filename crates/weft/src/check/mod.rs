@@ -179,6 +179,8 @@ fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
         log_records: 0,
         egroups: 0,
         egroup_bytes: 0,
+        shared_bytes: 0,
+        held_bytes: 0,
         units_verified: 0,
         units_damaged: 0,
     };
@@ -198,6 +200,7 @@ fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
     report.log_records = contents.held.values().map(|held| held.records.len() as u64).sum();
     report.egroups = contents.egroups.len() as u64;
     report.egroup_bytes = contents.egroup_bytes();
+    (report.shared_bytes, report.held_bytes) = contents.shared_bytes();
     report.units_verified = damaged.verified;
     report.units_damaged = damaged.units.values().map(|units| units.len() as u64).sum();
     Checked { report, contents: Some((contents, damaged)), findings }

@@ -34,6 +34,9 @@ pub struct DriveReport {
     pub log_records: u64,
     pub egroups: u64,
     pub egroup_bytes: u64,
+    /// What egroups need not have of their own; and what is there only because they refer to it.
+    pub shared_bytes: u64,
+    pub held_bytes: u64,
     pub units_verified: u64,
     pub units_damaged: u64,
 }

@@ -7,7 +7,6 @@ use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::checksum::unit_checksum;
 use weft_engine::codec::Decompressor;
-use weft_engine::formats::layout::trailer_blocks;
 use weft_engine::formats::packing::Frame;
 use weft_engine::formats::table::{TablePage, decode_trailer};
 use weft_engine::interface::Area;
@@ -34,14 +33,15 @@ pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u6
     pages.sort_unstable_by_key(|page| page.first);
     for page in pages {
         let name = (page.family, page.egroup);
-        let units: BTreeSet<u32> = match read_run(contents, page) {
-            Ok(bytes) => {
+        let whole = page.references.is_empty().then(|| read_run(contents, page));
+        let units: BTreeSet<u32> = match whole {
+            Some(Ok(bytes)) => {
                 let bad = frames(page, 0, page.units())
                     .filter(|frame| unpacked(page, frame, &bytes[frame.bytes()]).is_none());
                 bad.flat_map(|frame| frame.first..frame.end()).collect()
             }
-            // Something in the run cannot be read: each unit on its own.
-            Err(_) => (0..page.units()).filter(|&unit| read(contents, page, unit, 1).is_none()).collect(),
+            // Some of it lies elsewhere, or something in the run cannot be read: each unit on its own.
+            _ => (0..page.units()).filter(|&unit| read(contents, page, unit, 1).is_none()).collect(),
         };
         damaged.verified += u64::from(page.units());
         if !units.is_empty() {
@@ -102,16 +102,12 @@ fn read_run(contents: &Contents, page: &TablePage) -> std::io::Result<Vec<u8>> {
 pub fn read(contents: &Contents, page: &TablePage, first: u32, count: u32) -> Option<Vec<u8>> {
     let end = first.checked_add(count).filter(|&end| end <= page.units())?;
     let mut bytes = Vec::with_capacity(count as usize * BLOCK);
-    let (Some(begin), Some(last)) = (frames(page, first, count).next(), frames(page, first, count).last())
-    else {
-        return Some(bytes);
-    };
-    let blocks = begin.blocks().start..last.blocks().end;
-    let mut stored = vec![0; blocks.len() * BLOCK];
-    let offset = (page.first + u64::from(blocks.start)) * BLOCK as u64;
-    contents.reader.area(Area::Data).read(offset, &mut stored).ok()?;
     for frame in frames(page, first, count) {
-        let at = frame.offset as usize - blocks.start as usize * BLOCK;
+        let (block, place) = (BLOCK as u64, page.place_of(&frame));
+        let begin = place / block * block;
+        let mut stored = vec![0; (place + u64::from(frame.len) - begin).next_multiple_of(block) as usize];
+        contents.reader.area(Area::Data).read(begin, &mut stored).ok()?;
+        let at = (place - begin) as usize;
         let units = unpacked(page, &frame, &stored[at..at + frame.len as usize])?;
         let (from, to) = (frame.first.max(first), frame.end().min(end));
         let range = (from - frame.first) as usize * BLOCK..(to - frame.first) as usize * BLOCK;
@@ -122,9 +118,9 @@ pub fn read(contents: &Contents, page: &TablePage, first: u32, count: u32) -> Op
 
 /// The blocks of the vDisk that the units were written for; None if the trailer is damaged.
 pub fn trailer(contents: &Contents, page: &TablePage) -> Option<Vec<u64>> {
-    let mut bytes = vec![0; trailer_blocks(page.units()) as usize * BLOCK];
-    let offset = (page.first + u64::from(page.data_blocks())) * BLOCK as u64;
-    contents.reader.area(Area::Data).read(offset, &mut bytes).ok()?;
+    let (first, blocks) = page.trailer();
+    let mut bytes = vec![0; blocks as usize * BLOCK];
+    contents.reader.area(Area::Data).read(first * BLOCK as u64, &mut bytes).ok()?;
     decode_trailer(&bytes, page.units(), page.trailer_crc)
 }
 

@@ -46,7 +46,8 @@ fn one(offline: &Offline, contents: &Contents, findings: &Findings, text: &mut S
     let superblock = &contents.superblock;
     let layout = &contents.layout;
     let data = (layout.end - layout.units) * BLOCK as u64;
-    let used = contents.egroup_bytes();
+    let (shared, held) = contents.shared_bytes();
+    let used = contents.egroup_bytes() + held;
     let mut families: BTreeMap<FamilyId, (u64, u64, u64)> = BTreeMap::new();
     for ((family, _), page) in &contents.egroups {
         let entry = families.entry(*family).or_default();
@@ -70,6 +71,11 @@ fn one(offline: &Offline, contents: &Contents, findings: &Findings, text: &mut S
             layout.units * BLOCK as u64,
             size::show(used),
             size::show(data)
+        ),
+        format!(
+            "  shared        {} that egroups need not have of their own; {} is there only because of that",
+            size::show(shared),
+            size::show(held)
         ),
         format!(
             "  log frames    {} count, the newest is {}; {} found beside them",
@@ -118,6 +124,8 @@ fn one(offline: &Offline, contents: &Contents, findings: &Findings, text: &mut S
         "units_offset": layout.units * BLOCK as u64,
         "egroups": contents.egroups.len(),
         "egroup_bytes": used,
+        "shared_bytes": shared,
+        "held_bytes": held,
         "free_bytes": data - used.min(data),
         "log_frames": contents.chain.kept.len(),
         "log_newest_frame": contents.chain.last,

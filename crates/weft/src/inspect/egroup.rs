@@ -94,13 +94,14 @@ fn one(
             (0..page.units()).map(|unit| units::read(contents, page, unit, 1).is_some()).collect();
         let damaged = sound.iter().filter(|sound| !**sound).count();
         text.push_str(&format!(
-            "drive {}: slot {}, revision {}, {} units{} from byte {}, {damaged} damaged, trailer {}\n",
+            "drive {}: slot {}, revision {}, {} units{} from byte {}{}, {damaged} damaged, trailer {}\n",
             contents.drive,
             page.slot,
             page.revision,
             page.units(),
             how_packed(page),
             page.first * BLOCK as u64,
+            how_shared(page),
             if blocks.is_some() { "sound" } else { "DAMAGED" },
         ));
         if arguments.units {
@@ -109,7 +110,7 @@ fn one(
                 let frame = page.frame_of(unit);
                 table.row(vec![
                     unit.to_string(),
-                    (page.first * BLOCK as u64 + u64::from(frame.offset)).to_string(),
+                    page.place_of(&frame).to_string(),
                     if frame.is_raw() { "raw".into() } else { format!("{} in {}", frame.units, frame.len) },
                     blocks.as_ref().map_or("?".into(), |blocks| written_for(blocks[unit as usize])),
                     format!("{:08x}", page.checksums[frame.index as usize]),
@@ -122,6 +123,9 @@ fn one(
             "drive": contents.drive.0, "slot": page.slot, "revision": page.revision, "units": page.units(),
             "stored_blocks": page.data_blocks(), "codec": page.packing.as_ref().map(|packing| format!("{:?}", packing.codec())),
             "byte": page.first * BLOCK as u64, "damaged_units": damaged, "trailer_sound": blocks.is_some(),
+            "references": page.references.iter().map(|run| json!({
+                "frame": run.frame, "frames": run.frames, "bytes": run.len, "byte": run.place,
+            })).collect::<Vec<_>>(),
             "unit_states": (0..).zip(&sound).map(|(unit, sound): (u32, &bool)| json!({
                 "unit": unit, "sound": sound,
                 "written_for": blocks.as_ref().map(|blocks| written_for(blocks[unit as usize])),
@@ -143,6 +147,15 @@ fn how_packed(page: &TablePage) -> String {
     let Some(packing) = &page.packing else { return String::new() };
     let codec = format!("{:?}", packing.codec()).to_lowercase();
     format!(" packed with {codec} into {} frames, {} blocks,", packing.frame_count(), page.data_blocks())
+}
+
+/// What of it lies elsewhere on the drive.
+fn how_shared(page: &TablePage) -> String {
+    if page.references.is_empty() {
+        return String::new();
+    }
+    let (all, own) = (page.data_blocks(), page.own_blocks());
+    format!(" ({} of {all} blocks elsewhere, in {} runs)", all - own, page.references.len())
 }
 
 /// What a unit was written for: a block of the vDisk, or (told by the highest bit) a page of its map.

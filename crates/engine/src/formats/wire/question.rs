@@ -8,7 +8,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::formats::record::Record;
 use crate::identity::EgroupId;
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Class, Content, Question, UnitRun};
+use crate::message::{Class, Content, Question, Sharing, UnitRun};
 
 const FENCE: u32 = 1;
 const APPEND: u32 = 2;
@@ -21,6 +21,11 @@ const DELETE_EGROUPS: u32 = 8;
 const LIST_EGROUPS: u32 = 9;
 const DROP_FAMILY: u32 = 10;
 const READ_FRAMES: u32 = 11;
+
+/// What is said of an egroup that is written: a copy that is there is replaced; a list of egroups that it moves from follows, and
+/// it shares what lies there.
+const REPLACE: u32 = 1;
+const SHARE: u32 = 2;
 
 /// Units that one answer can carry.
 const UNITS_MAX: u64 = (PAYLOAD_BYTES_MAX / BLOCK) as u64;
@@ -50,7 +55,7 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u64(from.0);
             writer.u32(*bytes);
         }
-        Question::WriteEgroup { egroup, class, content, blocks, replace } => {
+        Question::WriteEgroup { egroup, class, content, blocks, replace, sharing } => {
             writer.u32(WRITE_EGROUP);
             writer.u64(egroup.0);
             writer.u32(match class {
@@ -59,7 +64,12 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
                 Class::Pressed => 3,
                 Class::Pages => 4,
             });
-            writer.u32(u32::from(*replace));
+            let replace = if *replace { REPLACE } else { 0 };
+            writer.u32(replace | if sharing.is_some() { SHARE } else { 0 });
+            if let Some(Sharing { moved_from }) = sharing {
+                writer.count(moved_from.len());
+                moved_from.iter().for_each(|egroup| writer.u64(egroup.0));
+            }
             writer.count(blocks.len());
             blocks.iter().for_each(|block| writer.u64(*block));
             match content {
@@ -117,7 +127,12 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
                 4 => Class::Pages,
                 _ => return None,
             };
-            let replace = reader.flag()?;
+            let said = reader.u32().filter(|said| said & !(REPLACE | SHARE) == 0)?;
+            let replace = said & REPLACE != 0;
+            let sharing = match said & SHARE {
+                0 => None,
+                _ => Some(Sharing { moved_from: reader.list(8, Reader::egroup)? }),
+            };
             let blocks = reader.list(8, Reader::u64)?;
             let packing = packing::take(reader)?;
             let bytes: Buffer = reader.rest_of_payload();
@@ -129,7 +144,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole {
                 return None;
             }
-            Question::WriteEgroup { egroup, class, content, blocks, replace }
+            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing }
         }
         READ_UNITS => {
             let (egroup, runs) = take_runs(reader)?;

@@ -12,7 +12,7 @@ use crate::identity::{
     Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
 };
 use crate::interface::{Extent, RequestError, Warmed};
-use crate::message::{Answer, BadUnit, Class, Content, Held, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Held, Question, Refusal, Sharing, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
@@ -149,7 +149,9 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
                 let bytes = some_bytes(random, packing.blocks() as usize * BLOCK);
                 content = Content::Packed { packing, bytes };
             }
-            Question::WriteEgroup { egroup, class, content, blocks, replace: random.random() }
+            let moved_from = numbers(random, 8).into_iter().map(EgroupId).collect();
+            let sharing = random.random::<bool>().then_some(Sharing { moved_from });
+            Question::WriteEgroup { egroup, class, content, blocks, replace: random.random(), sharing }
         }
         5 | 10 => {
             let run = |random: &mut SmallRng| {
@@ -370,14 +372,14 @@ fn sent(packet: &Packet) -> Vec<u8> {
 fn plain(packet: Packet) -> String {
     match packet {
         Packet::Message(Message::Ask {
-            question: Question::WriteEgroup { egroup, class, content, blocks, replace },
+            question: Question::WriteEgroup { egroup, class, content, blocks, replace, sharing },
             ..
         }) => {
             let (bytes, packing) = match content {
                 Content::Units(units) => (joined(&units), None),
                 Content::Packed { packing, bytes } => (bytes, Some(packing)),
             };
-            format!("{egroup} {class:?} {packing:?} {:?} {blocks:?} {replace}", bytes.bytes())
+            format!("{egroup} {class:?} {packing:?} {:?} {blocks:?} {replace} {sharing:?}", bytes.bytes())
         }
         Packet::Reply { number, reply: Reply::Data(pieces) } => {
             format!("{number} {:?}", joined(&pieces).bytes())
@@ -584,12 +586,14 @@ fn questions_that_no_owner_asks_do_not_decode() {
         content: Content::Units(vec![zeros(BLOCK)]),
         blocks: vec![1; blocks],
         replace: false,
+        sharing: None,
     };
     let packed = |blocks: usize, len: usize| {
         let sizes = [FrameSize { units: 4, len: 5000 }, FrameSize::RAW];
         let packing = Arc::new(Packing::of(Codec::Lz4, sizes).expect("it is sound"));
         let content = Content::Packed { packing, bytes: zeros(len) };
-        Question::WriteEgroup { egroup, class: Class::Data, content, blocks: vec![1; blocks], replace: false }
+        let blocks = vec![1; blocks];
+        Question::WriteEgroup { egroup, class: Class::Data, content, blocks, replace: false, sharing: None }
     };
     let sound = Message::Ask { call: 1, drive, family, epoch, question: packed(5, 3 * BLOCK) };
     assert!(received(&sent(&Packet::Message(sound))).is_ok());

@@ -10,7 +10,8 @@ const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
 pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, replace: bool) -> Question {
     let blocks = (0..units as u64).map(|unit| mark * 10_000 + unit).collect();
     let units = (0..units as u64).map(|index| unit(mark + index)).collect();
-    Question::WriteEgroup { egroup, class, content: Content::Units(units), blocks, replace }
+    let content = Content::Units(units);
+    Question::WriteEgroup { egroup, class, content, blocks, replace, sharing: None }
 }
 
 pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {

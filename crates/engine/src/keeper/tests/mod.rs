@@ -7,6 +7,8 @@ mod log_stories;
 mod packed_stories;
 #[cfg(feature = "sabotage")]
 mod planted_bugs;
+mod share_model;
+mod share_stories;
 mod turn_stories;
 
 use super::{Effects, Keeper, State};
@@ -192,9 +194,16 @@ impl Rig {
         self.notices.append(&mut self.effects.notices);
     }
 
-    /// Ends one operation, any of those in flight. False if there is none.
+    /// Ends one operation, any of those in flight, or lets the keeper go on with what is due. False if there is nothing to do.
     fn step(&mut self) -> bool {
         self.take_effects();
+        let is_due = self.keeper.wake_at().is_some_and(|at| at <= self.now);
+        if is_due && (self.drive.submitted.is_empty() || self.random.random()) {
+            self.now = self.now.after(1);
+            self.keeper.on_wake(self.now, &mut self.effects);
+            self.take_effects();
+            return true;
+        }
         if self.drive.submitted.is_empty() {
             return false;
         }

@@ -31,7 +31,8 @@ fn mixed(seed: u64, count: usize) -> Units {
 }
 
 fn packed(units: &Units, method: Method, frame_units: u8) -> (Arc<Packing>, Buffer) {
-    let mut packer = Packer::new(Compression { method, frame_units, cold: None }, 0).expect("it packs");
+    let lz4 = Compression { method, frame_units, cold: None, share: false };
+    let mut packer = Packer::new(lz4, 0).expect("it packs");
     while !packer.advance(units) {}
     match packer.finish(units, &mut Counters::default()) {
         Content::Packed { packing, bytes } => (packing, bytes),
@@ -47,6 +48,7 @@ fn write(units: &Units, packing: &Arc<Packing>, bytes: &Buffer, replace: bool) -
         content,
         blocks: units.blocks.clone(),
         replace,
+        sharing: None,
     }
 }
 

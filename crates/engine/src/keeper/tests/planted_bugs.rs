@@ -1,6 +1,7 @@
 //! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
 
 use super::egroup_stories::{read, write};
+use super::share_stories::{is_as_written, write as share};
 use super::*;
 use crate::identity::EgroupId;
 use crate::message::Class;
@@ -75,4 +76,44 @@ fn an_unchecked_checksum_gives_out_what_is_damaged() {
     let sound = |answer| matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok());
     assert!(!sound(rig.ask(1, 1, read(egroup, &[(0, 1)]))));
     assert!(with(Bug::ChecksumNotChecked, || sound(rig.ask(1, 1, read(egroup, &[(0, 1)])))));
+}
+
+/// Whether in any of many runs a copy is lost that refers to what was being written when the power was cut.
+fn shares_what_is_lost() -> bool {
+    (0..60).any(|seed| {
+        let mut rig = Rig::new(seed, 1 << 20, 24 << 20);
+        let image: Vec<u64> = (0..40).collect();
+        rig.begin(1, 1, share(EgroupId(1), &image));
+        for _ in 0..5 {
+            rig.step();
+        }
+        rig.crash();
+        // Long enough for all trailers to be read.
+        for _ in 0..3 {
+            rig.now = rig.now.after(10_000);
+            rig.run();
+        }
+        rig.ask(1, 1, share(EgroupId(2), &image)).expect("written");
+        !is_as_written(&mut rig, EgroupId(2), &image)
+    })
+}
+
+#[test]
+fn sharing_what_is_not_durable_loses_copies() {
+    assert!(with(Bug::SharedBeforeDurable, shares_what_is_lost));
+    assert!(!shares_what_is_lost());
+}
+
+#[test]
+fn blocks_that_are_freed_although_they_are_shared_are_given_to_others() {
+    let loses = |bug| {
+        let mut rig = Rig::new(1, 1 << 20, 24 << 20);
+        let image: Vec<u64> = (0..40).collect();
+        rig.ask(1, 1, share(EgroupId(1), &image)).expect("written");
+        rig.ask(1, 1, share(EgroupId(2), &image)).expect("written");
+        let delete = Question::DeleteEgroups { egroups: vec![EgroupId(1)] };
+        with(bug, || rig.ask(1, 1, delete)).expect("deleted");
+        !is_as_written(&mut rig, EgroupId(2), &image)
+    };
+    assert!(loses(Bug::SharedFreed) && !loses(Bug::SpaceLeak));
 }

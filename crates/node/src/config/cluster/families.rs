@@ -46,6 +46,7 @@ impl NewVdisk {
             state: FamilyState::Live,
             container: self.container.clone(),
             compression: self.own.compression,
+            dedup: self.own.dedup,
             ceiling: self.own.ceiling,
             origin: None,
             rollback: None,

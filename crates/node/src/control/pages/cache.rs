@@ -55,6 +55,16 @@ pub fn cache(view: &CacheView) -> String {
         ));
     }
     page.end_table();
+    let shared = &view.shared;
+    page.line(&format!(
+        "shared: of {} written with the wish to share {} lay there already; drives save {}; {} of {} hashes are known, in {}",
+        bytes(shared.bytes_hashed),
+        bytes(shared.bytes_found),
+        bytes(shared.saved_bytes),
+        number(shared.entries),
+        number(shared.entries_max),
+        bytes(shared.memory_bytes),
+    ));
     for what in MEANINGS {
         page.line(what);
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::api::{
-    CacheView, ElsewhereView, HistogramView, LatencyView, MinuteView, SourceView, StageView, TimesView,
-    VdiskFiguresView,
+    CacheView, ElsewhereView, HistogramView, LatencyView, MinuteView, SharedView, SourceView, StageView,
+    TimesView, VdiskFiguresView,
 };
 use weft_engine::histogram::Histogram;
 use weft_engine::stages::Stage;
@@ -158,11 +158,14 @@ fn the_page_of_caches_tells_the_last_minute_apart() {
         ahead_wasted: 1,
         egroup_map_hits: 7,
         egroup_map_misses: 0,
+        shared: SharedView { bytes_found: 3 << 20, ..Default::default() },
         minute: MinuteView { us: 60_000_000, hits: 1, misses: 3, ..Default::default() },
     };
     let page = cache(&view);
     assert_well_formed(&page);
-    for part in ["25.0 %", "90.0 %", "40.0 %", "100.0 %", "1 MiB of 256 MiB", "60 s long"] {
+    for part in
+        ["25.0 %", "90.0 %", "40.0 %", "100.0 %", "1 MiB of 256 MiB", "60 s long", "3 MiB lay there already"]
+    {
         assert!(page.contains(part), "{part}");
     }
 }
