@@ -1,24 +1,28 @@
 //! Checkpoints: put the edits into pages, name the pages in one record, then let go of what came before.
 //! Promises: pages are durable before the record that names them; records are trimmed and egroups deleted only
 //! when that record is durable on all members; reads go on meanwhile and see the same map throughout.
-//! Leaves to others: writing egroups (`egroup/place.rs`), reading pages (`map/lookup.rs`).
+//! Leaves to others: what goes into one egroup (`checkpoint/pages.rs`), what goes when nothing names it (`checkpoint/release.rs`), writing
+//! egroups (`egroup/place.rs`), reading pages (`map/lookup.rs`).
+
+mod pages;
+mod release;
+
+use pages::Gathered;
+pub(super) use pages::Page;
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::context::{Context, Purpose};
+use crate::context::Context;
 use crate::curator::compact::ROOM_AGAIN_US;
-use crate::egroup::place::{Intent, Units};
-use crate::formats::record::{Body, Checkpoint, NamedEgroup, PageKind, PagePlace};
-use crate::identity::{DriveId, EgroupId, Generation, GroupId, Seq, SnapshotId, Time};
-use crate::limits::EGROUP_UNITS;
+use crate::egroup::place::Units;
+use crate::formats::record::{Body, Checkpoint, PageKind, PagePlace};
+use crate::identity::{EgroupId, Generation, Seq, SnapshotId, Time};
 use crate::map::Map;
 use crate::map::directory::Directory;
 use crate::map::holes::Holes;
-use crate::map::leaf::Leaf;
 use crate::map::lookup::{MapPage, PageWaiter};
 use crate::map::merge::{Changes, LeafMerge};
 use crate::map::moves::Moves;
-use crate::map::past::{self, Past};
-use crate::message::{Class, Question};
+use crate::map::past;
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::Snapshots;
 use crate::volume::{Volume, Waiter};
@@ -38,13 +42,6 @@ const GARBAGE_MIN: u64 = 4 << 20;
 const PURGED_LEAVES_MAX: usize = 256;
 /// With edits of more generations than this, reads would have to look too often.
 const GENERATIONS_MAX: usize = 8;
-/// So many more egroups of pages than the pages need are nobody's concern.
-const MAP_EGROUPS_SPARE: usize = 12;
-/// Pages that found no room are divided down to so many units: fewer would use up the entries of tables.
-const SPLIT_UNITS_MIN: usize = 120;
-/// Names in one question to delete.
-const DELETES_MAX: usize = 1024;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Leaves,
@@ -52,30 +49,6 @@ enum Stage {
     Index,
     Record,
 }
-
-#[derive(Debug)]
-pub(super) enum Page {
-    Leaf(u64, Arc<Leaf>),
-    Past(u64, Arc<Past>),
-    Directory(u64),
-    Chunk(PageKind, u64),
-    /// It goes when the others of its egroup come.
-    Gone(PageKind, u64),
-}
-
-impl Page {
-    /// The leaf that it tells of.
-    fn leaf(&self) -> Option<u64> {
-        match self {
-            Page::Leaf(number, _) | Page::Gone(PageKind::Leaf, number) => Some(*number),
-            Page::Past(number, _) | Page::Gone(PageKind::Past, number) => Some(past::leaf_of(*number)),
-            Page::Directory(_) | Page::Chunk(..) | Page::Gone(PageKind::Directory, _) => None,
-        }
-    }
-}
-
-/// Pages gathered in an egroup, each with its first unit and how many it takes.
-type Gathered = Vec<(Page, u32, u32)>;
 
 #[derive(Debug)]
 struct Job {
@@ -477,111 +450,6 @@ impl Volume {
         job.gathered.extend(gone.into_iter().map(|(kind, page)| (Page::Gone(kind, page), 0, 0)));
     }
 
-    fn gather_directory(&mut self, ctx: &mut Context) {
-        for number in self.map.directory.dirty_pages() {
-            match self.map.directory.encode_page(number, self.family) {
-                Some(page) => self.gather(Page::Directory(number), page, ctx),
-                None => drop(self.map.index.remove(PageKind::Directory, number)),
-            }
-            self.map.directory.page_written(number);
-        }
-    }
-
-    fn gather_index(&mut self, ctx: &mut Context) {
-        for (kind, chunk) in self.map.index.changed_chunks() {
-            match self.map.index.encode_chunk(kind, chunk, self.family) {
-                Some(page) => self.gather(Page::Chunk(kind, chunk), page, ctx),
-                None => drop(self.map.index.set_chunk(kind, chunk, None)),
-            }
-        }
-    }
-
-    /// So many units more go into one egroup.
-    fn make_room(&mut self, units: usize, ctx: &mut Context) {
-        assert!(units <= EGROUP_UNITS, "pages that belong together fit into one egroup");
-        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        if job.units.len() + units > EGROUP_UNITS {
-            self.flush_pages(ctx);
-        }
-    }
-
-    fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
-        self.make_room(bytes.blocks(), ctx);
-        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        let first = job.units.len() as u32;
-        for index in 0..bytes.blocks() {
-            // Units of pages are told from those of blocks by the highest bit.
-            job.units.push(1 << 63, bytes.block(index));
-        }
-        job.gathered.push((page, first, bytes.blocks() as u32));
-    }
-
-    fn flush_pages(&mut self, ctx: &mut Context) {
-        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        if job.units.is_empty() {
-            return;
-        }
-        let (units, gathered) = (std::mem::take(&mut job.units), std::mem::take(&mut job.gathered));
-        ctx.counters.pages_written += gathered.len() as u64;
-        let number = self.place(units, Class::Pages, Intent::Pages, ctx);
-        let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
-        job.placing.insert(number, gathered);
-    }
-
-    /// No group has a run for an egroup of pages this large: its last pages are placed apart from it. What is kept for pages may
-    /// lie in pieces, and nothing is freed before all of them are written. Gives how many units stay; None: they are few.
-    pub(crate) fn split_pages(&mut self, number: u64, units: &Units, ctx: &mut Context) -> Option<usize> {
-        let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
-        let gathered = job.placing.get_mut(&number).expect("the egroup is placed for this checkpoint");
-        // The pages of a leaf change at the same instant: they stay together, and so does what goes with them.
-        let divides = |at: usize| {
-            let ((before, ..), (page, unit, count)) = (&gathered[at - 1], &gathered[at]);
-            let apart = page.leaf().is_none() || page.leaf() != before.leaf();
-            let (before, behind) = (*unit as usize, units.len() - *unit as usize);
-            apart && *count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
-        };
-        let half = units.len().div_ceil(2);
-        let far = |at: &usize| half.abs_diff(gathered[*at].1 as usize);
-        let at = (1..gathered.len()).filter(|&at| divides(at)).min_by_key(far)?;
-        let stay = gathered[at].1;
-        let mut behind = gathered.split_off(at);
-        behind.iter_mut().filter(|(.., count)| *count > 0).for_each(|(_, unit, _)| *unit -= stay);
-        let apart = Units {
-            data: units.data[stay as usize..].to_vec(),
-            blocks: units.blocks[stay as usize..].to_vec(),
-        };
-        let number = self.place(apart, Class::Pages, Intent::Pages, ctx);
-        let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");
-        job.placing.insert(number, behind);
-        Some(stay as usize)
-    }
-
-    /// An egroup of pages is durable on all members: reads may find them there from now on.
-    pub(crate) fn on_pages_placed(&mut self, number: u64, named: NamedEgroup, ctx: &mut Context) {
-        let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
-        let gathered = job.placing.remove(&number).expect("the egroup was placed for this checkpoint");
-        self.map.map_egroups.insert(named.egroup, named);
-        for (page, unit, units) in gathered {
-            let place = PagePlace { egroup: named.egroup, unit, units };
-            match page {
-                Page::Leaf(number, leaf) => {
-                    self.map.index.set(PageKind::Leaf, number, place);
-                    self.map.pages.put(place, MapPage::Leaf(leaf), ctx.limits.pages_bytes_max);
-                }
-                Page::Past(number, past) => {
-                    let range = past.range().expect("a page of the past has groups");
-                    self.map.index.set_past(number, place, range);
-                    self.map.pages.put(place, MapPage::Past(past), ctx.limits.pages_bytes_max);
-                }
-                Page::Gone(kind, number) => drop(self.map.index.remove(kind, number)),
-                Page::Directory(number) => drop(self.map.index.set(PageKind::Directory, number, place)),
-                Page::Chunk(kind, chunk) => drop(self.map.index.set_chunk(kind, chunk, Some(place))),
-            }
-        }
-        self.check_copies(named.egroup, named.group, ctx);
-        self.continue_checkpoint(ctx);
-    }
-
     fn append_checkpoint(&mut self) {
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         if job.ends_purge
@@ -622,88 +490,6 @@ impl Volume {
         self.delete_dead(ctx);
         self.placing.expect_space(ctx.now);
         self.empty_map_egroups();
-    }
-
-    /// Egroups without any live unit: no page and no edit names them any more.
-    pub(crate) fn delete_dead(&mut self, ctx: &mut Context) {
-        let mut dead: Vec<(EgroupId, GroupId)> = Vec::new();
-        let data: Vec<EgroupId> =
-            self.map.directory.dead().filter(|egroup| !self.map.fresh.contains(egroup)).collect();
-        for egroup in data {
-            let entry = self.map.directory.remove(egroup).expect("a dead egroup is in the directory");
-            dead.push((egroup, entry.group));
-        }
-        let index = &self.map.index;
-        self.map.map_egroups.retain(|egroup, named| {
-            let live = index.live_units(*egroup) > 0;
-            if !live {
-                dead.push((*egroup, named.group));
-            }
-            live
-        });
-        if planted(Bug::SpaceLeak) {
-            return;
-        }
-        ctx.counters.egroups_deleted += dead.len() as u64;
-        let mut by_drive: BTreeMap<DriveId, Vec<EgroupId>> = BTreeMap::new();
-        for (egroup, group) in dead {
-            let Some(view) = ctx.view.groups.get(&group) else { continue };
-            for &drive in view.members.iter().chain(&view.former) {
-                by_drive.entry(drive).or_default().push(egroup);
-            }
-        }
-        for (drive, egroups) in by_drive {
-            for egroups in egroups.chunks(DELETES_MAX) {
-                if ctx.is_up(drive) {
-                    let question = Question::DeleteEgroups { egroups: egroups.to_vec() };
-                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
-                }
-            }
-        }
-    }
-
-    /// Every checkpoint makes egroups of its own, mostly small, and each takes an entry in the tables of its drives as long as one
-    /// page in it counts. Of too many the smallest become one with what this checkpoint writes.
-    fn gather_small_map_egroups(&mut self) {
-        let index = &self.map.index;
-        let mut small: Vec<(u64, EgroupId)> = Vec::new();
-        let mut live = 0;
-        for &egroup in self.map.map_egroups.keys() {
-            let units = u64::from(index.live_units(egroup));
-            live += units;
-            small.push((units, egroup));
-        }
-        let needed = live as usize / EGROUP_UNITS + 1;
-        if small.len() <= MAP_EGROUPS_SPARE + 2 * needed {
-            return;
-        }
-        small.sort_unstable();
-        let mut units = 0;
-        for (live, egroup) in small {
-            units += live;
-            if units > EGROUP_UNITS as u64 {
-                break;
-            }
-            self.checkpointing.rewrite.insert(egroup);
-        }
-    }
-
-    /// Egroups of pages that are mostly dead: the next checkpoint writes what is left of them elsewhere.
-    fn empty_map_egroups(&mut self) {
-        let (mut units, mut live) = (0, 0);
-        for (egroup, named) in &self.map.map_egroups {
-            units += u64::from(named.units);
-            live += u64::from(self.map.index.live_units(*egroup));
-        }
-        // Half of the space of pages may be dead; then the emptiest go. Small maps are left alone.
-        if units > 2 * live + EGROUP_UNITS as u64 / 4 {
-            let sparse = self
-                .map
-                .map_egroups
-                .values()
-                .filter(|named| self.map.index.live_units(named.egroup) * 4 < named.units * 3);
-            self.checkpointing.rewrite = sparse.map(|named| named.egroup).collect();
-        }
     }
 }
 
