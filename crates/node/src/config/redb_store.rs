@@ -426,8 +426,8 @@ mod tests {
         store.put_container(&fast).expect("it can be put");
         fast.factor = Some(2);
         fast.ceiling.iops = Some(500);
-        store.put_container(&fast).expect("it can be changed");
         fast.dedup = true;
+        store.put_container(&fast).expect("it can be changed");
         let inside = FamilyConfig { container: "fast".to_string(), ..family() };
         store.put_family(&inside).expect("it can be put");
         drop(store);

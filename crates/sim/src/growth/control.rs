@@ -82,6 +82,8 @@ impl Control {
             Notice::GroupsWhole { family, epoch, view, groups } => {
                 self.whole.told(family, epoch, view, &groups);
             }
+            // Nobody changes the number of copies here: it is what it was from the beginning.
+            Notice::FactorReached { .. } => {}
             // A member that joined was asked for what it has not got yet, or has got its copy.
             Notice::Damage { damage: Damage::CopyBad { .. } | Damage::CopyRepaired { .. }, .. } => {}
             other => panic!("nothing fails here: {other:?}"),
