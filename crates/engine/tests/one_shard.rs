@@ -9,7 +9,7 @@ use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 use weft_engine::shard::{Settings, Shard};
-use world::{World, pattern};
+use world::{FAMILY, World, pattern};
 
 #[test]
 fn what_is_written_is_read_back_in_every_stage_of_its_life() {
@@ -66,6 +66,30 @@ fn a_log_whose_members_are_all_given_up_is_told_as_lost() {
         _ => None,
     });
     assert!(matches!(told, Some(FamilyTrouble::RecordLost(_))), "{:?}", world.notices);
+}
+
+#[test]
+fn an_opening_that_ends_early_leaves_a_checkpoint_to_the_next_one() {
+    let limits = Limits::small();
+    let mut world = World::new(2, 2, limits.clone());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    world.settle();
+    assert_eq!(world.write(BLOCK as u64, &pattern(2, BLOCK)), Reply::Done);
+    // What drains it comes to both members; the checkpoint record behind that to one only.
+    world.hung = Some((DriveId(1), Area::Log, 1));
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    world.pass(2_000_000);
+    assert!(!world.notices.contains(&Notice::FamilySettled { family: FAMILY }), "it is not on both");
+    world.hung = None;
+    // A new owner finds it, and is killed when the config store has its new segment, before any record is in that.
+    world.unheard = true;
+    let before = world.record.segments.clone();
+    world.try_to_restart(limits.clone());
+    assert_ne!(world.record.segments, before, "the store has taken something");
+    world.unheard = false;
+    world.restart(limits);
+    assert_eq!(world.read(0, BLOCK as u32), pattern(1, BLOCK));
+    assert_eq!(world.read(BLOCK as u64, BLOCK as u32), pattern(2, BLOCK));
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub(crate) struct Recovery {
     to_load: VecDeque<Load>,
     loading: BTreeMap<u64, Load>,
     loads: u64,
+    /// The record that the map is read from.
+    checkpoint: Seq,
     map_to: Seq,
     replay_from: Seq,
     need: Seq,
@@ -97,6 +99,7 @@ impl Recovery {
             to_load: VecDeque::new(),
             loading: BTreeMap::new(),
             loads: 0,
+            checkpoint: Seq(0),
             map_to: Seq(0),
             replay_from: Seq(1),
             need: Seq(1),
@@ -299,11 +302,11 @@ impl Volume {
             return self.read_log(seq, 1, ctx);
         };
         recovery.tried.clear();
-        self.begin_loading(&checkpoint);
+        self.begin_loading(seq, &checkpoint);
         self.advance_opening(ctx);
     }
 
-    fn begin_loading(&mut self, checkpoint: &Arc<Checkpoint>) {
+    fn begin_loading(&mut self, seq: Seq, checkpoint: &Arc<Checkpoint>) {
         self.map.map_egroups = checkpoint.map_egroups.iter().map(|named| (named.egroup, *named)).collect();
         self.map.holes = Holes::restore(&checkpoint.holes);
         let (map_to, replay_from) = (checkpoint.map_to, checkpoint.replay_from);
@@ -311,6 +314,7 @@ impl Volume {
         let (snapshots, dropped) = (checkpoint.snapshots.clone(), checkpoint.dropped.clone());
         self.snapshots.restore(checkpoint.generation, snapshots, dropped);
         let recovery = self.recovery();
+        recovery.checkpoint = seq;
         recovery.map_to = map_to;
         recovery.replay_from = replay_from;
         recovery.need = replay_from;
@@ -445,6 +449,7 @@ impl Volume {
         let tail = std::mem::take(&mut recovery.tail);
         let fenced: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
         let (replayed, replay_from) = (recovery.replayed, recovery.replay_from);
+        let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
         recovery.found.clear();
         ctx.counters.records_replayed += replayed;
@@ -460,7 +465,11 @@ impl Volume {
         }
         let version = self.log.version();
         self.log = Appender::new(self.family, self.epoch, self.factor, version, old, lowest.next());
-        self.log.trim = replay_from.previous();
+        // A checkpoint that only some have counts when it is on all members again. Until then whoever opens next, should this
+        // opening not come to its end, may need the one before and the segments of that.
+        if is_settled {
+            self.log.trim = replay_from.previous();
+        }
         for body in tail {
             if let Body::Mark(mark) = &body {
                 self.snapshots.on_push(*mark);
@@ -475,7 +484,8 @@ impl Volume {
         if self.log.is_changing() || !self.log.has_members() || self.log.durable() < until {
             return;
         }
-        let replayed = self.recovery().replayed;
+        let (replayed, replay_from) = (self.recovery().replayed, self.recovery().replay_from);
+        self.log.trim = self.log.trim.max(replay_from.previous());
         self.phase = Phase::Serving;
         // The checkpoint tells of egroups that died with it; whether the former owner came to delete them all
         // is not known.

@@ -31,6 +31,10 @@ pub struct World {
     pub asks: BTreeMap<Ticket, OriginRequest>,
     /// What was told of replies to reads.
     pub sources: Vec<(Ticket, Source)>,
+    /// Of what is begun there so much ends, and no more.
+    pub hung: Option<(DriveId, Area, u32)>,
+    /// The config store takes changes of segments, and nobody hears that it did.
+    pub unheard: bool,
 }
 
 impl World {
@@ -60,6 +64,8 @@ impl World {
             areas,
             replies: BTreeMap::new(),
             sources: Vec::new(),
+            hung: None,
+            unheard: false,
             notices: Vec::new(),
             last_ticket: 0,
             geometry,
@@ -75,15 +81,26 @@ impl World {
     }
 
     pub fn start(&mut self, format: bool) {
+        self.open_drives(format);
+        self.start_families();
+    }
+
+    fn open_drives(&mut self, format: bool) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         for &drive in &drives {
             self.step(Input::Order(Order::OpenDrive { drive, geometry: self.geometry, format }));
         }
-        self.start_families();
     }
 
     /// Tells who is there, and has everything served.
     pub fn start_families(&mut self) {
+        self.open_families();
+        let ready = self.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }));
+        assert!(ready, "the family is served: {:?}", self.notices);
+        self.notices.clear();
+    }
+
+    fn open_families(&mut self) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         let mut view = View { version: 1, ..View::default() };
         for &drive in &drives {
@@ -109,18 +126,27 @@ impl World {
         for record in self.clones.clone() {
             self.step(Input::Order(Order::OpenFamily(record)));
         }
-        let ready = self.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }));
-        assert!(ready, "the family is served: {:?}", self.notices);
-        self.notices.clear();
     }
 
     /// Forgets all memory and begins anew from the drives, as after `kill -9`.
     pub fn restart(&mut self, limits: Limits) {
+        self.kill(limits);
+        self.start(false);
+    }
+
+    /// Begins anew, and gets as far as it gets.
+    pub fn try_to_restart(&mut self, limits: Limits) {
+        self.kill(limits);
+        self.open_drives(false);
+        self.open_families();
+        self.notices.clear();
+    }
+
+    fn kill(&mut self, limits: Limits) {
         self.lives += 1;
         self.record.epoch = Epoch(self.record.epoch.0 + 1);
         self.clones.iter_mut().for_each(|record| record.epoch = Epoch(record.epoch.0 + 1));
         self.shard = Shard::new(Settings { shard: ShardId(0), seed: self.lives, limits });
-        self.start(false);
     }
 
     pub fn step(&mut self, input: Input) {
@@ -132,6 +158,14 @@ impl World {
             assert!(rounds < 100_000, "the shard comes to rest");
             let mut inputs = Vec::new();
             for operation in std::mem::take(&mut out.operations) {
+                if let Some((drive, area, left)) = &mut self.hung
+                    && (*drive, *area) == (operation.drive, operation.area)
+                {
+                    if *left == 0 {
+                        continue;
+                    }
+                    *left -= 1;
+                }
                 let result = Ok(self.work(operation.drive, operation.area, operation.work));
                 inputs.push(Input::DriveDone { token: operation.token, result });
             }
@@ -163,7 +197,10 @@ impl World {
                         record.segments = segments.clone();
                         record.version = version;
                     }
-                    inputs.push(Input::Order(Order::SegmentsChanged { family, epoch, version, taken: true }));
+                    if !self.unheard {
+                        let order = Order::SegmentsChanged { family, epoch, version, taken: true };
+                        inputs.push(Input::Order(order));
+                    }
                 }
                 self.notices.push(notice);
             }
