@@ -231,7 +231,10 @@ fn a_schedule_takes_snapshots_keeps_the_newest_and_goes_on_after_a_restart() {
     let scratch = Scratch::new("snapshot-schedule");
     let dir = scratch.file("node");
     let mut node = Node::start(&dir, &["--drive-size", "512M"]);
-    node.weft(&["vdisk", "create", "v", "--size", "16M"]);
+    let socket = scratch.socket("v");
+    node.export_new("v", "16M", &socket);
+    let uri = nbd_uri(&socket, "v");
+    write(&uri, 1, "0 1M");
     node.weft(&["snapshot", "create", "v", "by-hand"]);
     node.weft(&["snapshot", "schedule", "set", "v", "--every", "5s", "--keep", "2"]);
     let mut seen = std::collections::BTreeSet::new();
@@ -242,7 +245,11 @@ fn a_schedule_takes_snapshots_keeps_the_newest_and_goes_on_after_a_restart() {
         });
         seen.len()
     };
-    let count = look(&node, 3);
+    let count = look(&node, 1);
+    let cloned = names(&node).into_iter().find(|name| name.contains("@auto-")).expect("it was just seen");
+    node.weft(&["clone", &cloned, "c"]);
+    write(&uri, 2, "0 1M");
+    let count = look(&node, count + 2);
     node.kill();
     node = Node::start(&dir, &[]);
     look(&node, count + 2);
@@ -250,10 +257,13 @@ fn a_schedule_takes_snapshots_keeps_the_newest_and_goes_on_after_a_restart() {
     wait_until("one too many goes", || {
         let all = node.json(&["snapshot", "ls", "v"]);
         let all = all.as_array().expect("a list");
-        all.iter().all(|snapshot| snapshot["state"] == "ready") && all.len() <= 4
+        all.iter().all(|snapshot| snapshot["state"] == "ready") && all.len() <= 5
     });
     let left = names(&node);
     assert!(left.contains(&"v@by-hand".to_string()), "only its own go: {left:?}");
+    assert!(left.contains(&cloned), "a clone needs {cloned}: {left:?}");
+    let clone = node.export("c", &scratch.socket("c"));
+    expect(&clone, 1, "0 1M");
     assert!(node.json(&["snapshot", "schedule", "ls"]).as_array().is_some_and(Vec::is_empty));
     node.stop();
 }

@@ -185,30 +185,25 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
     Ok(families)
 }
 
-/// The clones in a snapshot's record that are there, and the numbers of those that are not. Numbers are never used again.
-pub(super) async fn living(
-    control: &SharedControl,
-    record: &SnapshotRecord,
-) -> Result<(Vec<String>, Vec<u32>), Refusal> {
+/// The clones of a snapshot that are there, by name.
+pub(super) async fn living(control: &SharedControl, record: &SnapshotRecord) -> Result<Vec<String>, Refusal> {
+    // What was never taken was never cloned.
+    let Some(generation) = record.generation else { return Ok(Vec::new()) };
     let (names, is_alone) = {
         let control = control.lock();
-        let names = control.clones_of(record.family(), record.generation);
+        let names = control.clones_of(record.family(), Some(generation));
         let names: Vec<String> = names.into_iter().map(str::to_string).collect();
         (names, control.part.member().is_none())
     };
     if is_alone || !names.is_empty() {
-        return Ok((names, Vec::new()));
+        return Ok(names);
     }
+    // News of one that was just made may be on their way.
     let clones = record.clones.clone();
     member::with_store(control, move |store| {
-        let (mut names, mut gone) = (Vec::new(), Vec::new());
-        for family in clones {
-            match store.family(FamilyId(family))? {
-                Some(found) => names.push(found.record.name),
-                None => gone.push(family),
-            }
-        }
-        Ok((names, gone))
+        let found = clones.into_iter().map(|family| store.family(FamilyId(family)));
+        let found = found.filter_map(|found| found.transpose().map(|found| Ok(found?.record.name)));
+        found.collect()
     })
     .await
 }

@@ -37,6 +37,28 @@ fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
 }
 
 #[test]
+fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let parent = cluster.create_vdisk(&a_vdisk("parent")).expect("it is made").record.id();
+    let key = cluster.create_snapshot(&a_snapshot(parent.0, "s", 5)).expect("it is made").record.key();
+    let ready = cluster.change_snapshot(&key, SnapshotId(5), |record| {
+        record.state = SnapshotState::Ready;
+        record.generation = Some(1);
+    });
+    ready.expect("it is ready");
+    let wanted = [a_vdisk("one"), a_vdisk("two")];
+    let clones = cluster.create_clones(&key, SnapshotId(5), &wanted).expect("they are made").record;
+    for (gone, left) in clones.iter().zip([2, 1]) {
+        let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("it is looked at").record;
+        assert_eq!((record.state, record.clones.len()), (SnapshotState::Ready, left));
+        cluster.remove_vdisk(gone.id()).expect("it is gone");
+    }
+    let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it").record;
+    assert_eq!((record.state, record.clones), (SnapshotState::Deleting, Vec::new()));
+}
+
+#[test]
 fn whoever_follows_hears_of_snapshots_and_they_go_with_their_vdisk() {
     let server = Server::start();
     let cluster = server.new_cluster();

@@ -43,8 +43,10 @@ impl World {
             return;
         }
         let ready = self.control.families.iter().enumerate().flat_map(|(family, entry)| {
-            entry.snapshots.values().filter_map(move |snapshot| match snapshot.stage {
-                Stage::Ready(generation) => Some((family, generation)),
+            let waiting = self.control.waits_for_others(family);
+            entry.snapshots.iter().filter_map(move |(&id, snapshot)| match snapshot.stage {
+                // One of a group that is given up goes.
+                Stage::Ready(generation) if waiting != Some(id) => Some((family, generation)),
                 _ => None,
             })
         });

@@ -28,7 +28,9 @@ impl World {
                 Stage::Deleting(generation) => generation < newest,
                 Stage::Creating { .. } => false,
             });
-            let free = entry.record.rollback.is_none() && entry.rolled_back != Some(newest);
+            let free = entry.record.rollback.is_none()
+                && entry.rolled_back != Some(newest)
+                && self.control.waits_for_others(family).is_none();
             (self.families[family].exists && free && (alone || any_how)).then_some((family, newest))
         });
         let Some((family, newest)) = newest.choose(&mut self.clone_rng) else { return };

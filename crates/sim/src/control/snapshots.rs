@@ -75,9 +75,9 @@ impl World {
             Stage::Ready(generation) => {
                 entry.record.rollback == Some(generation)
                     || self.has_clones(family, Some(generation))
-                    || self.waits_for_others(family) == Some(snapshot)
+                    || self.control.waits_for_others(family) == Some(snapshot)
             }
-            Stage::Creating { .. } => self.waits_for_others(family) == Some(snapshot),
+            Stage::Creating { .. } => self.control.waits_for_others(family) == Some(snapshot),
             Stage::Deleting(_) => false,
         }
     }
@@ -115,7 +115,7 @@ impl World {
         let Some(owner) = entry.owner.filter(|_| entry.phase == FamilyPhase::Ready) else { return };
         let epoch = entry.record.epoch.0;
         let mut orders = Vec::new();
-        let waiting = self.waits_for_others(family);
+        let waiting = self.control.waits_for_others(family);
         for (&snapshot, entry) in &mut self.control.families[family].snapshots {
             let waits = waiting == Some(snapshot) && matches!(entry.stage, Stage::Creating { .. });
             if matches!(entry.stage, Stage::Ready(_)) || waits {

@@ -4,8 +4,8 @@
 //! otherwise all of them go.
 //! Leaves to others: whether they are of one instant (`judge/snapshots.rs`).
 
-use super::FamilyPhase;
 use super::snapshots::{SnapshotEntry, Stage};
+use super::{Control, FamilyPhase};
 use crate::event::Event;
 use crate::world::World;
 use rand::Rng;
@@ -33,6 +33,14 @@ struct Member {
 pub struct Together {
     began: u64,
     members: BTreeMap<usize, Member>,
+}
+
+impl Control {
+    /// The snapshot of this vDisk that is being taken with others, which nobody else orders, drops or builds upon.
+    pub(super) fn waits_for_others(&self, family: usize) -> Option<SnapshotId> {
+        let together = self.together.as_ref()?;
+        together.members.get(&family).map(|member| member.snapshot)
+    }
 }
 
 impl World {
@@ -68,12 +76,6 @@ impl World {
         }
         self.coverage.count("groups snapshots were ordered of");
         self.control.together = Some(Together { began: self.now, members });
-    }
-
-    /// The snapshot of this vDisk that is being taken with others, which nobody else orders or drops.
-    pub(super) fn waits_for_others(&self, family: usize) -> Option<SnapshotId> {
-        let together = self.control.together.as_ref()?;
-        together.members.get(&family).map(|member| member.snapshot)
     }
 
     /// A shard is told to take no request for this vDisk for a while.

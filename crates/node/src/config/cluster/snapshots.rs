@@ -5,7 +5,9 @@
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::{ClusterError, ClusterStore};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{ConsistencyRecord, FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord};
+use crate::config::{
+    ConsistencyRecord, FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord, SnapshotState,
+};
 use weft_engine::{FamilyId, SnapshotId};
 
 impl ClusterStore {
@@ -64,6 +66,32 @@ impl ClusterStore {
             alter(record);
             assert_eq!((record.id(), record.key()), (before.id(), before.key()), "a snapshot stays itself");
             Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
+        })
+    }
+
+    /// Its owner is to drop this very snapshot, unless it is exported or a clone of it is there: then only those that are not
+    /// there any more leave its record.
+    pub fn let_snapshot_go(
+        &self,
+        key: &SnapshotKey,
+        snapshot: SnapshotId,
+    ) -> Result<Versioned<SnapshotRecord>, ClusterError> {
+        let mut gone = Vec::new();
+        if let Some(found) = self.etcd.get(&self.keys.snapshot(key.0, &key.1))? {
+            let found: Versioned<SnapshotRecord> = parse(&found)?;
+            for clone in found.record.clones {
+                // Numbers are never used again.
+                if self.family(FamilyId(clone))?.is_none() {
+                    gone.push(clone);
+                }
+            }
+        }
+        self.change_snapshot(key, snapshot, |record| {
+            record.clones.retain(|family| !gone.contains(family));
+            // A clone that was made since stands in the record.
+            if record.exports.is_empty() && record.clones.is_empty() {
+                record.state = SnapshotState::Deleting;
+            }
         })
     }
 

@@ -12,7 +12,7 @@ use super::{DiskName, records, requests};
 use crate::api::{
     ConsistencyView, CreateConsistency, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
 };
-use crate::config::{ConsistencyRecord, FamilyState, SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::config::{ConsistencyRecord, FamilyState, SnapshotOrigin, SnapshotRecord};
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::check_name;
 use crate::control::{Control, Part, SharedControl, member};
@@ -219,11 +219,9 @@ pub async fn snapshot(
     };
     if let Err(refusal) = taken {
         for record in &all {
-            // Whoever serves the vDisk drops it, should it have been taken. Some may not have been begun.
-            let _ = records::change(control, &record.key(), record.id(), |record| {
-                record.state = SnapshotState::Deleting;
-            })
-            .await;
+            // Whoever serves the vDisk drops it, should it have been taken. Some may not have been begun, and one that was taken
+            // may have been cloned already: that one stays.
+            let _ = records::let_go(control, &record.key(), record.id()).await;
         }
         return Err(refusal);
     }

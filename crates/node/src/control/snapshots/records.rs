@@ -9,7 +9,7 @@ use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, Part, SharedControl, member};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use weft_engine::{FamilyId, SnapshotId};
+use weft_engine::{FamilyId, Generation, SnapshotId};
 
 /// One whose owner is away is told as it is.
 const TAKEN_WAIT: Duration = Duration::from_secs(10);
@@ -70,6 +70,52 @@ impl Control {
         let DiskName { vdisk, snapshot } = DiskName::parse(name);
         let record = snapshot.and_then(|snapshot| self.snapshot_named(&vdisk, &snapshot).ok());
         record.is_some_and(|record| record.state == SnapshotState::Creating)
+    }
+
+    /// Whether somebody uses a snapshot, as far as this node has heard: clients, a clone, or a vDisk on its way back to it.
+    pub(in crate::control) fn is_needed(&self, record: &SnapshotRecord) -> bool {
+        let family = record.family();
+        let Some(generation) = record.generation else { return !record.exports.is_empty() };
+        let going_back = self.families.get(&family).and_then(|entry| entry.config.rollback);
+        !record.exports.is_empty()
+            || self.attachments.contains_key(&Disk::snapshot(family, Generation(generation)))
+            || going_back.is_some_and(|rollback| rollback.generation == generation)
+            || !self.clones_of(family, Some(generation)).is_empty()
+    }
+
+    /// Changes the record of this very snapshot of a node that is alone.
+    fn change_snapshot_alone(
+        &mut self,
+        key: &SnapshotKey,
+        snapshot: SnapshotId,
+        mut alter: impl FnMut(&mut SnapshotRecord),
+    ) -> Result<SnapshotRecord, Refusal> {
+        let alone = self.part.alone();
+        let record = alone.snapshots.get_mut(key).filter(|record| record.id() == snapshot);
+        let record = record.ok_or_else(|| Refusal::not_found("the snapshot was removed meanwhile"))?;
+        let mut changed = record.clone();
+        alter(&mut changed);
+        alone.store.put_snapshots(std::slice::from_ref(&changed))?;
+        record.clone_from(&changed);
+        Ok(changed)
+    }
+
+    /// Lets a snapshot go that nobody needs, see [`let_go`]; what does not work now is tried again by who wants it gone.
+    pub(super) fn let_snapshot_go_soon(&mut self, key: SnapshotKey, snapshot: SnapshotId) {
+        match &self.part {
+            Part::Member(member) => member.spawn(
+                move |store| store.let_snapshot_go(&key, snapshot),
+                |_, changed| {
+                    if let Err(error) = changed {
+                        tracing::warn!(%error, "a snapshot that is not needed could not be removed yet");
+                    }
+                },
+            ),
+            Part::Alone(_) if self.snapshot(&key).is_some_and(|record| !self.is_needed(record)) => {
+                self.change_snapshot_soon(key, snapshot, |record| record.state = SnapshotState::Deleting);
+            }
+            Part::Alone(_) => {}
+        }
     }
 
     /// Begins to change the record of this very snapshot; what does not work now is tried again by who looks after it.
@@ -185,7 +231,6 @@ pub(in crate::control) async fn change(
     snapshot: SnapshotId,
     mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
 ) -> Result<SnapshotRecord, Refusal> {
-    let gone = || Refusal::not_found("the snapshot was removed meanwhile");
     if control.lock().part.member().is_some() {
         let key = key.clone();
         let changed =
@@ -194,12 +239,26 @@ pub(in crate::control) async fn change(
         member::seen(control, changed.revision).await?;
         return Ok(changed.record);
     }
+    control.lock().change_snapshot_alone(key, snapshot, alter)
+}
+
+/// Its owner is to drop this very snapshot, unless somebody needs it: then it stays. Gives its record as it is now.
+pub(in crate::control) async fn let_go(
+    control: &SharedControl,
+    key: &SnapshotKey,
+    snapshot: SnapshotId,
+) -> Result<SnapshotRecord, Refusal> {
+    if control.lock().part.member().is_some() {
+        let key = key.clone();
+        let changed = member::with_store(control, move |store| store.let_snapshot_go(&key, snapshot)).await?;
+        member::seen(control, changed.revision).await?;
+        return Ok(changed.record);
+    }
     let mut control = control.lock();
-    let alone = control.part.alone();
-    let record = alone.snapshots.get_mut(key).filter(|record| record.id() == snapshot).ok_or_else(gone)?;
-    let mut changed = record.clone();
-    alter(&mut changed);
-    alone.store.put_snapshots(std::slice::from_ref(&changed))?;
-    record.clone_from(&changed);
-    Ok(changed)
+    let needed = control.snapshot(key).is_some_and(|record| control.is_needed(record));
+    control.change_snapshot_alone(key, snapshot, |record| {
+        if !needed {
+            record.state = SnapshotState::Deleting;
+        }
+    })
 }

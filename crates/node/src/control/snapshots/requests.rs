@@ -66,27 +66,19 @@ pub(super) async fn put(control: &SharedControl, record: SnapshotRecord) -> Resu
 pub async fn remove(control: &SharedControl, name: &str) -> Result<String, Refusal> {
     let (key, snapshot) = control.lock().removable(name)?;
     let record = control.lock().snapshot(&key).cloned();
-    let gone = match record {
-        None => Vec::new(),
-        Some(record) => {
-            let (clones, gone) = clones::living(control, &record).await?;
-            if !clones.is_empty() {
-                return Err(clones::has_clones(name, &clones));
-            }
-            gone
+    if let Some(record) = record {
+        let clones = clones::living(control, &record).await?;
+        if !clones.is_empty() {
+            return Err(clones::has_clones(name, &clones));
         }
-    };
-    let changed = records::change(control, &key, snapshot, move |record| {
-        record.clones.retain(|family| !gone.contains(family));
-        // Somebody may have exported or cloned it meanwhile: then it stays.
-        if record.exports.is_empty() && record.clones.is_empty() {
-            record.state = SnapshotState::Deleting;
-        }
-    })
-    .await?;
+    }
+    // Somebody may have exported or cloned it meanwhile: then it stays.
+    let changed = records::let_go(control, &key, snapshot).await?;
     if changed.state != SnapshotState::Deleting {
         return Err(if changed.exports.is_empty() {
-            Refusal::conflict(format!("{name} was cloned at this moment; it stays"))
+            Refusal::conflict(format!(
+                "{name} was cloned, or a vDisk was rolled back to it, at this moment; it stays"
+            ))
         } else {
             exported(name)
         });

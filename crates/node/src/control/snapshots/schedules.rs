@@ -8,7 +8,7 @@ use crate::config::{
     FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
 use crate::control::refusal::Refusal;
-use crate::control::{Control, Disk, Part, SharedControl, member};
+use crate::control::{Control, Part, SharedControl, member};
 use weft_engine::limits::SNAPSHOTS_MAX;
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -60,24 +60,14 @@ impl Control {
                     wanted.push(self.snapshot_record(family, name, now, SnapshotOrigin::Schedule));
                 }
             }
-            let unused = |record: &&SnapshotRecord| {
-                let attached = record.ready().is_some_and(|generation| {
-                    self.attachments.contains_key(&Disk::snapshot(family, generation))
-                });
-                record.exports.is_empty() && !attached
-            };
-            let surplus = surplus(&schedule, &own).into_iter().filter(unused);
+            let surplus = surplus(&schedule, &own).into_iter().filter(|record| !self.is_needed(record));
             gone.extend(surplus.map(|record| (record.key(), record.id())));
         }
         for record in wanted {
             self.put_scheduled(record);
         }
         for (key, snapshot) in gone {
-            self.change_snapshot_soon(key, snapshot, |record| {
-                if record.state == SnapshotState::Ready && record.exports.is_empty() {
-                    record.state = SnapshotState::Deleting;
-                }
-            });
+            self.let_snapshot_go_soon(key, snapshot);
         }
     }
 
