@@ -1,6 +1,6 @@
 # For benchmarks of one node: builds, starts it, speaks to it, and leaves nothing behind. To be sourced by bash from a script that
 # has set `me` (its name) and `size` (bytes of a vDisk, like 2G); takes BENCH_DIR and BENCH_WEFT. Gives `dir`, `bytes`, `sockets`, `weft`,
-# `node_pid`.
+# `node_pid`. Whoever compares pairs sets `runtime` and `repeats` too.
 
 fail() {
     echo "$me: $1" >&2
@@ -73,6 +73,53 @@ load() {
     shift
     fio --name=load --thread --ioengine=nbd --uri="$(uri "$name")" --size="$bytes" --output-format=json --group_reporting "$@" |
         sed -n '/^{/,$p'
+}
+
+# What is written, as fio's options: a script may have its own.
+content=()
+
+# NAME JOB-OPTIONS...: operations per second, mean and 99th percentile of the latency in microseconds.
+rates() {
+    local name=$1
+    shift
+    load "$name" --refill_buffers --norandommap --randrepeat=0 ${content[@]+"${content[@]}"} "$@" |
+        jq -r '.jobs[0] | (if .read.iops > 0 then .read else .write end) | "\(.iops) \(.clat_ns.mean / 1000) \(.clat_ns.percentile["99.000000"] / 1000)"'
+}
+
+# What a script does with a vDisk before each measurement of a pair; it may have its own.
+before_each() { :; }
+
+pair_head() {
+    echo "| | $1 /s | $2 /s | ratio | $1 mean us | $2 mean us | ratio | $1 p99 us | $2 p99 us |"
+    echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+}
+
+# TITLE ONE OTHER JOB-OPTIONS...: a line of the table: two vDisks take turns, `runtime` seconds each, `repeats` times. Medians of the pairs.
+pair() {
+    local title=$1 one=$2 other=$3
+    shift 3
+    : >"$dir/pairs"
+    for number in $(seq "$repeats"); do
+        # Whoever comes second has it neither better nor worse: they take turns in coming first.
+        for name in $([ $((number % 2)) = 1 ] && echo "$one $other" || echo "$other $one"); do
+            before_each "$name"
+            echo "$number $name $(rates "$name" "$@" --time_based --runtime="$runtime")" >>"$dir/pairs"
+            sleep 2
+        done
+    done
+    sort -k1,1n "$dir/pairs" | awk -v title="$title" -v one="$one" '
+        function median(values, count,   at, other, swap) {
+            for (at = 1; at <= count; at++) for (other = at + 1; other <= count; other++)
+                if (values[other] < values[at]) { swap = values[at]; values[at] = values[other]; values[other] = swap }
+            return values[int((count + 1) / 2)]
+        }
+        $2 == one { n++; rate_p[$1] = $3; mean_p[$1] = $4; tail_p[$1] = $5 }
+        $2 != one { rate_z[$1] = $3; mean_z[$1] = $4; tail_z[$1] = $5 }
+        END {
+            for (at = 1; at <= n; at++) { ratio[at] = rate_z[at] / rate_p[at]; waits[at] = mean_z[at] / mean_p[at] }
+            printf "| %s | %d | %d | %.2f | %d | %d | %.2f | %d | %d |\n", title, median(rate_p, n), median(rate_z, n), median(ratio, n),
+                median(mean_p, n), median(mean_z, n), median(waits, n), median(tail_p, n), median(tail_z, n)
+        }'
 }
 
 median() { sort -n | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
