@@ -2,7 +2,9 @@
 //! Promises: a vDisk is opened only in the epoch that its record has, and closed as soon as the record gives it to
 //! somebody else.
 
+use super::failure::Failure;
 use super::locality::Clients;
+use super::status::drives_up;
 use super::{Member, Phase, Served};
 use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
@@ -12,9 +14,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_engine::interface::{FamilyTrouble, Order, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
-
-/// A vDisk that could not be opened is opened again after this time.
-const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// The store is asked again after this time whether it has taken what it was given.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -149,7 +148,7 @@ impl Control {
             move |control, given| {
                 if let Err(error) = given {
                     tracing::warn!(%family, epoch, %error, "a vDisk did not get its new epoch");
-                    control.fail(family, Epoch(epoch), error.to_string());
+                    control.fail(family, Epoch(epoch), error.to_string(), 1);
                 }
             },
         );
@@ -158,14 +157,16 @@ impl Control {
     /// What waits to be tried again, or has waited long enough.
     pub(super) fn look_after_families(&mut self) {
         let now = Instant::now();
-        let Some(member) = self.part.member() else { return };
+        let Some(member) = self.part.member_mut() else { return };
+        member.failures.retain(|family, _| member.served.contains_key(family));
         let mirror = Arc::clone(&member.mirror);
+        let up = drives_up(&mirror);
         let mut again = Vec::new();
         let mut late = Vec::new();
         for (&family, served) in &member.served {
-            match served.phase {
-                Phase::Failed { again_at, .. } if now >= again_at => again.push((family, served.shard)),
-                Phase::Settling { until, .. } if now >= until => late.push(family),
+            match &served.phase {
+                Phase::Failed(failure) if failure.is_due(now, &up) => again.push((family, served.shard)),
+                Phase::Settling { until, .. } if now >= *until => late.push(family),
                 _ => {}
             }
         }
@@ -175,8 +176,8 @@ impl Control {
             let Some(served) = member.served.get_mut(&family) else { continue };
             // A newer epoch is on its way to being opened anyway.
             if seen.record.epoch == served.epoch.0 {
-                if let Phase::Failed { again_at, .. } = &mut served.phase {
-                    *again_at = now + REOPEN_AFTER;
+                if let Phase::Failed(failure) = &mut served.phase {
+                    failure.tried(now);
                 }
                 self.give(family, shard, seen.clone());
             }
@@ -192,6 +193,9 @@ impl Control {
             && served.phase == Phase::Opening
         {
             served.phase = Phase::Ready;
+            if let Some(member) = self.part.member_mut() {
+                member.failures.remove(&family);
+            }
             self.note_serving(family);
             // It may have been told to go on while it was being opened.
             self.reconcile();
@@ -209,13 +213,23 @@ impl Control {
         } else {
             tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served; it is tried again");
         }
-        self.fail(family, epoch, reason.to_string());
+        let mut times = 1;
+        if let Some(member) = self.part.member_mut()
+            && matches!(reason, FamilyTrouble::RecordLost(_) | FamilyTrouble::PageLost(_))
+        {
+            let before = member.failures.entry(family).or_insert(0);
+            *before += 1;
+            times = *before;
+        }
+        self.fail(family, epoch, reason.to_string(), times);
     }
 
-    fn fail(&mut self, family: FamilyId, epoch: Epoch, reason: String) {
-        let again_at = Instant::now() + REOPEN_AFTER;
+    /// For the `times`th time in a row for a reason that does not pass by itself.
+    fn fail(&mut self, family: FamilyId, epoch: Epoch, reason: String, times: u32) {
+        let Some(member) = self.part.member() else { return };
+        let failure = Failure::new(reason, times, Instant::now(), drives_up(&member.mirror));
         if let Some(served) = self.served_in(family, epoch) {
-            served.phase = Phase::Failed { reason, again_at };
+            served.phase = Phase::Failed(failure);
             self.note_serving(family);
         }
     }

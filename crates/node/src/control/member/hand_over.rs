@@ -2,6 +2,7 @@
 //! Promises: the next owner gets it only when nothing is answered here any more.
 
 use super::Phase;
+use super::failure::Failure;
 use crate::config::FamilyConfig;
 use crate::config::cluster::{ClusterError, NodeState, Versioned, shard_id};
 use crate::control::Control;
@@ -70,7 +71,7 @@ impl Control {
         let Some(served) = member.served.get_mut(&family) else { return };
         if served.phase == Phase::HandingOver {
             let reason = "it could not be handed over".to_string();
-            served.phase = Phase::Failed { reason, again_at: Instant::now() };
+            served.phase = Phase::Failed(Failure::passing(reason, Instant::now()));
             self.look_after_families();
         }
     }

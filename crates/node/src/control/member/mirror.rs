@@ -107,7 +107,7 @@ impl Member {
             None => Serving::Elsewhere,
             Some(Phase::Opening | Phase::HandingOver) => Serving::Opening,
             Some(Phase::Ready | Phase::Settling { .. }) => Serving::Ready,
-            Some(Phase::Failed { reason, .. }) => Serving::Failed(reason.clone()),
+            Some(Phase::Failed(failure)) => Serving::Failed(failure.reason.clone()),
             Some(Phase::Dropping) => Serving::Dropping,
         }
     }

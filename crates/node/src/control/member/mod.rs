@@ -10,6 +10,7 @@ mod audits;
 mod controller;
 mod decide;
 mod exports;
+mod failure;
 mod families;
 mod hand_over;
 mod jobs;
@@ -38,6 +39,7 @@ use crate::config::{
     SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{PeerListener, Route};
+use failure::Failure;
 use jobs::Job;
 use life::Living;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +77,8 @@ pub struct Member {
     /// None: nothing yet. Being told that there are none makes them wait for some.
     routes: Option<BTreeMap<FamilyId, Route>>,
     served: BTreeMap<FamilyId, Served>,
+    /// How often in a row these could not be opened.
+    failures: BTreeMap<FamilyId, u32>,
     /// What owners here have found about groups with former members.
     whole: BTreeMap<FamilyId, audits::Told>,
     /// Copying under way, as `weft cluster status` shows it.
@@ -109,11 +113,7 @@ enum Phase {
     },
     /// Closed here; the store is asked to give it to the next owner.
     HandingOver,
-    /// And why; tried again then.
-    Failed {
-        reason: String,
-        again_at: Instant,
-    },
+    Failed(Failure),
     /// Everything of it is being destroyed.
     Dropping,
 }

@@ -112,6 +112,7 @@ pub fn run(
             peers: BTreeMap::new(),
             routes: None,
             served: BTreeMap::new(),
+            failures: BTreeMap::new(),
             whole: BTreeMap::new(),
             repair: None,
             leadership: None,

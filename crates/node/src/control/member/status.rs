@@ -45,7 +45,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     let waiting = member.served.iter().filter_map(|(family, served)| {
         let why = match &served.phase {
             Phase::Opening => "it is being opened".to_string(),
-            Phase::Failed { reason, .. } => reason.clone(),
+            Phase::Failed(failure) => failure.reason.clone(),
             Phase::Ready | Phase::Settling { .. } | Phase::HandingOver | Phase::Dropping => return None,
         };
         Some((family.0, why))
@@ -91,7 +91,7 @@ enum Copies {
     Thin,
 }
 
-fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
+pub(super) fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
     mirror.alive.values().flat_map(|alive| alive.record.up.iter().copied()).collect()
 }
 
