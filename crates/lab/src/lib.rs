@@ -21,7 +21,7 @@ mod caution;
 mod error;
 mod fio;
 mod fio_output;
-mod interrupt;
+pub mod interrupt;
 mod label;
 mod measurement;
 mod nbd_client;

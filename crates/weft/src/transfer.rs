@@ -1,7 +1,7 @@
 //! `weft import` and `weft export`: disk images into vDisks, and vDisks or snapshots into images, by qemu-img over an export
 //! that is there for as long as that takes.
-//! Promises: what is not written in the image takes no space in the vDisk, and the other way round; what was cut short
-//! leaves neither a vDisk nor an image that looks whole.
+//! Promises: what is not written in the image takes no space in the vDisk, and the other way round; what was cut short, by Ctrl-C
+//! too, leaves neither an export, nor a vDisk or an image that looks whole.
 
 use crate::arguments::{ExportArguments, Format, ImportArguments, Place};
 use crate::client::{Client, path_part};
@@ -9,8 +9,11 @@ use crate::size;
 use crate::status::text;
 use crate::trouble::Trouble;
 use serde_json::{Value, json};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use weft_lab::interrupt::Watch;
 
 /// Requests that qemu-img keeps on their way.
 const REQUESTS: &str = "16";
@@ -82,6 +85,7 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             client.post("/v1/vdisks", &body)?;
         }
     }
+    let watch = Watch::begin();
     let copied = Window::open(place, vdisk).and_then(|window| {
         let uri = window.uri();
         let mut line = vec!["convert", "-n", "-W", "-m", REQUESTS, "-f", &image.format, "-O", "raw"];
@@ -89,7 +93,7 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             // A new vDisk reads as zeros: holes of the image need not be written.
             line.push("--target-is-zero");
         }
-        let copied = qemu_img(&line, &[file.as_os_str(), uri.as_ref()], !json);
+        let copied = qemu_img(&line, &[file.as_os_str(), uri.as_ref()], !json, &watch);
         let closed = window.close();
         copied.and(closed)
     });
@@ -117,6 +121,7 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
     }
     let format = format.unwrap_or_else(|| Format::of(file));
     let client = Client::find(place)?;
+    let watch = Watch::begin();
     // What is written while a vDisk is copied would be in the image or not, block by block: its snapshot stays as it is.
     let of_its_own = !disk.contains('@');
     let snapshot = if of_its_own {
@@ -129,7 +134,7 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
     let copied = Window::open(place, &snapshot).and_then(|window| {
         let uri = window.uri();
         let line = ["convert", "-W", "-m", REQUESTS, "-f", "raw", "-O", format.word()];
-        let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], !json);
+        let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], !json, &watch);
         let closed = window.close();
         copied.and(closed)
     });
@@ -194,21 +199,49 @@ fn missing(error: &std::io::Error) -> Trouble {
     Trouble::failed(format!("qemu-img cannot be run: {error}; install qemu-utils"))
 }
 
-/// Runs qemu-img; its progress goes to stderr, where it disturbs no script.
-fn qemu_img(line: &[&str], places: &[&std::ffi::OsStr], progress: bool) -> Result<(), Trouble> {
+/// Runs qemu-img until it ends or somebody asks to stop; its progress goes to stderr, where it disturbs no script.
+fn qemu_img(
+    line: &[&str],
+    places: &[&std::ffi::OsStr],
+    progress: bool,
+    watch: &Watch,
+) -> Result<(), Trouble> {
     let mut command = Command::new("qemu-img");
     command.args(line);
     if progress {
         command.arg("-p");
     }
     command.args(places).stdin(Stdio::null()).stdout(std::io::stderr()).stderr(Stdio::piped());
-    let output = command.spawn().and_then(std::process::Child::wait_with_output);
-    let output = output.map_err(|error| missing(&error))?;
-    if output.status.success() {
+    let mut child = command.spawn().map_err(|error| missing(&error))?;
+    let mut words = child.stderr.take().expect("it has a pipe");
+    let why = std::thread::spawn(move || {
+        let mut why = String::new();
+        let _ = words.read_to_string(&mut why);
+        why
+    });
+    let ended = wait(&mut child, watch).map_err(|error| missing(&error))?;
+    let why = why.join().unwrap_or_default();
+    if ended.success() {
         return Ok(());
     }
-    let why = String::from_utf8_lossy(&output.stderr);
+    if watch.asked() {
+        return Err(Trouble::failed("stopped before it was whole; nothing of it is left"));
+    }
     Err(Trouble::failed(format!("qemu-img could not copy it: {}", why.trim())))
+}
+
+/// Ctrl-C reaches the child as well; who ends only this process means both.
+fn wait(child: &mut Child, watch: &Watch) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(ended) = child.try_wait()? {
+            return Ok(ended);
+        }
+        if watch.asked() {
+            child.kill()?;
+            return child.wait();
+        }
+        watch.rest(Duration::from_millis(20));
+    }
 }
 
 #[cfg(test)]

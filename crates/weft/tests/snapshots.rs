@@ -359,6 +359,32 @@ fn the_snapshots_of_a_group_are_of_one_instant() {
 }
 
 #[test]
+fn an_import_that_is_stopped_leaves_nothing_behind() {
+    let scratch = Scratch::new("snapshot-stopped");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    let image = scratch.file("a.img");
+    let image = image.to_str().expect("a plain name");
+    tool(&["qemu-img", "create", "-q", "-f", "raw", image, "64M"]);
+    tool(&["qemu-io", "-f", "raw", "-c", "write -P 7 0 64M", image]);
+    node.weft(&["container", "create", "slow", "--bw-limit", "2M"]);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut import = Command::new(WEFT);
+        import.args(["import", image, "v", "--container", "slow", "--dir"]).arg(&node.dir);
+        let mut import = import.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft runs");
+        wait_until("it is being copied", || {
+            let all = node.json(&["vdisk", "ls"]);
+            all.as_array().is_some_and(|all| all.iter().any(|vdisk| vdisk["exports"] != Value::Array(vec![])))
+        });
+        // SAFETY: the process is a child of this one that nobody has waited for.
+        unsafe { libc::kill(import.id() as libc::pid_t, signal) };
+        let ended = import.wait().expect("it is waited for");
+        assert_eq!(ended.code(), Some(1), "it says that it did not finish");
+        assert_eq!(node.json(&["vdisk", "ls"]), Value::Array(vec![]), "no half image, and no export of it");
+    }
+    node.stop();
+}
+
+#[test]
 fn images_come_and_go_with_their_holes() {
     let scratch = Scratch::new("snapshot-images");
     let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
