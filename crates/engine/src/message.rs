@@ -176,10 +176,14 @@ pub struct BadUnit {
 /// What a keeper holds of a family's log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
-    /// The lowest and highest record held; both 0 if none.
+    /// The lowest and highest record held, or lost to damage; both 0 if none.
     pub low: Seq,
     pub high: Seq,
-    /// Checkpoint records among them, in order.
+    /// Records may have been behind `high` that damage has made unreadable: nobody here knows of what families.
+    pub incomplete: bool,
+    /// The drive has egroups of the family.
+    pub egroups: bool,
+    /// Checkpoint records among those held, in order.
     pub checkpoints: Vec<Seq>,
     /// See [`Answer::Appended`].
     pub room: u64,

@@ -4,7 +4,7 @@
 mod world;
 
 use std::collections::BTreeSet;
-use weft_engine::buffer::BLOCK;
+use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -90,6 +90,74 @@ fn an_opening_that_ends_early_leaves_a_checkpoint_to_the_next_one() {
     world.restart(limits);
     assert_eq!(world.read(0, BLOCK as u32), pattern(1, BLOCK));
     assert_eq!(world.read(BLOCK as u64, BLOCK as u32), pattern(2, BLOCK));
+}
+
+/// Three vDisk's blocks, drained and checkpointed, and the log at rest.
+fn settled(drives: u32, limits: &Limits) -> World {
+    let mut world = World::new(drives, drives, limits.clone());
+    for at in 0..3 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+        world.settle();
+    }
+    world.pass(10_000_000);
+    world
+}
+
+#[test]
+fn one_damaged_block_of_the_log_never_makes_an_older_vdisk_of_it() {
+    let limits = Limits::small();
+    for drives in [1, 2] {
+        let world = settled(drives, &limits);
+        let used = world.areas[&(DriveId(0), Area::Log)]
+            .chunks(BLOCK)
+            .rposition(|block| block.iter().any(|&b| b != 0));
+        let mut lost = 0;
+        for block in 0..=used.expect("something was written") {
+            let mut world = settled(drives, &limits);
+            let egroups =
+                |world: &World| world.shard.keeper(DriveId(0)).expect("it is open").egroups().count();
+            let before = egroups(&world);
+            world.areas.get_mut(&(DriveId(0), Area::Log)).expect("it is there")[block * BLOCK + 40] ^= 1;
+            world.try_to_restart(limits.clone());
+            world.pass(2_000_000);
+            let failed = world.notices.iter().any(|notice| matches!(notice, Notice::FamilyFailed { .. }));
+            if failed {
+                assert_eq!(drives, 1, "block {block}: the other drive has it all: {:?}", world.notices);
+                assert_eq!(egroups(&world), before, "block {block}: what is not served is not deleted");
+                lost += 1;
+                continue;
+            }
+            for at in 0..3 {
+                assert!(
+                    world.read(at << 20, BLOCK as u32) == pattern(at, BLOCK),
+                    "block {block} at {at} MiB"
+                );
+            }
+        }
+        assert_eq!(lost > 0, drives == 1, "the checkpoint is in some block");
+    }
+}
+
+#[test]
+fn a_damaged_record_that_was_never_acknowledged_is_not_missed() {
+    let limits = Limits::small();
+    let mut world = World::new(2, 2, limits.clone());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    world.hung = Some((DriveId(1), Area::Log, 0));
+    for at in [1, 2, 3] {
+        let data = Buffer::copied(&pattern(at + 1, BLOCK));
+        let request = Request::Write { offset: at * BLOCK as u64, data };
+        world.step(Input::Request { ticket: Ticket(1000 + at), family: FAMILY, request });
+    }
+    assert!(world.replies.is_empty(), "one member has none of it");
+    let log = world.areas.get_mut(&(DriveId(0), Area::Log)).expect("it is there");
+    let second = log.chunks(BLOCK).position(|block| block == pattern(3, BLOCK)).expect("it is there");
+    log[second * BLOCK] ^= 1;
+    world.hung = None;
+    world.restart(limits);
+    assert_eq!(world.read(0, BLOCK as u32), pattern(1, BLOCK));
+    assert_eq!(world.write(BLOCK as u64, &pattern(5, BLOCK)), Reply::Done);
+    assert_eq!(world.read(BLOCK as u64, BLOCK as u32), pattern(5, BLOCK));
 }
 
 #[test]

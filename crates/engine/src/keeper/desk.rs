@@ -141,11 +141,14 @@ impl Desk {
         }
     }
 
-    /// Hands over what this step wants done.
-    pub fn hand_over(&mut self, free: u64, effects: &mut Effects) {
+    /// Hands over what this step wants done. `has_egroups`: of a family, for whoever opens it.
+    pub fn hand_over(&mut self, free: u64, has_egroups: impl Fn(FamilyId) -> bool, effects: &mut Effects) {
         for (_, message) in &mut self.effects.messages {
-            if let Message::Answer { free: place, .. } = message {
+            if let Message::Answer { free: place, family, answer, .. } = message {
                 *place = free;
+                if let Ok(Answer::Fenced(held)) = answer {
+                    held.egroups = has_egroups(*family);
+                }
             }
         }
         effects.operations.append(&mut self.effects.operations);

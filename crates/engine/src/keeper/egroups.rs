@@ -295,6 +295,11 @@ impl Store {
         desk.answer(caller, Ok(Answer::Listed { egroups, end }));
     }
 
+    pub fn has_some_of(&self, family: FamilyId) -> bool {
+        let all = (family, EgroupId(0))..=(family, EgroupId(u64::MAX));
+        self.egroups.range(all).next().is_some()
+    }
+
     pub fn refuse_unknown(caller: Caller, desk: &mut Desk) {
         desk.refuse(caller, Refusal::NotFound);
     }

@@ -49,6 +49,8 @@ pub(super) struct Run {
 #[derive(Default)]
 pub(super) struct Holding {
     pub places: BTreeMap<Seq, Place>,
+    /// Records that would be held if they could be read, with their epochs.
+    pub lost: BTreeMap<Seq, Epoch>,
     pub run: Run,
     pub trimmed: Seq,
     /// The lowest epoch that may ask; in memory, perhaps not durable yet.
@@ -64,6 +66,14 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// The frame of the last record.
+    pub fn last_frame(&self) -> Option<u64> {
+        match self.places.last_key_value()?.1.home {
+            Home::Frame(number) => Some(number),
+            Home::Queued(_) => None,
+        }
+    }
+
     pub fn has(&self, seq: Seq, epoch: Epoch) -> bool {
         seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch == epoch)
     }
@@ -71,6 +81,7 @@ impl Holding {
     /// Takes out the records up to `up_to`.
     pub fn take_trimmed(&mut self, up_to: Seq) -> BTreeMap<Seq, Place> {
         self.trimmed = self.trimmed.max(up_to);
+        self.lost.retain(|seq, _| *seq > up_to);
         if self.places.first_key_value().is_none_or(|(low, _)| *low > up_to) {
             return BTreeMap::new();
         }
@@ -80,6 +91,7 @@ impl Holding {
 
     /// Takes out the records at and after `from` that are older than `epoch`.
     pub fn take_older(&mut self, from: Seq, epoch: Epoch) -> Vec<Place> {
+        self.lost.retain(|seq, lost| *seq < from || *lost >= epoch);
         let void = self.places.range(from..).filter(|(_, place)| place.epoch < epoch);
         let void: Vec<Seq> = void.map(|(seq, _)| *seq).collect();
         void.iter().filter_map(|seq| self.places.remove(seq)).collect()

@@ -384,7 +384,7 @@ impl Keeper {
 
     fn hand_over(&mut self, effects: &mut Effects) {
         let free = self.free_bytes();
-        self.desk.hand_over(free, effects);
+        self.desk.hand_over(free, |family| self.store.has_some_of(family), effects);
     }
 
     fn fail(&mut self, reason: DriveTrouble) {

@@ -82,6 +82,8 @@ pub(super) struct Ring {
     pub settled: u64,
     pub session_first: u64,
     pub session_after: u64,
+    /// The last frame that was needed when the drive was opened, and could not be found.
+    pub missing: Option<u64>,
 
     pub queue: VecDeque<Queued>,
     /// Blocks of what is queued and not void, with room for their headers.
@@ -124,6 +126,7 @@ impl Ring {
             settled: 0,
             session_first: 1,
             session_after: 0,
+            missing: None,
             queue: VecDeque::new(),
             queued_blocks: 0,
             queued_to: 0,

@@ -84,8 +84,13 @@ impl Ring {
     /// What is held and settled of a family.
     pub fn held(&mut self, now: Time, family: FamilyId) -> Held {
         let room = self.room(now);
-        let Some(holding) = self.holdings.get(&family) else { return Held { room, ..Held::default() } };
-        let mut held = Held { room, ..Held::default() };
+        let Some(holding) = self.holdings.get(&family) else {
+            return Held { room, incomplete: self.missing.is_some(), ..Held::default() };
+        };
+        // What is behind the damage follows it: a gap would be noticed.
+        let incomplete =
+            self.missing.is_some_and(|missing| holding.last_frame().is_none_or(|number| number < missing));
+        let mut held = Held { room, incomplete, ..Held::default() };
         for (seq, place) in holding.places.iter().filter(|(_, place)| place.is_settled(self.settled)) {
             if held.low == Seq(0) {
                 held.low = *seq;
@@ -94,6 +99,12 @@ impl Ring {
             if place.kind == RecordKind::Checkpoint {
                 held.checkpoints.push(*seq);
             }
+        }
+        if let (Some((low, _)), Some((high, _))) =
+            (holding.lost.first_key_value(), holding.lost.last_key_value())
+        {
+            held.low = if held.low == Seq(0) { *low } else { held.low.min(*low) };
+            held.high = held.high.max(*high);
         }
         held
     }
@@ -174,6 +185,7 @@ impl Ring {
             told: false,
         };
         let former = holding.places.insert(record.seq, place);
+        holding.lost.remove(&record.seq);
         let begin = holding.run.begin;
         self.queued_blocks += queued_cost(blocks);
         self.queue.push_back(Queued { family, epoch, begin, record, blocks, void: false });

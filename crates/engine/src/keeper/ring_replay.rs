@@ -1,7 +1,7 @@
 //! Which of the frames found on a drive count, and what they say. Replays them in the order they were
 //! written, by the rules they were accepted by, so the outcome is what the keeper held before.
-//! Promises: an acknowledged record that is sound on the drive is held again; one that never settled is
-//! either held as if it had, or gone for ever.
+//! Promises: an acknowledged record that is sound on the drive is held again, and of one that is not it is known that it was
+//! there; one that never settled is either held as if it had, or gone for ever.
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::{RecordHeader, RecordKind};
@@ -92,6 +92,7 @@ impl Ring {
         if missing.next().is_some() {
             damage.push(self.head * BLOCK as u64);
         }
+        self.missing = chain.missing.last().copied();
         if chain.seen > 0 {
             self.settled = chain.last;
             self.session_after = chain.last;
@@ -123,20 +124,30 @@ impl Ring {
         }
     }
 
-    /// What a record makes void is void, whether its own payload is sound or not.
-    fn replay_lost(&mut self, record: &RecordHeader) {
+    /// What a record makes void is void, whether its own payload is sound or not. Gives whether it counts.
+    fn enter(&mut self, record: &RecordHeader) -> bool {
         let holding = self.holdings.entry(record.family).or_default();
         holding.fence = holding.fence.max(record.epoch);
-        for place in holding.enter(record.epoch, record.begin, record.seq) {
-            self.let_go(&place);
+        let void = holding.enter(record.epoch, record.begin, record.seq);
+        let overtaken = record.epoch < holding.run.epoch && record.seq >= holding.run.begin;
+        let counts = record.seq > holding.trimmed && !overtaken;
+        void.iter().for_each(|place| self.let_go(place));
+        counts
+    }
+
+    /// It was here, and cannot be read any more: whoever asks where the log ended has to know.
+    fn replay_lost(&mut self, record: &RecordHeader) {
+        if !self.enter(record) {
+            return;
+        }
+        let holding = self.holdings.get_mut(&record.family).expect("just made");
+        if !holding.has(record.seq, record.epoch) {
+            holding.lost.insert(record.seq, record.epoch);
         }
     }
 
     fn replay_record(&mut self, number: u64, payload: u64, record: &RecordHeader) {
-        self.replay_lost(record);
-        let holding = self.holdings.get_mut(&record.family).expect("just made");
-        let overtaken = record.epoch < holding.run.epoch && record.seq >= holding.run.begin;
-        if record.seq <= holding.trimmed || overtaken {
+        if !self.enter(record) {
             return;
         }
         let place = Place {
@@ -150,6 +161,8 @@ impl Ring {
             count: record.count,
             told: false,
         };
+        let holding = self.holdings.get_mut(&record.family).expect("just made");
+        holding.lost.remove(&record.seq);
         let former = holding.places.insert(record.seq, place);
         self.frames.back_mut().expect("just added").live += 1;
         if let Some(former) = former {

@@ -69,6 +69,10 @@ pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
     asked: BTreeSet<DriveId>,
+    /// Those whose word counts for where the log ends: later ones are only read from.
+    counted: BTreeSet<DriveId>,
+    /// Found out to be the last record, see [`Volume::end_before`].
+    cut: Option<Seq>,
     /// Members tried for the record that is needed now.
     tried: BTreeSet<DriveId>,
     reading: bool,
@@ -94,6 +98,8 @@ impl Recovery {
             stage,
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
+            counted: BTreeSet::new(),
+            cut: None,
             tried: BTreeSet::new(),
             reading: false,
             to_load: VecDeque::new(),
@@ -108,6 +114,11 @@ impl Recovery {
             replayed: 0,
             again_at: None,
         }
+    }
+
+    /// Whether the map that was read knows of what a record says.
+    pub fn is_in_map(&self, seq: Seq) -> bool {
+        seq <= self.map_to
     }
 
     /// Whether the log has been read and can be written again.
@@ -205,16 +216,29 @@ impl Volume {
         if recovery.asked.iter().any(|drive| !recovery.fenced.contains_key(drive)) {
             return;
         }
+        let last = segments.last().expect("a family with a log has segments");
+        let is_lost =
+            |drive: &DriveId| ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost);
+        // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may.
+        let (mut sound, mut unsound, mut silent) = (0, Vec::new(), 0);
+        for drive in &last.members {
+            match recovery.fenced.get(drive) {
+                Some(held) if held.incomplete => unsound.push(*drive),
+                Some(_) => sound += 1,
+                None if !is_lost(drive) => silent += 1,
+                None => {}
+            }
+        }
+        if sound == 0 && !unsound.is_empty() && silent > 0 {
+            return;
+        }
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
         // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
         let mut newest = None;
         for (index, segment) in segments.iter().enumerate().rev() {
             let answered: Vec<&Held> =
                 segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
-            let lost = |drive: &DriveId| {
-                ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost)
-            };
-            if answered.is_empty() && !segment.members.iter().all(lost) {
+            if answered.is_empty() && !segment.members.iter().all(is_lost) {
                 return;
             }
             if answered.is_empty() && index + 1 == segments.len() {
@@ -227,6 +251,21 @@ impl Volume {
             if newest.is_some() {
                 break;
             }
+        }
+        recovery.counted = recovery.fenced.keys().copied().collect();
+        if sound > 0 {
+            recovery.counted.retain(|drive| !unsound.contains(drive));
+        }
+        // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
+        // leaves behind if it went around the log and was cut short; but not where a part of the ring is lost.
+        let is_empty = newest.is_none()
+            && last.first == Seq(1)
+            && last
+                .members
+                .iter()
+                .all(|drive| recovery.fenced.get(drive).is_none_or(|held| held.high == Seq(0)));
+        if is_empty && sound == 0 && recovery.fenced.values().any(|held| held.egroups && held.incomplete) {
+            return self.fail(FamilyTrouble::RecordLost(last.first), ctx);
         }
         recovery.tried.clear();
         recovery.stage = newest.map_or(Stage::Replay, Stage::Checkpoint);
@@ -261,6 +300,9 @@ impl Volume {
                 Purpose::Replay,
             );
         }
+        if self.end_before(seq) {
+            return self.replay(ctx);
+        }
         let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
         let away = members.iter().any(|drive| {
@@ -273,6 +315,20 @@ impl Volume {
         } else {
             self.fail(FamilyTrouble::RecordLost(seq), ctx);
         }
+    }
+
+    /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it,
+    /// unless the map was read from behind it.
+    fn end_before(&mut self, seq: Seq) -> bool {
+        let (_, lowest) = self.ends();
+        let recovery = self.recovery();
+        let ends = recovery.stage == Stage::Replay && seq > lowest && recovery.checkpoint < seq;
+        if ends {
+            recovery.cut = Some(seq.previous());
+            recovery.found.clear();
+            recovery.tried.clear();
+        }
+        ends
     }
 
     pub(crate) fn on_replayed(
@@ -396,7 +452,7 @@ impl Volume {
         }
     }
 
-    /// The highest record any fenced member of the last segment holds, and the lowest of their ends.
+    /// The highest record any counted member of the last segment holds, and the lowest of their ends.
     fn ends(&mut self) -> (Seq, Seq) {
         let last = self.log.segments.last().expect("a family with a log has segments").clone();
         let recovery = self.recovery();
@@ -404,13 +460,14 @@ impl Volume {
         let ends = last
             .members
             .iter()
-            .filter_map(|drive| recovery.fenced.get(drive))
-            .map(|held| held.high.max(before));
+            .filter(|drive| recovery.counted.contains(drive))
+            .map(|drive| recovery.fenced[drive].high.max(before));
         let (mut highest, mut lowest) = (before, Seq(u64::MAX));
         for end in ends {
             highest = highest.max(end);
             lowest = lowest.min(end);
         }
+        let highest = recovery.cut.map_or(highest, |cut| cut.min(highest));
         // What is below `replay_from` is not needed: a member whose records were all trimmed lacks nothing.
         (highest, lowest.max(recovery.replay_from.previous()))
     }
@@ -447,7 +504,7 @@ impl Volume {
     fn complete(&mut self, lowest: Seq, highest: Seq, ctx: &mut Context) {
         let recovery = self.recovery();
         let tail = std::mem::take(&mut recovery.tail);
-        let fenced: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
+        let counted = std::mem::take(&mut recovery.counted);
         let (replayed, replay_from) = (recovery.replayed, recovery.replay_from);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
@@ -458,7 +515,7 @@ impl Volume {
         let mut old: Vec<Segment> = self.log.segments.clone();
         for segment in &mut old {
             let answered: Vec<DriveId> =
-                segment.members.iter().copied().filter(|drive| fenced.contains(drive)).collect();
+                segment.members.iter().copied().filter(|drive| counted.contains(drive)).collect();
             if !answered.is_empty() {
                 segment.members = answered;
             }

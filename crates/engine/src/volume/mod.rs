@@ -436,8 +436,12 @@ impl Volume {
 
     /// A record is held by all members.
     fn on_durable(&mut self, record: Record, ctx: &mut Context) {
-        self.apply(&record, true);
-        if let Body::Map(map) = &record.body {
+        // Of what is appended again while the vDisk is opened the map may know already.
+        let is_new = !matches!(&self.phase, Phase::Opening(recovery) if recovery.is_in_map(record.seq));
+        self.apply(&record, is_new);
+        if let Body::Map(map) = &record.body
+            && is_new
+        {
             self.on_named(map, ctx);
         }
         let seq = record.seq;

@@ -195,7 +195,12 @@ impl Volume {
     }
 
     pub fn drop_snapshot(&mut self, generation: Generation, ctx: &mut Context) {
-        if !self.is_serving() {
+        // What the vDisk is going back to is read until it is there; the order is given again.
+        let is_wanted = matches!(
+            self.snapshots.rollback,
+            Some(Rollback::Settling(to) | Rollback::Marking(to) | Rollback::Marked(to)) if to == generation
+        );
+        if !self.is_serving() || is_wanted {
             return;
         }
         let Snapshots { taken, dropping, to_drop, .. } = &mut self.snapshots;
@@ -228,8 +233,8 @@ impl Volume {
 
     /// Why the vDisk cannot go back to this snapshot.
     fn rollback_trouble(&self, to: Generation) -> Option<RollbackTrouble> {
-        let Snapshots { taken, taking, waiting, .. } = &self.snapshots;
-        if !taken.contains_key(&to) {
+        let Snapshots { taken, taking, waiting, dropping, to_drop, .. } = &self.snapshots;
+        if !taken.contains_key(&to) || dropping.contains(&to) || to_drop.contains(&to) {
             return Some(RollbackTrouble::NoSnapshot);
         }
         let newer = taken.range(to.next()..).next().is_some() || !taking.is_empty() || !waiting.is_empty();

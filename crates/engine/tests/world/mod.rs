@@ -134,15 +134,15 @@ impl World {
         self.start(false);
     }
 
-    /// Begins anew, and gets as far as it gets.
+    /// Begins anew, and gets as far as it gets: see `notices`.
     pub fn try_to_restart(&mut self, limits: Limits) {
         self.kill(limits);
         self.open_drives(false);
         self.open_families();
-        self.notices.clear();
     }
 
     fn kill(&mut self, limits: Limits) {
+        self.notices.clear();
         self.lives += 1;
         self.record.epoch = Epoch(self.record.epoch.0 + 1);
         self.clones.iter_mut().for_each(|record| record.epoch = Epoch(record.epoch.0 + 1));

@@ -73,6 +73,33 @@ fn damage_in_the_middle_is_told_and_what_is_later_is_kept() {
 }
 
 #[test]
+fn damage_at_the_end_of_a_log_is_told_to_whoever_asks_where_it_ends() {
+    for header in [false, true] {
+        let mut rig = Rig::small(3);
+        for (family, seq) in [(1, 1), (1, 2), (2, 1)] {
+            rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
+        }
+        let place = (Area::Log, if header { 2 } else { 3 });
+        rig.drive.durable.get_mut(&place).expect("written")[200] ^= 1;
+        rig.reopen();
+        let held = rig.fence(1, 2);
+        // Without its header nobody can tell whose record it was.
+        assert_eq!((held.high, held.incomplete), if header { (Seq(1), true) } else { (Seq(2), false) });
+        assert_eq!(
+            (rig.fence(2, 2).high, rig.fence(2, 2).incomplete),
+            (Seq(1), false),
+            "it has what is later"
+        );
+        assert_eq!(rig.fence(3, 1).incomplete, header, "it may have been anybody's");
+        // Whoever owns it now writes it again, or needs it no more.
+        rig.append_ok(1, 2, 2, vec![data(2, 2, 1)]);
+        assert_eq!((rig.fence(1, 3).high, rig.fence(1, 3).incomplete), (Seq(2), false));
+        assert!(rig.ask(1, 3, Question::Trim { up_to: Seq(2) }).is_ok());
+        assert_eq!(rig.fence(1, 4).high, Seq(0));
+    }
+}
+
+#[test]
 fn damage_met_while_reading_is_told_once_and_a_passing_one_not_at_all() {
     let mut rig = Rig::small(4);
     rig.append_ok(1, 1, 1, (1..=4).map(|seq| data(seq, 1, 1)).collect());
