@@ -8,7 +8,9 @@ use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
 use crate::config::cluster::{CLONES_MAX, NewVdisk};
-use crate::config::{CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, OwnPolicy, SnapshotKey, SnapshotRecord};
+use crate::config::{
+    CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, FamilyState, OwnPolicy, SnapshotKey, SnapshotRecord,
+};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 use weft_engine::interface::Order;
@@ -80,6 +82,17 @@ struct Plan {
 }
 
 impl Control {
+    /// A vDisk that is being deleted is gone when its drives have answered, whatever is built upon it.
+    pub(super) fn check_stays(&self, family: FamilyId, name: &str) -> Result<(), Refusal> {
+        let goes = |entry: &Family| entry.config.state == FamilyState::Dropping;
+        if self.families.get(&family).is_none_or(goes) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {name} is being deleted, and its snapshots with it"
+            )));
+        }
+        Ok(())
+    }
+
     fn plan_clones(&self, wanted: &CreateClones) -> Result<Plan, Refusal> {
         self.check_ready()?;
         let (vdisk, snapshot) = DiskName::of_snapshot(&wanted.snapshot)?;
@@ -90,6 +103,7 @@ impl Control {
                 wanted.snapshot
             ))
         })?;
+        self.check_stays(record.family(), &vdisk)?;
         for name in &wanted.names {
             if self.family_named(name).is_some() {
                 return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));

@@ -107,7 +107,13 @@ impl Control {
                 Turn::Decide { store, mirror: Arc::clone(&member.mirror), leadership: leadership.clone() }
             }
             Some(_) => Turn::None,
-            None if member.mirror.controller.is_none() => {
+            // It may hold the office without knowing, if the answer to its campaign was lost.
+            None if member
+                .mirror
+                .controller
+                .as_ref()
+                .is_none_or(|found| found.record.node == member.node) =>
+            {
                 Turn::Campaign { store, node: member.node, lease: life.lease.lease() }
             }
             None => Turn::None,

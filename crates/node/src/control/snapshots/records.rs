@@ -224,24 +224,6 @@ impl Control {
     }
 }
 
-/// Changes the record of this very snapshot; it is changed, and known here, when this returns. Gives it as it is then.
-pub(in crate::control) async fn change(
-    control: &SharedControl,
-    key: &SnapshotKey,
-    snapshot: SnapshotId,
-    mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
-) -> Result<SnapshotRecord, Refusal> {
-    if control.lock().part.member().is_some() {
-        let key = key.clone();
-        let changed =
-            member::with_store(control, move |store| store.change_snapshot(&key, snapshot, &mut alter))
-                .await?;
-        member::seen(control, changed.revision).await?;
-        return Ok(changed.record);
-    }
-    control.lock().change_snapshot_alone(key, snapshot, alter)
-}
-
 /// Its owner is to drop this very snapshot, unless somebody needs it: then it stays. Gives its record as it is now.
 pub(in crate::control) async fn let_go(
     control: &SharedControl,

@@ -44,8 +44,8 @@ pub async fn create(control: &SharedControl, wanted: CreateSnapshot) -> Result<S
         });
     if let Err(reason) = taken {
         // Whoever serves the vDisk next drops it, should it have been taken after all.
-        let _ =
-            records::change(control, &key, snapshot, |record| record.state = SnapshotState::Deleting).await;
+        // Somebody may have cloned it already: then it stays.
+        let _ = records::let_go(control, &key, snapshot).await;
         return Err(Refusal::failed(format!("the snapshot {name} could not be taken: {reason}")));
     }
     let control = control.lock();

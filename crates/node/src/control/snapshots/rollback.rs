@@ -62,6 +62,7 @@ impl Control {
             Refusal::conflict(format!("{name} is not ready; see `weft snapshot ls {vdisk}`"))
         })?;
         let family = record.family();
+        self.check_stays(family, &vdisk)?;
         if self.attachments.contains_key(&Disk::present(family)) {
             return Err(Refusal::conflict(format!(
                 "vDisk {vdisk} is attached, and whoever uses it would not see that it changes; detach it first (weft vdisk \
@@ -128,10 +129,16 @@ impl Control {
         self.end_rollback(family, |config| config.rollback = None);
     }
 
-    fn end_rollback(&mut self, family: FamilyId, mut end: impl FnMut(&mut FamilyConfig) + Send + 'static) {
+    fn end_rollback(&mut self, family: FamilyId, end: impl Fn(&mut FamilyConfig) + Send + 'static) {
         let Some(entry) = self.families.get_mut(&family) else { return };
         let Some(rollback) = entry.config.rollback else {
             return self.order_owner(family, Order::Resume { family });
+        };
+        // By the time the store is asked, the record may say something else that is not done.
+        let mut end = move |config: &mut FamilyConfig| {
+            if config.rollback.is_some_and(|wanted| wanted.id == rollback.id) {
+                end(config);
+            }
         };
         if let Part::Member(member) = &mut self.part {
             return member.spawn(
