@@ -58,6 +58,8 @@ pub struct Progress {
     readers: BTreeMap<usize, Reader>,
     /// For which epoch each family was asked to settle.
     asked: BTreeMap<usize, u32>,
+    /// Data was deleted in this round, so that the rest could settle.
+    thrown_away: bool,
 }
 
 impl Progress {
@@ -69,6 +71,7 @@ impl Progress {
             missing: String::new(),
             readers: BTreeMap::new(),
             asked: BTreeMap::new(),
+            thrown_away: false,
         }
     }
 }
@@ -123,7 +126,9 @@ impl World {
     fn what_all_are_at(&self) -> String {
         let engines =
             self.shards.iter().enumerate().filter_map(|(at, shard)| Some((at, shard.engine.as_ref()?)));
-        engines.map(|(shard, engine)| format!("\nshard {shard}:\n{}", engine.describe())).collect()
+        let shards: String =
+            engines.map(|(shard, engine)| format!("\nshard {shard}:\n{}", engine.describe())).collect();
+        format!("{shards}\ngroups: {}", self.control.describe_groups())
     }
 
     fn enter(&mut self, phase: Phase) {
@@ -180,6 +185,7 @@ impl World {
     fn begin_healing(&mut self) {
         self.progress.since = self.now;
         self.progress.asked.clear();
+        self.progress.thrown_away = false;
         self.network.heal();
         for node in 0..self.nodes.len() {
             let pause = self.nodes[node].pauses;
@@ -274,26 +280,45 @@ impl World {
         if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {
             // What does not fit is thrown away: now everything must go on.
             self.drop_all_snapshots();
-            for family in 0..self.families.len() {
-                self.progress.asked.insert(family, 0);
-                let client = self.clients.iter().position(|client| client.family == family);
-                let owner = self.control.families[family].owner;
-                let (Some(client), Some(owner)) = (client, owner) else { continue };
-                if self.control.families[family].phase == FamilyPhase::Ready {
-                    let size = self.families[family].layout.size_blocks * 8;
-                    let keep = if family % 2 == 0 { size / 4 } else { 0 };
-                    self.ask_zero(client, family, owner, keep, size - keep);
-                }
-            }
+            self.throw_data_away();
             return Err("space is being freed".into());
         }
         Ok(())
     }
 
+    /// Every second vDisk is emptied, the others keep a quarter.
+    fn throw_data_away(&mut self) {
+        for family in 0..self.families.len() {
+            self.progress.asked.insert(family, 0);
+            let client = self.clients.iter().position(|client| client.family == family);
+            let owner = self.control.families[family].owner;
+            let (Some(client), Some(owner)) = (client, owner) else { continue };
+            if self.control.families[family].phase == FamilyPhase::Ready {
+                let size = self.families[family].layout.size_blocks * 8;
+                let keep = if family % 2 == 0 { size / 4 } else { 0 };
+                self.ask_zero(client, family, owner, keep, size - keep);
+            }
+        }
+    }
+
     fn all_settled(&mut self) -> Result<(), String> {
         self.all_served()?;
-        if volumes(self).any(|(_, volume)| volume.is_pool_full()) && self.make_room() {
-            self.coverage.count("snapshots or clones dropped to make room");
+        if volumes(self).any(|(_, volume)| volume.is_pool_full()) {
+            if self.make_room() {
+                self.coverage.count("snapshots or clones dropped to make room");
+            } else if !self.progress.thrown_away
+                && self.requests.is_empty()
+                && self.now > self.progress.since + self.parameters.convergence_us / 2
+            {
+                // What is left to drain does not fit, and nothing came back for long: a pool that is full for good
+                // needs somebody who deletes.
+                self.progress.thrown_away = true;
+                self.throw_data_away();
+                self.coverage.count("pools full for good, of which data was deleted");
+            }
+        }
+        if !self.requests.is_empty() {
+            return Err(format!("{} requests are not answered", self.requests.len()));
         }
         self.factors_reached()?;
         for family in 0..self.families.len() {

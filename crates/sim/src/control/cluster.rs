@@ -286,6 +286,15 @@ impl World {
 }
 
 impl super::Control {
+    /// The members of every group, for people who wonder why a pool is full.
+    pub fn describe_groups(&self) -> String {
+        let groups = self.groups.iter().map(|(group, view)| {
+            let members: Vec<_> = view.members.iter().map(|drive| drive.0).collect();
+            format!("{}: {members:?}", group.0)
+        });
+        groups.collect::<Vec<_>>().join(", ")
+    }
+
     fn write_group(&mut self, group: Group) {
         self.changed = true;
         if !group.former.is_empty() {
