@@ -111,11 +111,29 @@ impl Control {
                     }
                 },
             ),
-            Part::Alone(_) if self.snapshot(&key).is_some_and(|record| !self.is_needed(record)) => {
-                self.change_snapshot_soon(key, snapshot, |record| record.state = SnapshotState::Deleting);
+            Part::Alone(_) => {
+                if let Err(refusal) = self.let_snapshot_go_alone(&key, snapshot) {
+                    tracing::error!(
+                        reason = refusal.line,
+                        "a snapshot that is not needed could not be removed"
+                    );
+                }
             }
-            Part::Alone(_) => {}
         }
+    }
+
+    /// Nothing happens between the look and the change.
+    fn let_snapshot_go_alone(
+        &mut self,
+        key: &SnapshotKey,
+        snapshot: SnapshotId,
+    ) -> Result<SnapshotRecord, Refusal> {
+        let needed = self.snapshot(key).is_some_and(|record| self.is_needed(record));
+        self.change_snapshot_alone(key, snapshot, |record| {
+            if !needed {
+                record.state = SnapshotState::Deleting;
+            }
+        })
     }
 
     /// Begins to change the record of this very snapshot; what does not work now is tried again by who looks after it.
@@ -126,16 +144,10 @@ impl Control {
         mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
     ) {
         match &mut self.part {
-            Part::Alone(alone) => {
-                let Some(record) = alone.snapshots.get_mut(&key).filter(|record| record.id() == snapshot)
-                else {
-                    return;
-                };
-                let mut changed = record.clone();
-                alter(&mut changed);
-                match alone.store.put_snapshots(std::slice::from_ref(&changed)) {
-                    Ok(()) => *record = changed,
-                    Err(error) => tracing::error!(%error, "the record of a snapshot could not be changed"),
+            Part::Alone(_) => {
+                let is_there = self.snapshot(&key).is_some_and(|record| record.id() == snapshot);
+                if is_there && let Err(refusal) = self.change_snapshot_alone(&key, snapshot, alter) {
+                    tracing::error!(reason = refusal.line, "the record of a snapshot could not be changed");
                 }
             }
             Part::Member(member) => member.spawn(
@@ -236,11 +248,5 @@ pub(in crate::control) async fn let_go(
         member::seen(control, changed.revision).await?;
         return Ok(changed.record);
     }
-    let mut control = control.lock();
-    let needed = control.snapshot(key).is_some_and(|record| control.is_needed(record));
-    control.change_snapshot_alone(key, snapshot, |record| {
-        if !needed {
-            record.state = SnapshotState::Deleting;
-        }
-    })
+    control.lock().let_snapshot_go_alone(key, snapshot)
 }
