@@ -75,6 +75,15 @@ load() {
         sed -n '/^{/,$p'
 }
 
+# For awk programs: the median of values[1] to values[count], which are sorted on the way.
+awk_median='
+    function median(values, count,   at, other, swap) {
+        for (at = 1; at <= count; at++) for (other = at + 1; other <= count; other++)
+            if (values[other] < values[at]) { swap = values[at]; values[at] = values[other]; values[other] = swap }
+        return values[int((count + 1) / 2)]
+    }
+'
+
 # What is written, as fio's options: a script may have its own.
 content=()
 
@@ -107,12 +116,7 @@ pair() {
             sleep 2
         done
     done
-    sort -k1,1n "$dir/pairs" | awk -v title="$title" -v one="$one" '
-        function median(values, count,   at, other, swap) {
-            for (at = 1; at <= count; at++) for (other = at + 1; other <= count; other++)
-                if (values[other] < values[at]) { swap = values[at]; values[at] = values[other]; values[other] = swap }
-            return values[int((count + 1) / 2)]
-        }
+    sort -k1,1n "$dir/pairs" | awk -v title="$title" -v one="$one" "$awk_median"'
         $2 == one { n++; rate_p[$1] = $3; mean_p[$1] = $4; tail_p[$1] = $5 }
         $2 != one { rate_z[$1] = $3; mean_z[$1] = $4; tail_z[$1] = $5 }
         END {
