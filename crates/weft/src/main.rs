@@ -36,6 +36,10 @@ use clap::{CommandFactory, Parser};
 use std::process::ExitCode;
 use trouble::Trouble;
 
+/// Every request takes and gives back many small pieces of memory; the C library's own way costs a node several percent more.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
