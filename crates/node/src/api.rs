@@ -210,9 +210,12 @@ pub struct ExportView {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttachmentView {
-    /// Such as `/dev/loop3`.
+    /// Such as `/dev/loop3`; empty: known to the node only that has it.
     pub device: String,
     pub read_only: bool,
+    /// In a cluster: the node that has the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<u32>,
 }
 
 /// A number, or `inherit`.

@@ -3,7 +3,7 @@
 use crate::arguments::{CloneArguments, ScheduleCommand, SnapshotCommand};
 use crate::client::{Client, path_part};
 use crate::output::{self, Table};
-use crate::status::{bytes, list, text};
+use crate::status::{bytes, device, list, text};
 use crate::trouble::Trouble;
 use crate::vdisk::tell;
 use serde_json::{Value, json};
@@ -135,7 +135,7 @@ fn table(snapshots: &[Value]) -> Table {
             date(&snapshot["created"]),
             text(&snapshot["origin"]),
             if exports.is_empty() { "-".to_string() } else { exports.join(",") },
-            text(&snapshot["attached"]["device"]),
+            device(&snapshot["attached"]),
         ]);
     }
     table
@@ -150,7 +150,7 @@ fn show(snapshot: &Value) {
     for key in ["state", "trouble", "origin", "generation", "id"] {
         table.row(vec![key.into(), text(&snapshot[key])]);
     }
-    table.row(vec!["device".into(), text(&snapshot["attached"]["device"])]);
+    table.row(vec!["device".into(), device(&snapshot["attached"])]);
     for export in list(&snapshot["exports"]) {
         table.row(vec!["export".into(), text(&export["uri"])]);
         if export["trouble"].as_str().is_some_and(|trouble| !trouble.is_empty()) {

@@ -66,6 +66,15 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// Where something is attached, as `/dev/loop3`, or the node that alone knows.
+pub fn device(attached: &Value) -> String {
+    match (attached["device"].as_str(), attached["node"].as_u64()) {
+        (Some(""), Some(node)) => format!("on node {node}"),
+        (Some(device), _) => device.to_string(),
+        (None, _) => "-".to_string(),
+    }
+}
+
 pub fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_string(), size::show)
 }

@@ -7,7 +7,7 @@ use crate::duration;
 use crate::node;
 use crate::output::{self, Table};
 use crate::size;
-use crate::status::{bytes, list, text};
+use crate::status::{bytes, device, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
 use crate::vdisk_stats;
@@ -151,7 +151,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         VdiskCommand::Detach { name, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));
             let answer = Client::find(&place)?.delete(&path)?;
-            tell(json, &answer, || format!("detached {name}"));
+            tell(json, &answer, || format!("detached {name}{}", note(&answer)));
         }
     }
     Ok(())
@@ -284,7 +284,7 @@ fn table(vdisks: &[Value]) -> Table {
         row.extend(in_cluster.then(|| owner(vdisk)));
         row.push(text(&vdisk["container"]));
         row.push(if exports.is_empty() { "-".to_string() } else { exports.join(",") });
-        row.push(text(&vdisk["attached"]["device"]));
+        row.push(device(&vdisk["attached"]));
         table.row(row);
     }
     table
@@ -319,7 +319,7 @@ fn show(vdisk: &Value, usage: &Value) {
         table.row(vec!["node".into(), owner(vdisk)]);
         table.row(vec!["shard".into(), text(&vdisk["owner_shard"])]);
     }
-    table.row(vec!["device".into(), text(&vdisk["attached"]["device"])]);
+    table.row(vec!["device".into(), device(&vdisk["attached"])]);
     table.row(vec!["snapshots".into(), text(&vdisk["snapshots"])]);
     for export in list(&vdisk["exports"]) {
         let how = if export["read_only"] == true { " (read-only)" } else { "" };

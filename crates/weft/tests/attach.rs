@@ -7,15 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Once, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use support::{Node, PATIENCE, Scratch, step, tool, try_tool, wait_until};
-
-fn can_attach() -> bool {
-    let there = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
-    if !there {
-        println!("/dev/fuse or /dev/loop-control is not here: attaching cannot be tried");
-    }
-    there
-}
+use support::{Node, PATIENCE, Scratch, can_attach, step, tool, try_tool, wait_until};
 
 /// The tools of btrfs look at every loop device of the machine, and stumble over one whose node was killed.
 static DEAD_DEVICES: RwLock<()> = RwLock::new(());

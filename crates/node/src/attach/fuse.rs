@@ -1,5 +1,6 @@
 //! The file system with one file, whose bytes are a vDisk.
-//! Promises: each request of the kernel is answered exactly once, also when the shard is gone (EIO).
+//! Promises: each request of the kernel is answered exactly once, also when the shard is gone (EIO); none reaches a shard after the
+//! end, also if the kernel keeps the file open for somebody.
 
 use super::Target;
 use crate::shard_loop::{Answer, Disk, Mail, Mailbox};
@@ -12,6 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Reply, Request, RequestError};
@@ -38,11 +40,26 @@ pub struct VdiskFile {
     size: u64,
     read_only: bool,
     shard: Arc<Mailbox>,
+    /// Set when it is not to be used any more.
+    has_ended: Arc<AtomicBool>,
+}
+
+/// The file in its place.
+pub struct Mounted {
+    pub session: BackgroundSession,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Mounted {
+    /// Whoever has the file open still gets I/O errors from now on.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+    }
 }
 
 impl VdiskFile {
     /// Mounts at `mount`; the file is there until the session is dropped or unmounted.
-    pub fn mount(target: Target, mount: &Path) -> io::Result<BackgroundSession> {
+    pub fn mount(target: Target, mount: &Path) -> io::Result<Mounted> {
         let Target { name, disk, size, read_only, shard, .. } = target;
         let mut config = Config::default();
         config.mount_options = vec![
@@ -53,10 +70,15 @@ impl VdiskFile {
         config.acl = SessionACL::Owner;
         config.n_threads = Some(THREADS);
         config.clone_fd = true;
-        fuser::spawn_mount(Self { disk, size, read_only, shard }, mount, &config)
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let file = Self { disk, size, read_only, shard, has_ended: Arc::clone(&has_ended) };
+        Ok(Mounted { session: fuser::spawn_mount(file, mount, &config)?, has_ended })
     }
 
     fn ask(&self, request: Request, deliver: impl FnOnce(Reply) + Send + 'static) {
+        if self.has_ended.load(Ordering::SeqCst) {
+            return deliver(Reply::Error(RequestError::NotServed));
+        }
         self.shard.send(Mail::Request { family: self.disk.family, request, answer: Answer::new(deliver) });
     }
 

@@ -10,7 +10,7 @@ mod stale;
 pub use stale::clean_up;
 
 use crate::shard_loop::{Disk, Mailbox};
-use fuse::VdiskFile;
+use fuse::{Mounted, VdiskFile};
 use loop_device::LoopDevice;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn failed(doing: impl Into<String>) -> impl FnOnce(io::Error) -> AttachError {
 pub struct Attachment {
     device: LoopDevice,
     mount: PathBuf,
-    session: fuser::BackgroundSession,
+    file: Mounted,
     read_only: bool,
 }
 
@@ -57,17 +57,17 @@ impl Attachment {
         let mount = target.dir.join(format!("{MOUNT_PREFIX}{}", target.name));
         std::fs::create_dir_all(&mount).map_err(failed(format!("make {}", mount.display())))?;
         let read_only = target.read_only;
-        let session = match VdiskFile::mount(target, &mount) {
-            Ok(session) => session,
+        let file = match VdiskFile::mount(target, &mount) {
+            Ok(file) => file,
             Err(error) => {
                 remove(&mount);
                 return Err(failed(format!("mount FUSE at {}", mount.display()))(error));
             }
         };
         match LoopDevice::set_up(&mount.join(fuse::FILE_NAME), read_only) {
-            Ok(device) => Ok(Self { device, mount, session, read_only }),
+            Ok(device) => Ok(Self { device, mount, file, read_only }),
             Err(error) => {
-                end_session(session, &mount);
+                end_file(file, &mount);
                 Err(failed("set up a loop device")(error))
             }
         }
@@ -94,7 +94,7 @@ impl Attachment {
                 return Err(Box::new((self, failed(doing)(error))));
             }
         }
-        end_session(self.session, &self.mount);
+        end_file(self.file, &self.mount);
         Ok(())
     }
 
@@ -107,13 +107,15 @@ impl Attachment {
             );
             self.device.detach_when_unused();
         }
-        end_session(self.session, &self.mount);
+        end_file(self.file, &self.mount);
     }
 }
 
-fn end_session(session: fuser::BackgroundSession, mount: &Path) {
+fn end_file(file: Mounted, mount: &Path) {
+    // Who has opened the device without claiming it keeps it, and the file below, past all this.
+    file.end();
     // Refused while the loop device still holds the file open, be it for another moment: then it goes lazily.
-    if session.umount_and_join().is_err() {
+    if file.session.umount_and_join().is_err() {
         stale::unmount(mount);
     }
     remove(mount);

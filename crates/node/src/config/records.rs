@@ -121,6 +121,12 @@ pub struct FamilyConfig {
     /// How many clones have been made of its snapshots: one that comes while it is being deleted is noticed by this.
     #[serde(default, skip_serializing_if = "is_none_made")]
     pub clones_made: u64,
+    /// In a cluster: the nodes on which it is a block device. A node that was removed may still stand here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached: Vec<u32>,
+    /// The last rollback that was done: who asked for it sees by this whether it was, or was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<u64>,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -203,6 +209,9 @@ pub struct SnapshotRecord {
     /// In a cluster: vDisks that were made from it. Those that are gone again may still stand here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clones: Vec<u32>,
+    /// In a cluster: the nodes on which it is a block device. A node that was removed may still stand here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

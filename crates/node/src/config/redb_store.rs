@@ -334,6 +334,8 @@ mod tests {
             origin: None,
             rollback: None,
             clones_made: 0,
+            attached: Vec::new(),
+            rolled_back: None,
             container: "default".to_string(),
             compression: None,
             dedup: None,
@@ -379,6 +381,7 @@ mod tests {
             trouble: String::new(),
             exports: Vec::new(),
             clones: Vec::new(),
+            attached: Vec::new(),
         }
     }
 

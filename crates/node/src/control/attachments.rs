@@ -2,9 +2,10 @@
 //! The slow part (mounting, the loop device) runs on a thread of its own: the kernel reads the new device at once,
 //! and those reads pass through the shards.
 
+use super::exports::Exportable;
 use super::refusal::Refusal;
 use super::snapshots::DiskName;
-use super::{Control, Disk, SharedControl};
+use super::{Control, Disk, SharedControl, member};
 use crate::api::AttachmentView;
 use crate::attach::{AttachError, Attachment, Target};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ impl AttachmentState {
             AttachmentState::Attached(attachment) => Some(AttachmentView {
                 device: attachment.device().display().to_string(),
                 read_only: attachment.is_read_only(),
+                node: None,
             }),
         }
     }
@@ -39,7 +41,27 @@ impl From<AttachError> for Refusal {
 }
 
 impl Control {
-    fn begin_attach(&mut self, name: &str, read_only: bool) -> Result<(Disk, Target), Refusal> {
+    /// What has it as a device, here or elsewhere.
+    pub(super) fn attachment_view(&self, disk: Disk) -> Option<AttachmentView> {
+        let node = self.part.member().map(|member| member.number());
+        if let Some(state) = self.attachments.get(&disk) {
+            return state.view().map(|view| AttachmentView { node, ..view });
+        }
+        let node = self.attached_elsewhere(disk)?;
+        Some(AttachmentView { device: String::new(), read_only: disk.snapshot.is_some(), node: Some(node) })
+    }
+
+    /// Refuses if `who` is attached, here or elsewhere.
+    pub(super) fn check_detached(&self, disk: Disk, who: &str) -> Result<(), Refusal> {
+        if self.attachments.contains_key(&disk) {
+            return Err(Refusal::conflict(format!(
+                "{who} is attached; detach it first (weft vdisk detach {who})"
+            )));
+        }
+        self.attached_elsewhere(disk).map_or(Ok(()), |node| Err(self.attached_to(who, node)))
+    }
+
+    fn begin_attach(&mut self, name: &str, read_only: bool) -> Result<(Exportable, Target), Refusal> {
         self.check_ready()?;
         let what = self.exportable(name)?;
         let disk = what.disk;
@@ -53,6 +75,11 @@ impl Control {
             }
             None => {}
         }
+        if disk.snapshot.is_none() && self.families[&disk.family].config.rollback.is_some() {
+            return Err(Refusal::conflict(format!(
+                "{name} goes back to a snapshot; attach it when it is there"
+            )));
+        }
         let target = Target {
             dir: self.dir.clone(),
             name: name.to_string(),
@@ -62,7 +89,7 @@ impl Control {
             shard: Arc::clone(self.owner(disk.family)),
         };
         self.attachments.insert(disk, AttachmentState::Changing);
-        Ok((disk, target))
+        Ok((what, target))
     }
 
     /// What somebody has named, whether it is served or not.
@@ -100,33 +127,55 @@ impl Control {
 }
 
 pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Result<AttachmentView, Refusal> {
-    let (disk, target) = control.lock().begin_attach(name, read_only)?;
+    let (what, target) = control.lock().begin_attach(name, read_only)?;
+    let disk = what.disk;
+    if let Err(refusal) = member::claim(control, &what).await {
+        control.lock().end_change(disk, None);
+        return Err(refusal);
+    }
     let made = tokio::task::spawn_blocking(move || Attachment::make(target)).await;
     let (attachment, result) = match made {
         Ok(Ok(attachment)) => {
             let state = AttachmentState::Attached(attachment);
-            let view = state.view().expect("it is attached");
+            let node = control.lock().part.member().map(|member| member.number());
+            let view = AttachmentView { node, ..state.view().expect("it is attached") };
             let AttachmentState::Attached(attachment) = state else { unreachable!("it was just made so") };
             (Some(attachment), Ok(view))
         }
         Ok(Err(error)) => (None, Err(error.into())),
         Err(_) => (None, Err(Refusal::failed("attaching failed an assertion; see the node's log"))),
     };
+    if attachment.is_none() {
+        member::release(control, disk).await;
+    }
     control.lock().end_change(disk, attachment);
     result
 }
 
-pub async fn detach(control: &SharedControl, name: &str) -> Result<(), Refusal> {
+/// Gives a remark, which is empty otherwise.
+pub async fn detach(control: &SharedControl, name: &str) -> Result<String, Refusal> {
+    let elsewhere = {
+        let control = control.lock();
+        let disk = control.disk_named(name)?;
+        let is_here = control.attachments.contains_key(&disk);
+        control.attached_elsewhere(disk).filter(|_| !is_here).map(|node| (disk, node))
+    };
+    if let Some((disk, node)) = elsewhere {
+        return member::take_from(control, name, disk, node).await;
+    }
     let (disk, attachment) = control.lock().begin_detach(name)?;
     let ended = tokio::task::spawn_blocking(move || attachment.end()).await;
     let (left, result) = match ended {
-        Ok(Ok(())) => (None, Ok(())),
+        Ok(Ok(())) => (None, Ok(String::new())),
         Ok(Err(left)) => {
             let (attachment, error) = *left;
             (Some(attachment), Err(error.into()))
         }
         Err(_) => (None, Err(Refusal::failed("detaching failed an assertion; see the node's log"))),
     };
+    if left.is_none() {
+        member::release(control, disk).await;
+    }
     control.lock().end_change(disk, left);
     result
 }
@@ -136,7 +185,7 @@ pub async fn detach_if_attached(control: &SharedControl, name: &str) -> Result<(
         let control = control.lock();
         control.disk_named(name).is_ok_and(|disk| control.attachments.contains_key(&disk))
     };
-    if is_attached { detach(control, name).await } else { Ok(()) }
+    if is_attached { detach(control, name).await.map(drop) } else { Ok(()) }
 }
 
 /// Takes all devices away because the node stops: users of those that are mounted get I/O errors.

@@ -233,8 +233,7 @@ async fn detach(
     Path(name): Path<String>,
 ) -> Result<Json<DoneView>, Refusal> {
     let detached = tokio::spawn(async move { attachments::detach(&control, &name).await });
-    joined(detached).await?;
-    Ok(Json(DoneView { done: true, note: String::new() }))
+    Ok(Json(DoneView { done: true, note: joined(detached).await? }))
 }
 
 async fn warm(

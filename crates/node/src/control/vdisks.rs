@@ -197,6 +197,7 @@ impl Control {
                 "vDisk {name} is exported; end that first (weft vdisk unexport {name}), or force it"
             )));
         }
+        self.check_detached(Disk::present(family), name)?;
         let clones = self.clones_of(family, None);
         if !clones.is_empty() {
             return Err(has_clones(&format!("a snapshot of vDisk {name}"), &clones));
@@ -208,6 +209,11 @@ impl Control {
                  may go (--with-snapshots)",
                 snapshots.len()
             )));
+        }
+        for record in &snapshots {
+            if let Some(node) = self.first_other(&record.attached) {
+                return Err(self.attached_to(&format!("{name}@{}", record.name), node));
+            }
         }
         if let Some(exported) = snapshots.iter().find(|record| !record.exports.is_empty() && !how.force) {
             let snapshot = &exported.name;
@@ -317,7 +323,7 @@ impl Control {
             owner_node,
             owner_shard,
             served,
-            attached: self.attachments.get(&Disk::present(family)).and_then(|attachment| attachment.view()),
+            attached: self.attachment_view(Disk::present(family)),
             snapshots: self.snapshots_of(family).len() as u64,
             note: String::new(),
         }

@@ -51,6 +51,8 @@ fn a_single_node(dir: &Path) -> Config {
             origin: None,
             rollback: None,
             clones_made: 0,
+            attached: Vec::new(),
+            rolled_back: None,
             container: if family % 2 == 0 { "fast" } else { "default" }.to_string(),
             dedup: (family % 3 == 0).then_some(family % 2 == 0),
             ceiling: CeilingRecord { iops: Some(family), bytes: None },

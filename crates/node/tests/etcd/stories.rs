@@ -78,6 +78,7 @@ pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
         trouble: String::new(),
         exports: Vec::new(),
         clones: Vec::new(),
+        attached: Vec::new(),
     }
 }
 

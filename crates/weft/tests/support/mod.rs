@@ -67,6 +67,15 @@ impl Scratch {
     }
 }
 
+/// Whether this machine has what block devices of vDisks need; says so if not.
+pub fn can_attach() -> bool {
+    let there = Path::new("/dev/fuse").exists() && Path::new("/dev/loop-control").exists();
+    if !there {
+        println!("/dev/fuse or /dev/loop-control is not here: attaching cannot be tried");
+    }
+    there
+}
+
 /// Takes away the loop devices whose files lie below `directory`; harmless where there are none.
 pub fn detach_loop_devices(directory: &str) {
     let loops =

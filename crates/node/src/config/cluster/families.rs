@@ -51,6 +51,8 @@ impl NewVdisk {
             origin: None,
             rollback: None,
             clones_made: 0,
+            attached: Vec::new(),
+            rolled_back: None,
         }
     }
 }

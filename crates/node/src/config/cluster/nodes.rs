@@ -2,7 +2,7 @@
 
 use super::change::{Verdict, Versioned, parse};
 use super::create::New;
-use super::records::{ClusterNodeRecord, SHARDS_PER_NODE};
+use super::records::{ClusterNodeRecord, NodeState, SHARDS_PER_NODE};
 use super::{ClusterError, ClusterStore};
 
 impl ClusterStore {
@@ -20,6 +20,11 @@ impl ClusterStore {
 
     pub fn node(&self, node: u32) -> Result<Option<Versioned<ClusterNodeRecord>>, ClusterError> {
         self.etcd.get(&self.keys.node(node))?.as_ref().map(parse).transpose()
+    }
+
+    /// Whether a node was taken out for good.
+    pub fn is_removed(&self, node: u32) -> Result<bool, ClusterError> {
+        Ok(self.node(node)?.is_none_or(|found| found.record.state == NodeState::Removed))
     }
 
     /// Changes what is written about a node: its addresses, its state.

@@ -69,14 +69,14 @@ impl ClusterStore {
         })
     }
 
-    /// Its owner is to drop this very snapshot, unless it is exported or a clone of it is there: then only those that are not
-    /// there any more leave its record.
+    /// Its owner is to drop this very snapshot, unless it is exported or attached or a clone of it is there: then only clones and
+    /// nodes that are not there any more leave its record.
     pub fn let_snapshot_go(
         &self,
         key: &SnapshotKey,
         snapshot: SnapshotId,
     ) -> Result<Versioned<SnapshotRecord>, ClusterError> {
-        let mut gone = Vec::new();
+        let (mut gone, mut removed) = (Vec::new(), Vec::new());
         if let Some(found) = self.etcd.get(&self.keys.snapshot(key.0, &key.1))? {
             let found: Versioned<SnapshotRecord> = parse(&found)?;
             for clone in found.record.clones {
@@ -85,11 +85,17 @@ impl ClusterStore {
                     gone.push(clone);
                 }
             }
+            for node in found.record.attached {
+                if self.is_removed(node)? {
+                    removed.push(node);
+                }
+            }
         }
         self.change_snapshot(key, snapshot, |record| {
             record.clones.retain(|family| !gone.contains(family));
+            record.attached.retain(|node| !removed.contains(node));
             // A clone that was made since stands in the record.
-            if record.exports.is_empty() && record.clones.is_empty() {
+            if record.exports.is_empty() && record.clones.is_empty() && record.attached.is_empty() {
                 record.state = SnapshotState::Deleting;
             }
         })

@@ -68,6 +68,7 @@ impl Control {
         self.reconcile_families();
         self.tell_routes();
         self.reconcile_exports();
+        self.reconcile_attachments();
         self.order_snapshots();
     }
 

@@ -6,6 +6,7 @@
 //! (`config::cluster`).
 
 mod asking;
+mod attachments;
 mod audits;
 mod controller;
 mod decide;
@@ -24,6 +25,7 @@ mod status;
 mod usage;
 mod view;
 
+pub(super) use attachments::{claim, release, take_from};
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};

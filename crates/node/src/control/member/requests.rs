@@ -156,15 +156,17 @@ pub(in crate::control) async fn delete(
     name: &str,
     how: Deletion,
 ) -> Result<String, Refusal> {
-    let (family, clones_made) = {
+    let (family, clones_made, attached) = {
         let control = control.lock();
         let family = control.check_deletable(name, how)?;
-        (family, control.families[&family].config.clones_made)
+        let config = &control.families[&family].config;
+        (family, config.clones_made, config.attached.clone())
     };
-    // Clones of before are gone; whether a new one was made at this moment is known where the record is.
+    // Clones of before are gone, and nodes that it was attached to; whether a new one was made at this moment, or it was
+    // attached, is known where the record is.
     let changed = with_store(control, move |store| {
         store.change_vdisk(family, |record| {
-            if record.clones_made == clones_made {
+            if record.clones_made == clones_made && record.attached == attached {
                 record.state = FamilyState::Dropping;
                 record.exports.clear();
             }
@@ -173,7 +175,7 @@ pub(in crate::control) async fn delete(
     .await?;
     if changed.record.state != FamilyState::Dropping {
         return Err(Refusal::conflict(format!(
-            "a snapshot of vDisk {name} was cloned at this moment; look again (weft vdisk ls)"
+            "vDisk {name} was attached, or a snapshot of it cloned, at this moment; look again (weft vdisk ls)"
         )));
     }
     Ok(wait_until_gone(control, family, name).await)

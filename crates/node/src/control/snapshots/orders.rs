@@ -212,6 +212,7 @@ mod tests {
             trouble: trouble.to_string(),
             exports: Vec::new(),
             clones: Vec::new(),
+            attached: Vec::new(),
         };
         let asked = SnapshotOrigin::Asked;
         let group = || SnapshotOrigin::Group("g".to_string());

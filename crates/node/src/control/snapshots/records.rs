@@ -79,6 +79,7 @@ impl Control {
         let going_back = self.families.get(&family).and_then(|entry| entry.config.rollback);
         !record.exports.is_empty()
             || self.attachments.contains_key(&Disk::snapshot(family, Generation(generation)))
+            || self.first_other(&record.attached).is_some()
             || going_back.is_some_and(|rollback| rollback.generation == generation)
             || !self.clones_of(family, Some(generation)).is_empty()
     }
@@ -208,9 +209,9 @@ impl Control {
             SnapshotState::Ready => "ready",
             SnapshotState::Deleting => "deleting",
         };
-        let attached = record.ready().and_then(|generation| {
-            self.attachments.get(&Disk::snapshot(record.family(), generation))?.view()
-        });
+        let attached = record
+            .ready()
+            .and_then(|generation| self.attachment_view(Disk::snapshot(record.family(), generation)));
         Some(SnapshotView {
             name: name.to_string(),
             vdisk,

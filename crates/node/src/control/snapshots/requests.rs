@@ -151,6 +151,7 @@ impl Control {
             trouble: String::new(),
             exports: Vec::new(),
             clones: Vec::new(),
+            attached: Vec::new(),
         }
     }
 
@@ -184,10 +185,8 @@ impl Control {
         let disk = record
             .generation
             .map(|generation| Disk::snapshot(record.family(), weft_engine::Generation(generation)));
-        if disk.is_some_and(|disk| self.attachments.contains_key(&disk)) {
-            return Err(Refusal::conflict(format!(
-                "{name} is attached; detach it first (weft vdisk detach {name})"
-            )));
+        if let Some(disk) = disk {
+            self.check_detached(disk, name)?;
         }
         Ok((record.key(), record.id()))
     }

@@ -4,7 +4,7 @@
 
 use super::{DiskName, remove};
 use crate::api::{RollBack, VdiskView};
-use crate::config::{FamilyConfig, FamilyState, RollbackRecord, SnapshotRecord};
+use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
 use crate::control::change::change_vdisk;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl};
@@ -21,34 +21,71 @@ pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<Vdis
     for name in newer {
         remove(control, &name).await?;
     }
-    change_vdisk(control, family, move |config| {
-        if config.state == FamilyState::Live {
-            config.rollback = Some(record);
-        }
-    })
-    .await?;
+    begin(control, family, record, &wanted).await?;
     control.lock().order_rollbacks();
-    let done = control
-        .wait_for(WAIT, |control| match control.families.get(&family) {
-            Some(entry) => entry.config.rollback.is_none().then_some(true),
-            None => Some(false),
+    // Its outcome stands in the record, by its number: another one may have begun since.
+    let outcome = control
+        .wait_for(WAIT, |control| match control.families.get(&family).map(|entry| &entry.config) {
+            Some(config) if config.rollback.is_some_and(|under_way| under_way.id == record.id) => None,
+            Some(config) => Some(Ok(config.rolled_back == Some(record.id))),
+            None => Some(Err(Refusal::not_found("the vDisk was deleted meanwhile"))),
         })
-        .await;
-    let is_newer = |other: &SnapshotRecord| other.generation.is_none_or(|other| other > record.generation);
-    if done == Some(true) && control.lock().snapshots_of(family).into_iter().any(is_newer) {
+        .await
+        .transpose()?;
+    if outcome == Some(false) {
         return Err(Refusal::conflict(format!(
             "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({})",
             wanted.snapshot
         )));
     }
-    let mut view = match done {
-        Some(false) => return Err(Refusal::not_found("the vDisk was deleted meanwhile")),
-        _ => control.lock().vdisk_view(family),
-    };
-    if done.is_none() {
+    let mut view = control.lock().view_of(family)?;
+    if outcome.is_none() {
         view.note = format!("it is on its way back to {}; clients wait until it is there", wanted.snapshot);
     }
     Ok(view)
+}
+
+/// Writes down that it is to go back, if nobody has begun to use it, and no other rollback has begun, since that was planned.
+async fn begin(
+    control: &SharedControl,
+    family: FamilyId,
+    record: RollbackRecord,
+    wanted: &RollBack,
+) -> Result<(), Refusal> {
+    let force = wanted.force;
+    let attached = {
+        let control = control.lock();
+        control.families.get(&family).map(|entry| entry.config.attached.clone()).unwrap_or_default()
+    };
+    let alter = move |config: &mut FamilyConfig| {
+        let is_free = config.attached == attached && (force || config.exports.is_empty());
+        if config.state == FamilyState::Live && config.rollback.is_none() && is_free {
+            config.rollback = Some(record);
+        }
+    };
+    let config = {
+        let mut control = control.lock();
+        let vdisk = DiskName::parse(&wanted.snapshot).vdisk;
+        // On a node that is alone nobody can attach it between this and the change; in a cluster the record decides.
+        control.check_unused(family, &vdisk, force)?;
+        match control.part {
+            Part::Alone(_) => Some(control.change_vdisk_here(family, alter.clone())?),
+            Part::Member(_) => None,
+        }
+    };
+    let config = match config {
+        Some(config) => config,
+        None => change_vdisk(control, family, alter).await?,
+    };
+    if config.rollback.is_some_and(|under_way| under_way.id == record.id)
+        || config.rolled_back == Some(record.id)
+    {
+        return Ok(());
+    }
+    Err(Refusal::conflict(format!(
+        "the vDisk of {} came into use, or began to go back, at this moment; look again (weft vdisk ls)",
+        wanted.snapshot
+    )))
 }
 
 impl Control {
@@ -63,18 +100,7 @@ impl Control {
         })?;
         let family = record.family();
         self.check_stays(family, &vdisk)?;
-        if self.attachments.contains_key(&Disk::present(family)) {
-            return Err(Refusal::conflict(format!(
-                "vDisk {vdisk} is attached, and whoever uses it would not see that it changes; detach it first (weft vdisk \
-                 detach {vdisk})"
-            )));
-        }
-        if !wanted.force && self.families.get(&family).is_some_and(|entry| !entry.config.exports.is_empty()) {
-            return Err(Refusal::conflict(format!(
-                "vDisk {vdisk} is exported, and a client would not see that it changes; end that first (weft vdisk unexport \
-                 {vdisk}), or force it if nobody is connected"
-            )));
-        }
+        self.check_unused(family, &vdisk, wanted.force)?;
         let newer: Vec<String> = self
             .snapshots_of(family)
             .into_iter()
@@ -93,6 +119,18 @@ impl Control {
             RollbackRecord { id: rand::random(), generation: generation.0, size: record.size },
             newer,
         ))
+    }
+
+    /// Refuses if somebody would not see that it changes; with `force` only if it is attached.
+    fn check_unused(&self, family: FamilyId, vdisk: &str, force: bool) -> Result<(), Refusal> {
+        self.check_detached(Disk::present(family), vdisk)?;
+        if !force && self.families.get(&family).is_some_and(|entry| !entry.config.exports.is_empty()) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {vdisk} is exported, and a client would not see that it changes; end that first (weft vdisk unexport \
+                 {vdisk}), or force it if nobody is connected"
+            )));
+        }
+        Ok(())
     }
 
     /// Orders what records ask for, of vDisks that are served here and were opened before their record said so.
@@ -167,5 +205,6 @@ impl Control {
 fn end_rollback(config: &mut FamilyConfig) {
     if let Some(rollback) = config.rollback.take() {
         config.size = rollback.size;
+        config.rolled_back = Some(rollback.id);
     }
 }

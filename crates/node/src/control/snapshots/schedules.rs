@@ -196,6 +196,7 @@ mod tests {
             trouble: String::new(),
             exports: Vec::new(),
             clones: Vec::new(),
+            attached: Vec::new(),
         }
     }
 
