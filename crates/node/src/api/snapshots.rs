@@ -134,6 +134,8 @@ pub struct GroupSnapshot {
 /// What the node that takes a group's snapshots asks of those that serve its vDisks (`POST /v1/internal/hold`).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct HoldVdisks {
+    /// Drawn at random by who takes the snapshots: others may hold the same vDisks, and each ends its own holds only.
+    pub holder: u64,
     pub families: Vec<u32>,
     /// The config store up to this revision is to be known first; 0: nothing.
     pub revision: u64,

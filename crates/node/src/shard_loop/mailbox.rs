@@ -80,8 +80,10 @@ pub enum Mail {
         disk: Disk,
         address: Option<Arc<str>>,
     },
-    /// No request for these vDisks is taken for this long: whoever asks waits. `done` when that is so.
+    /// No request for these vDisks is taken for this long, as far as this holder is concerned: whoever asks waits. `done` when that
+    /// is so.
     Hold {
+        holder: u64,
         families: Vec<FamilyId>,
         longest: Duration,
         done: tokio::sync::oneshot::Sender<()>,

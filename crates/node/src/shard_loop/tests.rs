@@ -76,10 +76,10 @@ fn a_drive_that_hangs_is_told_and_so_is_that_it_answers() {
 }
 
 /// Has a shard take no requests of these vDisks for so long; it does so when this returns.
-fn hold(shard: &Mailbox, families: &[u32], longest: Duration) {
+fn hold(shard: &Mailbox, holder: u64, families: &[u32], longest: Duration) {
     let families = families.iter().copied().map(FamilyId).collect();
     let (done, is_done) = tokio::sync::oneshot::channel();
-    shard.send(Mail::Hold { families, longest, done });
+    shard.send(Mail::Hold { holder, families, longest, done });
     is_done.blocking_recv().expect("the shard lives");
 }
 
@@ -100,16 +100,19 @@ fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
     let owner = &shards.mailboxes[0];
     // Nobody serves them: whatever reaches the engine is answered so.
     let answered = Ok(Reply::Error(RequestError::NotServed));
-    hold(owner, &[2, 4], LONG * 10);
+    hold(owner, 1, &[2, 4], LONG * 10);
+    hold(owner, 2, &[2], LONG * 10);
     assert_eq!(ask(owner, 6).recv_timeout(LONG), answered, "others are not held");
     let (here, neighbour) = (ask(owner, 2), ask(&shards.mailboxes[1], 4));
     for held in [&here, &neighbour] {
         assert!(held.recv_timeout(Duration::from_millis(500)).is_err(), "it waits");
     }
-    hold(owner, &[2], Duration::ZERO);
-    assert_eq!(here.recv_timeout(LONG), answered, "its hold was ended");
+    hold(owner, 2, &[2], Duration::ZERO);
+    assert!(here.recv_timeout(Duration::from_millis(500)).is_err(), "somebody else holds it still");
+    hold(owner, 1, &[2], Duration::ZERO);
+    assert_eq!(here.recv_timeout(LONG), answered, "its holds were ended");
     assert!(neighbour.try_recv().is_err(), "the other's was not");
-    hold(owner, &[4], Duration::from_millis(10));
+    hold(owner, 1, &[4], Duration::from_millis(10));
     assert_eq!(neighbour.recv_timeout(LONG), answered, "a hold ends by itself");
     shards.stop();
 }

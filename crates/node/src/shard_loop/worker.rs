@@ -105,8 +105,8 @@ pub struct Worker {
     arrived: Vec<Arrived>,
     /// Requests of other nodes for the engine, in the order in which they came.
     remote: VecDeque<RemoteRequest>,
-    /// vDisks for which no request is taken, and until when.
-    holds: BTreeMap<FamilyId, Time>,
+    /// vDisks of which no request is taken, until when, and by whom: a vDisk may be in several groups.
+    holds: BTreeMap<(FamilyId, u64), Time>,
     /// Requests of other threads that could not be answered yet.
     held: Vec<Held>,
     /// When the engine was busy for somebody, or a vDisk not served: when to try again.
@@ -525,10 +525,10 @@ impl Worker {
                     }
                 });
             }
-            Mail::Hold { families, longest, done } => {
+            Mail::Hold { holder, families, longest, done } => {
                 let until = now.after(longest.as_micros() as u64);
                 self.holds.retain(|_, until| *until > now);
-                self.holds.extend(families.into_iter().map(|family| (family, until)));
+                self.holds.extend(families.into_iter().map(|family| ((family, holder), until)));
                 // Whoever asked may have gone away; the holds end by themselves.
                 let _ = done.send(());
             }

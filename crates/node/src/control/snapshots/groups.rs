@@ -235,15 +235,16 @@ async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Resul
         let control = control.lock();
         (control.places(all)?, control.part.member().map_or(0, member::Member::revision))
     };
+    let holder = rand::random();
     let began = Instant::now();
-    let held = at_all(control, &places, |vdisks| Step::Hold { vdisks, revision }).await;
+    let held = at_all(control, &places, |vdisks| Step::Hold { holder, vdisks, revision }).await;
     let taken = match held {
         Ok(()) => at_all(control, &places, |vdisks| Step::Take { vdisks }).await,
         Err(refusal) => Err(refusal),
     };
     let is_in_time = began.elapsed() < HOLD;
     // They would end by themselves.
-    let _ = at_all(control, &places, |vdisks| Step::Release { vdisks }).await;
+    let _ = at_all(control, &places, |vdisks| Step::Release { holder, vdisks }).await;
     taken?;
     if is_in_time {
         return Ok(());
@@ -270,9 +271,9 @@ async fn wait_until_ready(control: &SharedControl, all: &[SnapshotRecord]) -> Re
 
 /// What a node does with the vDisks that it serves.
 enum Step {
-    Hold { vdisks: Vec<(FamilyId, SnapshotId)>, revision: u64 },
+    Hold { holder: u64, vdisks: Vec<(FamilyId, SnapshotId)>, revision: u64 },
     Take { vdisks: Vec<(FamilyId, SnapshotId)> },
-    Release { vdisks: Vec<(FamilyId, SnapshotId)> },
+    Release { holder: u64, vdisks: Vec<(FamilyId, SnapshotId)> },
 }
 
 /// At all nodes at the same time; the first refusal counts.
@@ -303,38 +304,16 @@ async fn at_all(
 
 impl Step {
     async fn here(self, control: &SharedControl) -> Result<(), Refusal> {
-        let families =
-            |vdisks: &[(FamilyId, SnapshotId)]| vdisks.iter().map(|(family, _)| family.0).collect();
-        match self {
-            Self::Hold { vdisks, revision } => {
-                hold(control, HoldVdisks { families: families(&vdisks), revision, release: false }).await
-            }
-            Self::Release { vdisks } => {
-                hold(control, HoldVdisks { families: families(&vdisks), revision: 0, release: true }).await
-            }
-            Self::Take { vdisks } => {
-                let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
-                take(control, TakeSnapshots { snapshots }).await
-            }
+        match self.wish() {
+            Wish::Hold(wanted) => hold(control, wanted).await,
+            Wish::Take(wanted) => take(control, wanted).await,
         }
     }
 
     async fn there(self, api: String) -> Result<(), Refusal> {
-        let families =
-            |vdisks: &[(FamilyId, SnapshotId)]| vdisks.iter().map(|(family, _)| family.0).collect();
-        let (path, body) = match &self {
-            Self::Hold { vdisks, revision } => {
-                let hold = HoldVdisks { families: families(vdisks), revision: *revision, release: false };
-                ("hold", serde_json::to_string(&hold))
-            }
-            Self::Release { vdisks } => {
-                let hold = HoldVdisks { families: families(vdisks), revision: 0, release: true };
-                ("hold", serde_json::to_string(&hold))
-            }
-            Self::Take { vdisks } => {
-                let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
-                ("take", serde_json::to_string(&TakeSnapshots { snapshots }))
-            }
+        let (path, body) = match self.wish() {
+            Wish::Hold(wanted) => ("hold", serde_json::to_string(&wanted)),
+            Wish::Take(wanted) => ("take", serde_json::to_string(&wanted)),
         };
         let body = body.expect("a document can be written");
         let asked = tokio::task::spawn_blocking(move || {
@@ -345,6 +324,29 @@ impl Step {
         });
         asked.await.map_err(|_| Refusal::failed("an assertion failed; see the node's log"))?
     }
+
+    fn wish(self) -> Wish {
+        let families =
+            |vdisks: Vec<(FamilyId, SnapshotId)>| vdisks.iter().map(|(family, _)| family.0).collect();
+        match self {
+            Self::Hold { holder, vdisks, revision } => {
+                Wish::Hold(HoldVdisks { holder, families: families(vdisks), revision, release: false })
+            }
+            Self::Release { holder, vdisks } => {
+                Wish::Hold(HoldVdisks { holder, families: families(vdisks), revision: 0, release: true })
+            }
+            Self::Take { vdisks } => {
+                let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
+                Wish::Take(TakeSnapshots { snapshots })
+            }
+        }
+    }
+}
+
+/// A step as a node is told of it.
+enum Wish {
+    Hold(HoldVdisks),
+    Take(TakeSnapshots),
 }
 
 /// Has the shards of this node take no requests for these vDisks for a second, or take them again.
@@ -365,7 +367,7 @@ pub async fn hold(control: &SharedControl, wanted: HoldVdisks) -> Result<(), Ref
             .iter()
             .map(|shard| {
                 let (done, is_done) = tokio::sync::oneshot::channel();
-                shard.send(Mail::Hold { families: families.clone(), longest, done });
+                shard.send(Mail::Hold { holder: wanted.holder, families: families.clone(), longest, done });
                 is_done
             })
             .collect()

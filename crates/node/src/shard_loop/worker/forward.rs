@@ -93,7 +93,7 @@ impl Worker {
 
     /// Snapshots of this vDisk and others are being taken at one instant: what is asked now comes behind it.
     fn is_held(&self, now: Time, family: FamilyId) -> bool {
-        self.holds.get(&family).is_some_and(|until| *until > now)
+        self.holds.range((family, 0)..=(family, u64::MAX)).any(|(_, until)| *until > now)
     }
 
     fn ask_neighbour(&mut self, index: usize, family: FamilyId, request: Request, origin: Origin) {
