@@ -99,30 +99,40 @@ rates() {
 before_each() { :; }
 
 pair_head() {
-    echo "| | $1 /s | $2 /s | ratio | $1 mean us | $2 mean us | ratio | $1 p99 us | $2 p99 us |"
-    echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    echo "| | $1 /s | $2 /s | ratio | $1 mean us | $2 mean us | ratio | $1 p99 us | $2 p99 us | $1 CPU us | $2 CPU us | ratio |"
+    echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 
+# Ticks of CPU that the node has used, and its kernel threads for it.
+node_ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$node_pid/stat"; }
+
 # TITLE ONE OTHER JOB-OPTIONS...: a line of the table: two vDisks take turns, `runtime` seconds each, `repeats` times. Medians of the pairs.
+# The CPU is that of the node for each operation, with what it does in the two seconds after them.
 pair() {
-    local title=$1 one=$2 other=$3
+    local title=$1 one=$2 other=$3 ticks rates
     shift 3
     : >"$dir/pairs"
     for number in $(seq "$repeats"); do
         # Whoever comes second has it neither better nor worse: they take turns in coming first.
         for name in $([ $((number % 2)) = 1 ] && echo "$one $other" || echo "$other $one"); do
             before_each "$name"
-            echo "$number $name $(rates "$name" "$@" --time_based --runtime="$runtime")" >>"$dir/pairs"
+            ticks=$(node_ticks)
+            rates=$(rates "$name" "$@" --time_based --runtime="$runtime")
             sleep 2
+            echo "$number $name $rates $(($(node_ticks) - ticks))" >>"$dir/pairs"
         done
     done
-    sort -k1,1n "$dir/pairs" | awk -v title="$title" -v one="$one" "$awk_median"'
-        $2 == one { n++; rate_p[$1] = $3; mean_p[$1] = $4; tail_p[$1] = $5 }
-        $2 != one { rate_z[$1] = $3; mean_z[$1] = $4; tail_z[$1] = $5 }
+    sort -k1,1n "$dir/pairs" |
+        awk -v title="$title" -v one="$one" -v tick="$((1000000 / $(getconf CLK_TCK)))" -v runtime="$runtime" "$awk_median"'
+        $2 == one { n++; rate_p[$1] = $3; mean_p[$1] = $4; tail_p[$1] = $5; cpu_p[$1] = $6 * tick / ($3 * runtime) }
+        $2 != one { rate_z[$1] = $3; mean_z[$1] = $4; tail_z[$1] = $5; cpu_z[$1] = $6 * tick / ($3 * runtime) }
         END {
-            for (at = 1; at <= n; at++) { ratio[at] = rate_z[at] / rate_p[at]; waits[at] = mean_z[at] / mean_p[at] }
-            printf "| %s | %d | %d | %.2f | %d | %d | %.2f | %d | %d |\n", title, median(rate_p, n), median(rate_z, n), median(ratio, n),
-                median(mean_p, n), median(mean_z, n), median(waits, n), median(tail_p, n), median(tail_z, n)
+            for (at = 1; at <= n; at++) {
+                ratio[at] = rate_z[at] / rate_p[at]; waits[at] = mean_z[at] / mean_p[at]; work[at] = cpu_z[at] / cpu_p[at]
+            }
+            printf "| %s | %d | %d | %.2f | %d | %d | %.2f | %d | %d | %.1f | %.1f | %.2f |\n", title, median(rate_p, n),
+                median(rate_z, n), median(ratio, n), median(mean_p, n), median(mean_z, n), median(waits, n), median(tail_p, n),
+                median(tail_z, n), median(cpu_p, n), median(cpu_z, n), median(work, n)
         }'
 }
 
