@@ -5,8 +5,8 @@ mod support;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use support::cluster::{Cluster, Options, wait_for};
+use std::time::{Duration, Instant};
+use support::cluster::{Cluster, Options, rounds, wait_for};
 use support::counting::{Counting, told};
 use support::{WEFT, expect, nbd_uri, step, tool, try_tool, write};
 
@@ -105,6 +105,57 @@ fn what_a_killed_owner_began_the_next_one_finishes() {
     tool(&["qemu-io", "-f", "raw", "-c", "write -P 1 0 1M", &nbd_uri(&other, "w")]);
     cluster.weft(&["vdisk", "rm", "v", "--force", "--with-snapshots"]);
     assert_eq!(snapshots(&cluster), Ok(Vec::new()));
+    cluster.cut_and_check();
+}
+
+#[test]
+fn a_group_is_whole_or_not_there_when_who_takes_it_is_killed() {
+    let mut cluster = Cluster::start("cluster-group-kill", Options::default());
+    let names = ["a", "b", "c", "d", "e", "f"];
+    for (at, name) in names.iter().enumerate() {
+        cluster.create(name, "16M");
+        cluster.weft(&["vdisk", "move", name, "--to", &(at % 3).to_string()]);
+    }
+    cluster.weft(&["group", "create", "g", "a", "b", "c", "d", "e", "f"]);
+    let began = Instant::now();
+    cluster.member(0).weft(&["group", "snapshot", "g", "calm"]);
+    let longest = began.elapsed();
+    let rounds = 3 * rounds() as u32;
+    for round in 0..rounds {
+        let who = round % 3;
+        let name = format!("s{round}");
+        let mut asked = Command::new(WEFT)
+            .args(["group", "snapshot", "g", &name, "--dir"])
+            .arg(&cluster.member(who).dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weft can be run");
+        // Somewhere in the middle of what it does.
+        std::thread::sleep(longest * (round + 1) / (rounds + 1));
+        cluster.member(who).kill();
+        let was_told = asked.wait().expect("it ends").success();
+        cluster.start_all();
+        for name in names {
+            cluster.wait_until_served(name);
+        }
+        wait_for("nothing is left half done", || {
+            let all = snapshots(&cluster)?;
+            if all.iter().all(|(_, state)| state == "ready") { Ok(()) } else { Err(format!("{all:?}")) }
+        });
+        let all = snapshots(&cluster).expect("they are listed");
+        let there = all.iter().filter(|(there, _)| there.ends_with(&format!("@{name}"))).count();
+        step(&format!("round {round}: told {was_told}, {there} there"));
+        assert!(
+            there == names.len() || there == 0 && !was_told,
+            "{there} of the group's snapshots are there: {all:?}"
+        );
+    }
+    let calm = snapshots(&cluster).expect("they are listed");
+    assert_eq!(calm.iter().filter(|(there, _)| there.ends_with("@calm")).count(), names.len());
+    let socket = cluster.export("a", 0);
+    write(&nbd_uri(&socket, "a"), 1, "0 1M");
     cluster.cut_and_check();
 }
 

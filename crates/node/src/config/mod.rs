@@ -24,7 +24,7 @@ pub use lock::{DirectoryLock, LockError};
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
     CloneOrigin, ConsistencyRecord, DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState,
-    GroupRecord, NodeRecord, Place, RollbackRecord, ScheduleRecord, SegmentRecord, SnapshotKey,
+    Followed, GroupRecord, NodeRecord, Place, RollbackRecord, ScheduleRecord, SegmentRecord, SnapshotKey,
     SnapshotOrigin, SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};

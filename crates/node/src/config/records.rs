@@ -201,6 +201,9 @@ pub struct SnapshotRecord {
     pub created: u64,
     #[serde(default, skip_serializing_if = "SnapshotOrigin::is_asked")]
     pub origin: SnapshotOrigin,
+    /// Of a group's: the snapshot whose record decides whether all that were taken with it count. None: this one's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Followed>,
     /// Why the engine did not take it; empty otherwise.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trouble: String,
@@ -214,10 +217,18 @@ pub struct SnapshotRecord {
     pub attached: Vec<u32>,
 }
 
+/// A snapshot of another vDisk, of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    pub family: u32,
+    pub snapshot: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotState {
-    /// The owner is to take it, or has taken it and could not say so.
+    /// The owner is to take it, or has taken it and could not say so; or it is not known yet whether the others of its group were
+    /// taken too.
     Creating,
     Ready,
     /// The owner is to drop it; then the record goes.

@@ -380,6 +380,7 @@ mod tests {
             origin: SnapshotOrigin::default(),
             trouble: String::new(),
             exports: Vec::new(),
+            follows: None,
             clones: Vec::new(),
             attached: Vec::new(),
         }

@@ -77,6 +77,7 @@ pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
         origin: SnapshotOrigin::Asked,
         trouble: String::new(),
         exports: Vec::new(),
+        follows: None,
         clones: Vec::new(),
         attached: Vec::new(),
     }

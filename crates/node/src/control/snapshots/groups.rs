@@ -1,6 +1,7 @@
 //! Consistency groups: snapshots of several vDisks of one instant, whoever serves them.
 //! Promises: of two writes of which one was acknowledged before the other was sent, never the second one without the first. Clients wait
-//! for a second at most; if that is not enough, no snapshot is left.
+//! for a second at most; if that is not enough, no snapshot is left. Either all of them can be read in the end, or none is there,
+//! also if whoever takes them dies meanwhile: the record of the first one decides, and owners make those of the others follow.
 //!
 //! All vDisks of the group are held: their owners take no new request. When all are, marks are put into their logs, and when all
 //! of these are durable, the holds end. What is in a snapshot was taken by its owner before the hold there was told; so whatever was
@@ -8,11 +9,13 @@
 //! the snapshots count only if all marks were durable before the first hold can have ended.
 
 use super::name::{check_snapshot_name, time_name};
-use super::{DiskName, records, requests};
+use super::{DiskName, orders, records, requests};
 use crate::api::{
     ConsistencyView, CreateConsistency, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
 };
-use crate::config::{ConsistencyRecord, FamilyState, SnapshotOrigin, SnapshotRecord};
+use crate::config::{
+    ConsistencyRecord, FamilyState, Followed, SnapshotOrigin, SnapshotRecord, SnapshotState,
+};
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::check_name;
 use crate::control::{Control, Part, SharedControl, member};
@@ -90,7 +93,11 @@ impl Control {
                 )));
             }
             let origin = SnapshotOrigin::Group(group.to_string());
-            records.push(self.snapshot_record(family, name.clone(), created, origin));
+            let follows = records
+                .first()
+                .map(|first: &SnapshotRecord| Followed { family: first.family, snapshot: first.snapshot });
+            let record = self.snapshot_record(family, name.clone(), created, origin);
+            records.push(SnapshotRecord { follows, ..record });
         }
         if records.is_empty() {
             return Err(Refusal::conflict(format!(
@@ -213,14 +220,13 @@ pub async fn snapshot(
         Ok(()) => take_together(control, &all).await,
         Err(refusal) => Err(refusal),
     };
-    let taken = match taken {
-        Ok(()) => wait_until_ready(control, &all).await,
+    let counted = match taken {
+        Ok(()) => count_all(control, &all).await,
         Err(refusal) => Err(refusal),
     };
-    if let Err(refusal) = taken {
+    if let Err(refusal) = counted {
+        // The first one decides for all. Whoever serves the vDisk drops it, should it have been taken; some may not have been begun.
         for record in &all {
-            // Whoever serves the vDisk drops it, should it have been taken. Some may not have been begun, and one that was taken
-            // may have been cloned already: that one stays.
             let _ = records::let_go(control, &record.key(), record.id()).await;
         }
         return Err(refusal);
@@ -228,6 +234,27 @@ pub async fn snapshot(
     let control = control.lock();
     let there = all.iter().filter_map(|record| control.snapshot(&record.key()));
     Ok(there.filter_map(|record| control.snapshot_view(record)).collect())
+}
+
+/// All were taken in time: says so in the record of the first one, and the others follow.
+async fn count_all(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
+    wait_for_all(control, all, |record| record.generation.is_some()).await?;
+    let first = &all[0];
+    let decided = records::change(control, &first.key(), first.id(), orders::count).await?;
+    if decided.state != SnapshotState::Ready {
+        return Err(Refusal::failed(
+            "the snapshots of the group took too long to be recorded, and were given up; try again",
+        ));
+    }
+    {
+        let mut control = control.lock();
+        for record in &all[1..] {
+            control.change_snapshot_soon(record.key(), record.id(), orders::count);
+        }
+    }
+    // From here on it happens by itself.
+    let _ = wait_for_all(control, all, |record| record.ready().is_some()).await;
+    Ok(())
 }
 
 async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
@@ -254,15 +281,19 @@ async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Resul
     ))
 }
 
-async fn wait_until_ready(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
-    let ready = control.wait_for(READY_WAIT, |control| {
-        let ready = all.iter().all(|record| {
+async fn wait_for_all(
+    control: &SharedControl,
+    all: &[SnapshotRecord],
+    is_so: impl Fn(&SnapshotRecord) -> bool,
+) -> Result<(), Refusal> {
+    let done = control.wait_for(READY_WAIT, |control| {
+        let all_so = all.iter().all(|record| {
             let there = control.snapshot(&record.key()).filter(|there| there.id() == record.id());
-            there.is_some_and(|there| there.ready().is_some())
+            there.is_some_and(&is_so)
         });
-        ready.then_some(())
+        all_so.then_some(())
     });
-    ready.await.ok_or_else(|| {
+    done.await.ok_or_else(|| {
         Refusal::failed(
             "the snapshots of the group were taken, but could not all be recorded; they are removed",
         )

@@ -1,7 +1,7 @@
 //! What the owner of a vDisk does about its snapshots: orders to the engine until the records say that nothing is left.
 //! Orders can be given twice, so whatever may have been lost (an owner, a message, an answer of the store) is done again.
 
-use crate::config::{SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::config::{SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::{Control, Part, Serving, SharedControl, Stage};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -33,17 +33,36 @@ enum Wish {
     Drop(Generation),
     /// It was never taken: only the record is left.
     Forget,
+    /// Of a group, all of which were taken: it counts.
+    Count,
+    /// Of a group, some of which was not: it goes.
     GiveUp,
+    /// Of a group of which nothing was heard for long: all of it shall go.
+    GiveGroupUp,
+}
+
+/// Whether the snapshots of a group that were taken together count, as far as is known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Open,
+    Counts,
+    Failed,
 }
 
 impl Wish {
-    fn of(record: &SnapshotRecord, waited: Duration) -> Option<Self> {
+    fn of(record: &SnapshotRecord, verdict: Verdict, waited: Duration) -> Option<Self> {
         let is_refused = !record.trouble.is_empty();
         match (record.state, record.generation) {
             (SnapshotState::Ready, _) => None,
             // Those of a group are ordered together, by who holds the clients of all its vDisks.
-            (SnapshotState::Creating, _) if matches!(record.origin, SnapshotOrigin::Group(_)) => {
-                (waited > GROUP_WAIT).then_some(Self::GiveUp)
+            (SnapshotState::Creating, generation) if matches!(record.origin, SnapshotOrigin::Group(_)) => {
+                match verdict {
+                    Verdict::Open => (waited > GROUP_WAIT).then_some(Self::GiveGroupUp),
+                    Verdict::Counts if generation.is_some() => Some(Self::Count),
+                    // It was taken. Asked for again, its owner is told which one it is.
+                    Verdict::Counts => Some(Self::Take),
+                    Verdict::Failed => Some(Self::GiveUp),
+                }
             }
             (SnapshotState::Creating, _) => Some(Self::Take),
             (SnapshotState::Deleting, Some(generation)) => Some(Self::Drop(Generation(generation))),
@@ -82,7 +101,8 @@ impl Control {
         self.snapshot_orders.since.retain(|id, _| is_open(id));
         for (record, epoch) in unfinished {
             let since = *self.snapshot_orders.since.entry(record.id()).or_insert(now);
-            let Some(wish) = Wish::of(&record, now.duration_since(since)) else { continue };
+            let verdict = self.verdict(&record);
+            let Some(wish) = Wish::of(&record, verdict, now.duration_since(since)) else { continue };
             let last = self.snapshot_orders.last.get(&record.id());
             let is_ordered = last.is_some_and(|&(at_epoch, what, at)| {
                 at_epoch == epoch && what == wish && now.duration_since(at) < AGAIN_AFTER
@@ -98,12 +118,35 @@ impl Control {
                     self.order_owner(family, Order::DropSnapshot { family, generation });
                 }
                 Wish::Forget => self.remove_snapshot_soon(record.key(), snapshot),
-                Wish::GiveUp => self.change_snapshot_soon(record.key(), snapshot, |record| {
-                    if record.state == SnapshotState::Creating {
-                        record.state = SnapshotState::Deleting;
-                    }
-                }),
+                Wish::Count => self.change_snapshot_soon(record.key(), snapshot, count),
+                Wish::GiveUp => self.change_snapshot_soon(record.key(), snapshot, give_up),
+                Wish::GiveGroupUp => {
+                    // Its record decides for all, should somebody say at this moment that they count.
+                    let (key, snapshot) = deciding(&record);
+                    self.change_snapshot_soon(key, snapshot, give_up);
+                }
             }
+        }
+    }
+
+    /// Whether another snapshot of its group waits for what this one says.
+    pub(super) fn is_followed(&self, record: &SnapshotRecord) -> bool {
+        let follows = |other: &&SnapshotRecord| {
+            other.state == SnapshotState::Creating
+                && other.follows.is_some_and(|followed| followed.snapshot == record.snapshot)
+        };
+        record.state == SnapshotState::Ready && self.snapshots().iter().any(follows)
+    }
+
+    fn verdict(&self, record: &SnapshotRecord) -> Verdict {
+        if record.follows.is_none() {
+            return Verdict::Open;
+        }
+        let (key, snapshot) = deciding(record);
+        match self.snapshot(&key).filter(|record| record.id() == snapshot).map(|record| record.state) {
+            Some(SnapshotState::Creating) => Verdict::Open,
+            Some(SnapshotState::Ready) => Verdict::Counts,
+            Some(SnapshotState::Deleting) | None => Verdict::Failed,
         }
     }
 
@@ -156,7 +199,7 @@ impl Control {
         }
         self.change_snapshot_soon(record.key(), snapshot, move |record| {
             record.generation = Some(generation.0);
-            if record.state == SnapshotState::Creating {
+            if record.state == SnapshotState::Creating && !matches!(record.origin, SnapshotOrigin::Group(_)) {
                 record.state = SnapshotState::Ready;
             }
         });
@@ -194,6 +237,27 @@ impl Control {
     }
 }
 
+/// Of which snapshot the record decides whether this one of a group counts.
+pub(super) fn deciding(record: &SnapshotRecord) -> (SnapshotKey, SnapshotId) {
+    match record.follows {
+        None => (record.key(), record.id()),
+        Some(other) => ((FamilyId(other.family), record.name.clone()), SnapshotId(other.snapshot)),
+    }
+}
+
+/// All of its group were taken.
+pub(super) fn count(record: &mut SnapshotRecord) {
+    if record.state == SnapshotState::Creating && record.generation.is_some() {
+        record.state = SnapshotState::Ready;
+    }
+}
+
+fn give_up(record: &mut SnapshotRecord) {
+    if record.state == SnapshotState::Creating {
+        record.state = SnapshotState::Deleting;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,12 +275,13 @@ mod tests {
             origin,
             trouble: trouble.to_string(),
             exports: Vec::new(),
+            follows: None,
             clones: Vec::new(),
             attached: Vec::new(),
         };
         let asked = SnapshotOrigin::Asked;
         let group = || SnapshotOrigin::Group("g".to_string());
-        let wish = |record: SnapshotRecord| Wish::of(&record, Duration::from_secs(1));
+        let wish = |record: SnapshotRecord| Wish::of(&record, Verdict::Open, Duration::from_secs(1));
         assert_eq!(wish(record(SnapshotState::Ready, Some(1), "", asked.clone())), None);
         assert_eq!(wish(record(SnapshotState::Creating, None, "", asked.clone())), Some(Wish::Take));
         assert_eq!(
@@ -227,7 +292,17 @@ mod tests {
         assert_eq!(wish(record(SnapshotState::Deleting, None, "no", asked)), Some(Wish::Forget));
         assert_eq!(wish(record(SnapshotState::Creating, None, "", group())), None, "its group takes it");
         let old = record(SnapshotState::Creating, None, "", group());
-        assert_eq!(Wish::of(&old, GROUP_WAIT * 2), Some(Wish::GiveUp), "its group is gone");
+        let judged = |record: &SnapshotRecord, verdict| Wish::of(record, verdict, Duration::from_secs(1));
+        assert_eq!(
+            Wish::of(&old, Verdict::Open, GROUP_WAIT * 2),
+            Some(Wish::GiveGroupUp),
+            "its group is gone"
+        );
+        assert_eq!(judged(&old, Verdict::Failed), Some(Wish::GiveUp));
+        assert_eq!(judged(&old, Verdict::Counts), Some(Wish::Take), "its generation was not heard of");
+        let taken = record(SnapshotState::Creating, Some(3), "", group());
+        assert_eq!(judged(&taken, Verdict::Open), None, "others may not be taken yet");
+        assert_eq!(judged(&taken, Verdict::Counts), Some(Wish::Count));
         assert_eq!(wish(record(SnapshotState::Deleting, None, "", group())), Some(Wish::Take));
     }
 }

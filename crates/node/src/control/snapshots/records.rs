@@ -2,6 +2,7 @@
 
 use super::DiskName;
 use crate::api::SnapshotView;
+use crate::config::cluster::ClusterStore;
 use crate::config::{
     FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
@@ -235,6 +236,23 @@ impl Control {
             attached,
         })
     }
+}
+
+/// Changes the record of this very snapshot, wherever it is. Gives it as it is then.
+pub(super) async fn change(
+    control: &SharedControl,
+    key: &SnapshotKey,
+    snapshot: SnapshotId,
+    mut alter: impl FnMut(&mut SnapshotRecord) + Send + 'static,
+) -> Result<SnapshotRecord, Refusal> {
+    if control.lock().part.member().is_some() {
+        let key = key.clone();
+        let work = move |store: &ClusterStore| store.change_snapshot(&key, snapshot, &mut alter);
+        let changed = member::with_store(control, work).await?;
+        member::seen(control, changed.revision).await?;
+        return Ok(changed.record);
+    }
+    control.lock().change_snapshot_alone(key, snapshot, alter)
 }
 
 /// Its owner is to drop this very snapshot, unless somebody needs it: then it stays. Gives its record as it is now.

@@ -150,6 +150,7 @@ impl Control {
             origin,
             trouble: String::new(),
             exports: Vec::new(),
+            follows: None,
             clones: Vec::new(),
             attached: Vec::new(),
         }
@@ -187,6 +188,11 @@ impl Control {
             .map(|generation| Disk::snapshot(record.family(), weft_engine::Generation(generation)));
         if let Some(disk) = disk {
             self.check_detached(disk, name)?;
+        }
+        if self.is_followed(record) {
+            return Err(Refusal::unavailable(format!(
+                "the group's other snapshots of {name} are just being finished; try again in a moment"
+            )));
         }
         Ok((record.key(), record.id()))
     }

@@ -195,6 +195,7 @@ mod tests {
             origin: SnapshotOrigin::Schedule,
             trouble: String::new(),
             exports: Vec::new(),
+            follows: None,
             clones: Vec::new(),
             attached: Vec::new(),
         }
