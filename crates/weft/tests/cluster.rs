@@ -12,7 +12,7 @@ use std::time::Duration;
 use support::checker::{BLOCK, Checker, content};
 use support::cluster::{Cluster, Load, Options, rounds, wait_for};
 use support::nbd::{ENOSPC, NbdClient};
-use support::step;
+use support::{expect, nbd_uri, step, write};
 
 const VDISK_BYTES: usize = 64 << 20;
 
@@ -312,6 +312,36 @@ fn a_node_is_drained_and_removed() {
     let left: Vec<PathBuf> =
         cluster.numbers().iter().map(|number| sockets[*number as usize].clone()).collect();
     compare_and_check(cluster, &left, load.stop());
+}
+
+#[test]
+fn a_vdisk_that_cannot_be_opened_does_not_keep_a_node_from_being_emptied() {
+    let mut cluster = Cluster::start("cluster-stuck", Options::default());
+    cluster.weft(&["vdisk", "create", "w", "--size", "16M", "--rf", "1"]);
+    let lost = cluster.wait_until_served("w");
+    let socket = cluster.export("w", lost);
+    write(&nbd_uri(&socket, "w"), 7, "0 1M");
+    cluster.member(lost).kill();
+    let owner_is = |cluster: &Cluster, is_right: &dyn Fn(u64) -> bool| {
+        let shown = cluster.json(&["vdisk", "show", "w"])?;
+        let owner = shown["owner_node"].as_u64().filter(|owner| is_right(*owner));
+        owner.ok_or_else(|| shown.to_string())
+    };
+    let mut stuck = 0;
+    wait_for("another node is to serve it, and cannot", || {
+        stuck = owner_is(&cluster, &|owner| owner != u64::from(lost))?;
+        Ok(())
+    });
+    let third = cluster.other_than(&[lost, stuck as u32]);
+    step(&format!("node {stuck}, which cannot open it, is emptied"));
+    cluster.weft(&["node", "drain", &stuck.to_string(), "--no-wait"]);
+    wait_for("it goes on", || owner_is(&cluster, &|owner| owner == u64::from(third)).map(drop));
+    cluster.weft(&["node", "drain", &stuck.to_string(), "--undo"]);
+    cluster.start_all();
+    cluster.wait_until_served("w");
+    let socket = cluster.export("w", third);
+    expect(&nbd_uri(&socket, "w"), 7, "0 1M");
+    cluster.cut_and_check();
 }
 
 #[test]

@@ -163,12 +163,20 @@ impl Control {
         let up = drives_up(&mirror);
         let mut again = Vec::new();
         let mut late = Vec::new();
+        let mut stuck = Vec::new();
         for (&family, served) in &member.served {
+            let moving_to = mirror.families.get(&family).and_then(|entry| entry.record.moving_to);
             match &served.phase {
+                Phase::Failed(_) | Phase::Opening if moving_to.is_some() => {
+                    stuck.extend(moving_to.map(|to| (family, to)))
+                }
                 Phase::Failed(failure) if failure.is_due(now, &up) => again.push((family, served.shard)),
                 Phase::Settling { until, .. } if now >= *until => late.push(family),
                 _ => {}
             }
+        }
+        for (family, to) in stuck {
+            self.begin_hand_over(family, to);
         }
         for (family, shard) in again {
             let Some(seen) = mirror.families.get(&family) else { continue };

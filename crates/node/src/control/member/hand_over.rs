@@ -14,17 +14,29 @@ use weft_engine::interface::Order;
 /// A vDisk that is written to all the time never settles whole: what is left after this time the next owner replays.
 const SETTLE_WAIT: Duration = Duration::from_secs(5);
 
+/// One that is not served after this time goes as it is. If that fails it is tried again after the same time.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
+
 impl Control {
     /// The store says that this vDisk shall go to that node.
     pub(super) fn begin_hand_over(&mut self, family: FamilyId, to: u32) {
         let Some(member) = self.part.member_mut() else { return };
         let here = member.node;
         let Some(served) = member.served.get_mut(&family) else { return };
-        if served.phase != Phase::Ready {
-            return;
-        }
+        // What cannot be opened here has nothing to settle, and may be opened there: else a node that is emptied would never be.
+        let is_stuck = match served.phase {
+            Phase::Ready => false,
+            Phase::Failed(_) | Phase::Opening if served.since.elapsed() >= STUCK_AFTER => true,
+            _ => return,
+        };
         if to == here || !member.mirror.alive.contains_key(&to) {
             return self.stay(family);
+        }
+        if is_stuck {
+            tracing::warn!(%family, to, "a vDisk that cannot be opened here is handed over as it is");
+            served.since = Instant::now();
+            served.phase = Phase::Settling { to, until: Instant::now() };
+            return self.hand_over(family);
         }
         tracing::info!(%family, to, "a vDisk is being handed over");
         served.phase = Phase::Settling { to, until: Instant::now() + SETTLE_WAIT };
