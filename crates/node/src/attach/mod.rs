@@ -98,6 +98,12 @@ impl Attachment {
         Ok(())
     }
 
+    /// The same, and nothing more is written to the vDisk, which somebody else may use by now.
+    pub fn cut_off(self) {
+        self.file.end();
+        self.end_by_force();
+    }
+
     /// Takes the device away in any case: who still uses it gets I/O errors.
     pub fn end_by_force(self) {
         if !matches!(self.device.release(), Ok(true)) {

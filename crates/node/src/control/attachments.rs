@@ -97,7 +97,12 @@ impl Control {
         let DiskName { vdisk, snapshot } = DiskName::parse(name);
         let family = self.family_named(&vdisk).ok_or_else(|| Refusal::no_vdisk(&vdisk))?;
         let generation = match snapshot {
-            Some(snapshot) => self.snapshot_named(&vdisk, &snapshot)?.generation.map(Generation),
+            Some(snapshot) => {
+                let generation = self.snapshot_named(&vdisk, &snapshot)?.generation;
+                let not_attached =
+                    || Refusal::not_found(format!("{name} is not attached: it is not taken yet"));
+                Some(Generation(generation.ok_or_else(not_attached)?))
+            }
             None => None,
         };
         Ok(Disk { family, snapshot: generation })
@@ -122,6 +127,8 @@ impl Control {
             Some(attachment) => self.attachments.insert(disk, AttachmentState::Attached(attachment)),
             None => self.attachments.remove(&disk),
         };
+        // It may have been given to another node meanwhile.
+        self.reconcile_attachments();
         self.changed.notify_waiters();
     }
 }
@@ -190,11 +197,12 @@ pub async fn detach_if_attached(control: &SharedControl, name: &str) -> Result<(
 
 /// Takes all devices away because the node stops: users of those that are mounted get I/O errors.
 pub async fn detach_all(control: &SharedControl) {
-    let all: Vec<_> = std::mem::take(&mut control.lock().attachments).into_values().collect();
-    for state in all {
+    let all = std::mem::take(&mut control.lock().attachments);
+    for (disk, state) in all {
         if let AttachmentState::Attached(attachment) = state {
             // Nothing can be done about what does not work here: the process ends anyway.
             let _ = tokio::task::spawn_blocking(move || attachment.end_by_force()).await;
+            member::release_at_the_end(control, disk).await;
         }
     }
 }

@@ -138,10 +138,11 @@ async fn remove(
 ) -> Result<Json<DoneView>, Refusal> {
     let RemoveQuery { force, with_snapshots } = asked(query)?;
     let how = Deletion { force, with_snapshots };
-    if force {
-        attachments::detach_if_attached(&control, &name).await?;
-    }
+    // Whoever asks may go away; what was begun is ended in any case.
     let removed = tokio::spawn(async move {
+        if force {
+            attachments::detach_if_attached(&control, &name).await?;
+        }
         if is_member(&control) {
             member::delete(&control, &name, how).await
         } else {

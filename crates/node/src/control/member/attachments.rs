@@ -10,7 +10,11 @@ use crate::control::attachments::AttachmentState;
 use crate::control::exports::Exportable;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, SharedControl, Stage};
+use std::time::{Duration, Instant};
 use weft_engine::{FamilyId, SnapshotId};
+
+/// What could not be written is tried again after this time.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A record that tells where it is attached.
 #[derive(Debug, Clone)]
@@ -102,7 +106,19 @@ pub(in crate::control) async fn release(control: &SharedControl, disk: Disk) {
         }
         Err(refusal) => {
             tracing::warn!(reason = refusal.line, "that something is detached cannot be written yet");
+            control.lock().look_at_attachments_again();
         }
+    }
+}
+
+/// The same of a node that stops: nobody waits for the news.
+pub(in crate::control) async fn release_at_the_end(control: &SharedControl, disk: Disk) {
+    let Some((claim, node)) = control.lock().claim_of(disk) else { return };
+    let work = move |store: &ClusterStore| {
+        claim.change(store, |attached, _| attached.retain(|other| *other != node))
+    };
+    if let Err(refusal) = with_store(control, work).await {
+        tracing::warn!(reason = refusal.line, "that something is detached is written at the next start");
     }
 }
 
@@ -145,14 +161,30 @@ impl Control {
         }
     }
 
-    /// The first of these nodes that is another one, and was not removed.
+    /// The first of these nodes that is another one, and was not removed: rather one that does not live.
     pub(in crate::control) fn first_other(&self, attached: &[u32]) -> Option<u32> {
         let member = self.part.member()?;
-        let is_there = |node: &&u32| {
-            let found = member.mirror.nodes.get(*node);
-            **node != member.node && found.is_some_and(|found| found.record.state != NodeState::Removed)
+        let is_there = |node: &u32| {
+            let found = member.mirror.nodes.get(node);
+            *node != member.node && found.is_some_and(|found| found.record.state != NodeState::Removed)
         };
-        attached.iter().find(is_there).copied()
+        let others = || attached.iter().copied().filter(is_there);
+        others().find(|node| !member.mirror.alive.contains_key(node)).or_else(|| others().next())
+    }
+
+    /// Something could not be written, and news of it will not come.
+    fn look_at_attachments_again(&mut self) {
+        if let Some(member) = self.part.member_mut() {
+            member.attachments_at = Some(Instant::now() + AGAIN_AFTER);
+        }
+    }
+
+    pub(super) fn look_after_attachments(&mut self) {
+        let Some(member) = self.part.member_mut() else { return };
+        if member.attachments_at.is_some_and(|at| Instant::now() >= at) {
+            member.attachments_at = None;
+            self.reconcile_attachments();
+        }
     }
 
     /// Refuses because another node has it.
@@ -179,7 +211,7 @@ impl Control {
     }
 
     /// What the records say of this node and what it has become the same.
-    pub(super) fn reconcile_attachments(&mut self) {
+    pub(in crate::control) fn reconcile_attachments(&mut self) {
         if self.stage == Stage::Stopping {
             return;
         }
@@ -195,6 +227,7 @@ impl Control {
                     control.attachments.remove(&disk);
                     if let Err(error) = changed {
                         tracing::warn!(%error, "that something is not attached any more cannot be written yet");
+                        control.look_at_attachments_again();
                     }
                 },
             );
@@ -216,7 +249,7 @@ impl Control {
             let device = attachment.device().display();
             tracing::error!(%device, family = %disk.family, "this device is taken away: its record does not tell of this node any more");
             member.spawn(
-                move |_| attachment.end_by_force(),
+                move |_| attachment.cut_off(),
                 move |control, ()| drop(control.attachments.remove(&disk)),
             );
         }

@@ -25,7 +25,7 @@ mod status;
 mod usage;
 mod view;
 
-pub(super) use attachments::{claim, release, take_from};
+pub(super) use attachments::{claim, release, release_at_the_end, take_from};
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
@@ -67,6 +67,8 @@ pub struct Member {
     /// None: the lease is over, and another one is being taken. Nothing is served meanwhile.
     life: Option<Living>,
     announcing: life::Announcing,
+    /// When to look at what is attached, besides whenever something changes.
+    attachments_at: Option<Instant>,
     /// What the store holds, as far as is known here.
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.

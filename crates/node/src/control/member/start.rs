@@ -105,6 +105,7 @@ pub fn run(
             losses,
             life: None,
             announcing: life::Announcing::default(),
+            attachments_at: None,
             mirror: Arc::new(config),
             unreachable: BTreeMap::new(),
             hanging: BTreeSet::new(),

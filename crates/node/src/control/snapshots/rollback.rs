@@ -59,7 +59,9 @@ async fn begin(
     };
     let alter = move |config: &mut FamilyConfig| {
         let is_free = config.attached == attached && (force || config.exports.is_empty());
-        if config.state == FamilyState::Live && config.rollback.is_none() && is_free {
+        // Asked again because an answer of the store was lost, it may have been done already.
+        let is_done = config.rolled_back == Some(record.id);
+        if config.state == FamilyState::Live && config.rollback.is_none() && is_free && !is_done {
             config.rollback = Some(record);
         }
     };
@@ -100,6 +102,9 @@ impl Control {
         })?;
         let family = record.family();
         self.check_stays(family, &vdisk)?;
+        if self.families.get(&family).is_some_and(|entry| entry.config.rollback.is_some()) {
+            return Err(Refusal::conflict(format!("vDisk {vdisk} is on its way back to a snapshot already")));
+        }
         self.check_unused(family, &vdisk, wanted.force)?;
         let newer: Vec<String> = self
             .snapshots_of(family)
