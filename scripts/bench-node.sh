@@ -75,12 +75,13 @@ load() {
         sed -n '/^{/,$p'
 }
 
-# For awk programs: the median of values[1] to values[count], which are sorted on the way.
+# For awk programs: the median of values[1] to values[count], which are sorted on the way; of an even count the mean of the two
+# in the middle.
 awk_median='
     function median(values, count,   at, other, swap) {
         for (at = 1; at <= count; at++) for (other = at + 1; other <= count; other++)
             if (values[other] < values[at]) { swap = values[at]; values[at] = values[other]; values[other] = swap }
-        return values[int((count + 1) / 2)]
+        return (values[int((count + 1) / 2)] + values[int((count + 2) / 2)]) / 2
     }
 '
 
@@ -103,22 +104,36 @@ pair_head() {
     echo "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
 }
 
+# Waits until the node does nothing more about what was written: else one vDisk's leftovers are paid for by the next one. A minute at
+# most, because the last of a log goes by its age.
+settle() {
+    local before='' now
+    for _ in $(seq 30); do
+        now=$(run stats --json | jq -c '[[.vdisks[].engine | .dirty_bytes + .fresh_bytes] | add,
+            (.shards[].engine | .egroups_compacted, .egroups_deleted, .checkpoints)]')
+        [ "$now" != "$before" ] || [ "${now#\[0,}" = "$now" ] || return 0
+        before=$now
+        sleep 2
+    done
+}
+
 # Ticks of CPU that the node has used, and its kernel threads for it.
 node_ticks() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$node_pid/stat"; }
 
 # TITLE ONE OTHER JOB-OPTIONS...: a line of the table: two vDisks take turns, `runtime` seconds each, `repeats` times. Medians of the pairs.
-# The CPU is that of the node for each operation, with what it does in the two seconds after them.
+# The CPU is that of the node for each operation, with all that it does about them later. Each comes first as often as second.
 pair() {
     local title=$1 one=$2 other=$3 ticks rates
     shift 3
     : >"$dir/pairs"
-    for number in $(seq "$repeats"); do
+    settle
+    for number in $(seq $(((repeats + 1) / 2 * 2))); do
         # Whoever comes second has it neither better nor worse: they take turns in coming first.
         for name in $([ $((number % 2)) = 1 ] && echo "$one $other" || echo "$other $one"); do
             before_each "$name"
             ticks=$(node_ticks)
             rates=$(rates "$name" "$@" --time_based --runtime="$runtime")
-            sleep 2
+            settle
             echo "$number $name $rates $(($(node_ticks) - ticks))" >>"$dir/pairs"
         done
     done

@@ -9,7 +9,11 @@ use super::{Control, Disk, SharedControl, member};
 use crate::api::AttachmentView;
 use crate::attach::{AttachError, Attachment, Target};
 use std::sync::Arc;
+use std::time::Duration;
 use weft_engine::Generation;
+
+/// A node that stops tells the store for so long what is not attached any more.
+const WRITE_OUT_WAIT: Duration = Duration::from_secs(2);
 
 /// How far an attachment is.
 pub enum AttachmentState {
@@ -198,11 +202,18 @@ pub async fn detach_if_attached(control: &SharedControl, name: &str) -> Result<(
 /// Takes all devices away because the node stops: users of those that are mounted get I/O errors.
 pub async fn detach_all(control: &SharedControl) {
     let all = std::mem::take(&mut control.lock().attachments);
-    for (disk, state) in all {
+    let disks: Vec<Disk> = all.keys().copied().collect();
+    for state in all.into_values() {
         if let AttachmentState::Attached(attachment) = state {
             // Nothing can be done about what does not work here: the process ends anyway.
             let _ = tokio::task::spawn_blocking(move || attachment.end_by_force()).await;
-            member::release_at_the_end(control, disk).await;
         }
     }
+    let write_out = async {
+        for disk in disks {
+            member::release_at_the_end(control, disk).await;
+        }
+    };
+    // What is not written by then is written at the next start.
+    let _ = tokio::time::timeout(WRITE_OUT_WAIT, write_out).await;
 }

@@ -212,7 +212,7 @@ impl Control {
 
     /// What the records say of this node and what it has become the same.
     pub(in crate::control) fn reconcile_attachments(&mut self) {
-        if self.stage == Stage::Stopping {
+        if self.stage == Stage::Stopping || self.part.member().is_none() {
             return;
         }
         let told = self.attachments_told();

@@ -14,6 +14,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     pub reason: String,
+    /// The engine could not open it here; else it was closed, and is about to be opened again.
+    pub is_of_engine: bool,
     since: Instant,
     pause: Duration,
     /// The drives that were up: what was missing may come back with another.
@@ -25,12 +27,12 @@ impl Failure {
     pub fn new(reason: String, times: u32, now: Instant, up: BTreeSet<u32>) -> Self {
         let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
         let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-        Self { reason, since: now, pause, up }
+        Self { reason, is_of_engine: true, since: now, pause, up }
     }
 
     /// To be tried again at once.
     pub fn passing(reason: String, now: Instant) -> Self {
-        Self { reason, since: now, pause: Duration::ZERO, up: BTreeSet::new() }
+        Self { reason, is_of_engine: false, since: now, pause: Duration::ZERO, up: BTreeSet::new() }
     }
 
     pub fn is_due(&self, now: Instant, up: &BTreeSet<u32>) -> bool {

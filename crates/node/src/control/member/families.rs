@@ -167,8 +167,8 @@ impl Control {
         for (&family, served) in &member.served {
             let moving_to = mirror.families.get(&family).and_then(|entry| entry.record.moving_to);
             match &served.phase {
-                Phase::Failed(_) | Phase::Opening if moving_to.is_some() => {
-                    stuck.extend(moving_to.map(|to| (family, to)))
+                phase if phase.is_stuck() && moving_to.is_some() => {
+                    stuck.extend(moving_to.map(|to| (family, to)));
                 }
                 Phase::Failed(failure) if failure.is_due(now, &up) => again.push((family, served.shard)),
                 Phase::Settling { until, .. } if now >= *until => late.push(family),

@@ -17,6 +17,17 @@ const SETTLE_WAIT: Duration = Duration::from_secs(5);
 /// One that is not served after this time goes as it is. If that fails it is tried again after the same time.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
+impl Phase {
+    /// It is not served here, and it is the engine that cannot open it.
+    pub(super) fn is_stuck(&self) -> bool {
+        match self {
+            Phase::Opening => true,
+            Phase::Failed(failure) => failure.is_of_engine,
+            _ => false,
+        }
+    }
+}
+
 impl Control {
     /// The store says that this vDisk shall go to that node.
     pub(super) fn begin_hand_over(&mut self, family: FamilyId, to: u32) {
@@ -24,9 +35,9 @@ impl Control {
         let here = member.node;
         let Some(served) = member.served.get_mut(&family) else { return };
         // What cannot be opened here has nothing to settle, and may be opened there: else a node that is emptied would never be.
-        let is_stuck = match served.phase {
+        let is_stuck = match &served.phase {
             Phase::Ready => false,
-            Phase::Failed(_) | Phase::Opening if served.since.elapsed() >= STUCK_AFTER => true,
+            phase if phase.is_stuck() && served.since.elapsed() >= STUCK_AFTER => true,
             _ => return,
         };
         if to == here || !member.mirror.alive.contains_key(&to) {
