@@ -109,7 +109,7 @@ pair_head() {
 settle() {
     local before='' now
     for _ in $(seq 30); do
-        now=$(run stats --json | jq -c '[[.vdisks[].engine | .dirty_bytes + .fresh_bytes] | add,
+        now=$(run stats --json | jq -c '[([.vdisks[].engine | .dirty_bytes + .fresh_bytes] | add),
             (.shards[].engine | .egroups_compacted, .egroups_deleted, .checkpoints)]')
         [ "$now" != "$before" ] || [ "${now#\[0,}" = "$now" ] || return 0
         before=$now
