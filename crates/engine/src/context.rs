@@ -271,6 +271,9 @@ impl Draw {
     }
 }
 
+/// Clients that have asked for nothing so long are not there.
+pub(crate) const IDLE_US: u64 = 1_000_000;
+
 /// What a step of one volume may use.
 pub struct Context<'a> {
     pub now: Time,
@@ -286,6 +289,8 @@ pub struct Context<'a> {
     pub dirty_bytes: u64,
     /// Families of this shard that were written to lately.
     pub writers: usize,
+    /// When a client last asked for something of any family of this shard.
+    pub last_asked: Time,
     pub draw: &'a mut Draw,
     pub counters: &'a mut Counters,
     pub cache: &'a mut Cache,
@@ -325,7 +330,8 @@ impl Context<'_> {
             self.calls.next_repeat = earlier(self.calls.next_repeat, ask_again);
         }
         let message = Message::Ask { call, drive, family, epoch, question: question.clone() };
-        let is_read = matches!(question, Question::ReadUnits { .. });
+        // What waits behind others does not tell how fast the drive is.
+        let is_read = matches!(question, Question::ReadUnits { behind: false, .. });
         let (asked, read) = (self.now, is_read.then(|| self.calls.paces.asked(drive)));
         if is_read && matches!(purpose, Purpose::Units(_)) {
             self.calls.budget.client_asked(drive, self.now);
@@ -337,6 +343,11 @@ impl Context<'_> {
         } else {
             self.out.messages.push((shard, message));
         }
+    }
+
+    /// Whether a client has asked for something lately, of whichever family: work that can wait takes little of the shard then.
+    pub fn is_asked(&self) -> bool {
+        self.now < self.last_asked.after(IDLE_US)
     }
 
     pub fn is_up(&self, drive: DriveId) -> bool {
@@ -394,6 +405,7 @@ mod tests {
                 free_changes: 0,
                 dirty_bytes: 0,
                 writers: 0,
+                last_asked: Time(0),
                 draw: &mut Draw::new(1),
                 counters: &mut Counters::default(),
                 cache: &mut Cache::new(0),

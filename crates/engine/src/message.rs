@@ -46,8 +46,9 @@ pub enum Question {
         sharing: Option<Sharing>,
     },
     /// Units of an egroup, verified. `frames`: those of them that are compressed are wanted as they are stored as well, to be
-    /// kept in memory. Only who shares it with the drive asks for that; other nodes are not told.
-    ReadUnits { egroup: EgroupId, runs: Vec<UnitRun>, frames: bool },
+    /// kept in memory. Only who shares it with the drive asks for that; other nodes are not told. `behind`: no client waits for
+    /// them, so they take their turn behind what one waits for.
+    ReadUnits { egroup: EgroupId, runs: Vec<UnitRun>, frames: bool, behind: bool },
     /// The frames in which these units lie, verified and as they are stored: for copies, which are alike byte for byte.
     ReadFrames { egroup: EgroupId, runs: Vec<UnitRun> },
     /// The vDisk blocks (or page keys) that the units of an egroup were written for, its size, and how it is packed.

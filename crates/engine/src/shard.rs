@@ -46,6 +46,8 @@ struct World {
     /// Families that were written to lately, as counted then.
     writers: usize,
     writers_counted: Time,
+    /// When a client last asked for something of any family.
+    last_asked: Time,
     draw: Draw,
     counters: Counters,
     cache: Cache,
@@ -64,6 +66,7 @@ impl World {
             free_changes: self.free_changes,
             dirty_bytes: self.dirty_bytes,
             writers: self.writers,
+            last_asked: self.last_asked,
             draw: &mut self.draw,
             counters: &mut self.counters,
             cache: &mut self.cache,
@@ -113,6 +116,7 @@ impl Shard {
                 dirty_bytes: 0,
                 writers: 0,
                 writers_counted: Time(0),
+                last_asked: Time(0),
                 draw: Draw::new(seed),
                 counters: Counters::default(),
                 cache,
@@ -152,6 +156,7 @@ impl Shard {
             Input::Request { ticket, family, request } => {
                 if self.volumes.contains_key(&family) {
                     self.count_writers(now);
+                    self.world.last_asked = now;
                     self.with_volume(now, family, out, |volume, ctx| volume.on_request(ticket, request, ctx));
                     self.touched.insert(family);
                 } else {

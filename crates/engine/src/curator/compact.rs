@@ -1,12 +1,12 @@
 //! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
-//! Promises: nothing is moved in families that waste little, or while clients ask and there is space enough; victims
-//! wait for the checkpoint that deletes them before many more are emptied; a full pool, or a drive without room for
-//! copies it is owed, is worth more work.
+//! Promises: nothing is moved in families that waste little, or while their clients ask and there is space enough; little
+//! at a time while clients of others ask; victims wait for the checkpoint that deletes them before many more are emptied; a
+//! full pool, or a drive without room for copies it is owed, is worth more work.
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
 use super::moves::Job;
 use crate::buffer::BLOCK;
-use crate::context::Context;
+use crate::context::{Context, IDLE_US};
 use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::interface::Compression;
@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Between the beginnings of two jobs.
 pub(super) const PAUSE_US: u64 = 20_000;
+/// The same while clients ask for other families of the shard, and nobody waits for space: some 20 MiB/s.
+pub(super) const PAUSE_BUSY_US: u64 = 200_000;
 /// A log without room is asked again after so long.
 pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
@@ -35,8 +37,6 @@ const EVEN_FULL_ONES: u32 = 101;
 const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
 /// So many more egroups than the data needs are nobody's concern.
 const SCATTERED_MIN: usize = 16;
-/// A family that nobody asked for so long is tidied for its own sake.
-pub(super) const IDLE_US: u64 = 1_000_000;
 /// Dead units that nobody minds.
 const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
@@ -107,8 +107,9 @@ impl Volume {
         {
             return;
         }
+        let can_wait = !cramped && !self.is_space_wanted(full);
         let idle_at = self.requests.last_asked.after(IDLE_US);
-        if ctx.now < idle_at && !cramped && !self.is_space_wanted(full) {
+        if ctx.now < idle_at && can_wait {
             // The longer it waits, the emptier egroups become, and the less there is to move.
             self.compaction.not_before = self.compaction.not_before.max(idle_at);
         }
@@ -136,6 +137,10 @@ impl Volume {
             return;
         }
         self.compaction.more = true;
+        if can_wait && ctx.is_asked() {
+            // What one vDisk left behind is not to be paid for by the clients of another.
+            self.compaction.not_before = ctx.now.after(PAUSE_BUSY_US);
+        }
         let packing = self.packing_of_moved(&victims);
         self.start_moving(victims, packing, ctx);
     }

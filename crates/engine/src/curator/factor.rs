@@ -5,9 +5,9 @@
 //! Leaves to others: the log's members (`log/append.rs`), moving units (`moves`), writing pages elsewhere
 //! (`map/checkpoint.rs`), that there are groups of the wanted size (the control plane).
 
-use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, IDLE_US, PAUSE_US, ROOM_AGAIN_US, VICTIMS_MAX};
+use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, PAUSE_US, ROOM_AGAIN_US, VICTIMS_MAX};
 use crate::buffer::BLOCK;
-use crate::context::Context;
+use crate::context::{Context, IDLE_US};
 use crate::egroup::place::units_max;
 use crate::identity::{DriveId, EgroupId, GroupId, Time};
 use crate::interface::{FactorProgress, Notice, View};

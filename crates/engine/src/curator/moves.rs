@@ -242,7 +242,10 @@ impl Volume {
             return self.describe_victim(number, job, ctx);
         };
         job.step = Step::Reading;
-        let question = Question::ReadUnits { egroup: victim, runs: job.asked.clone(), frames: false };
+        let runs = job.asked.clone();
+        // In a full pool clients wait for what this gives back.
+        let behind = !self.placing.is_full();
+        let question = Question::ReadUnits { egroup: victim, runs, frames: false, behind };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Compact(number));
         self.compaction.jobs.insert(number, job);
     }

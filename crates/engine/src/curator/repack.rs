@@ -4,7 +4,7 @@
 //! nothing is written anew; while clients ask, one job begins now and then.
 //! Leaves to others: moving the units (`moves`), packing (`egroup/pack.rs`), what is wanted (the container's policy).
 
-use super::compact::{EMPTIED_MAX, IDLE_US, PAUSE_US, ROOM_AGAIN_US};
+use super::compact::{EMPTIED_MAX, PAUSE_BUSY_US, PAUSE_US, ROOM_AGAIN_US};
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::units_max;
@@ -17,8 +17,6 @@ use crate::volume::Volume;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-/// Between the beginnings of two jobs while clients ask: some 20 MiB/s.
-const PAUSE_BUSY_US: u64 = 200_000;
 /// Nothing is packed again if the emptiest group has less room: what is emptied is free only after a checkpoint.
 const ROOM_MIN: u64 = 8 * (EGROUP_UNITS * BLOCK) as u64;
 /// Egroups looked at for cold ones in one step.
@@ -133,8 +131,7 @@ impl Volume {
                 return;
             }
         };
-        let is_asked = ctx.now < self.requests.last_asked.after(IDLE_US);
-        let pause = if is_asked { PAUSE_BUSY_US } else { PAUSE_US };
+        let pause = if ctx.is_asked() { PAUSE_BUSY_US } else { PAUSE_US };
         self.repacking.not_before = ctx.now.after(pause);
         self.repacking.wake_at = Some(self.repacking.not_before);
         ctx.counters.egroups_repacked += victims.len() as u64;

@@ -302,7 +302,7 @@ impl Keeper {
     fn carry_out(&mut self, now: Time, caller: Caller, epoch: Epoch, question: Question) {
         let Self { ring, store, desk, .. } = self;
         // What units say does not depend on who owns them.
-        if let Question::ReadUnits { egroup, runs, frames } = question {
+        if let Question::ReadUnits { egroup, runs, frames, behind: _ } = question {
             return store.read_units(caller, egroup, runs, frames, desk);
         }
         if let Some(fence) = ring.fenced(caller.family, epoch)

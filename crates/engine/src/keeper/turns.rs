@@ -5,7 +5,8 @@
 //! Leaves to others: the log, which has frames of its own (`ring_write`); what is done in a turn.
 //!
 //! Nobody waits for ever: what is in flight ends by itself, since it needs nothing but the drive, and with each end somebody
-//! is let in. What frees space (drains, checkpoints, repair) is held back by reads only, never the other way round.
+//! is let in. What frees space (drains, checkpoints, repair) is held back by reads, never the other way round. (While a pool is not full,
+//! compaction reads in the background too.)
 
 use crate::buffer::BLOCK;
 use crate::identity::{Epoch, FamilyId, ShardId, Time};
@@ -30,7 +31,9 @@ enum Class {
 fn cost_of(question: &Question) -> Option<(Class, u64)> {
     let of_runs = |runs: &[UnitRun]| runs.iter().map(|run| u64::from(run.count)).sum::<u64>();
     let (class, blocks) = match question {
-        Question::ReadUnits { runs, .. } => (Class::Client, of_runs(runs)),
+        Question::ReadUnits { runs, behind, .. } => {
+            (if *behind { Class::Background } else { Class::Client }, of_runs(runs))
+        }
         Question::ReadFrames { runs, .. } => (Class::Background, of_runs(runs)),
         Question::WriteEgroup { content, .. } => (Class::Background, content.blocks() as u64),
         Question::Fence { .. }

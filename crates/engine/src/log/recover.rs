@@ -395,7 +395,8 @@ impl Volume {
                 if let Some(drive) = self.nearest_copy(place.egroup, &load.tried, ctx) {
                     self.recovery().loading.insert(number, load);
                     let runs = vec![UnitRun { first: place.unit, count: place.units }];
-                    let question = Question::ReadUnits { egroup: place.egroup, runs, frames: false };
+                    let question =
+                        Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
                     ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
                 } else if may_come_back(self, place.egroup, &load.tried, ctx) {
                     let recovery = self.recovery();

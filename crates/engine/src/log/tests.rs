@@ -47,6 +47,7 @@ impl Story {
             free_changes: 0,
             dirty_bytes: 0,
             writers: 0,
+            last_asked: Time(0),
             draw: &mut Draw::new(1),
             counters: &mut Counters::default(),
             cache: &mut Cache::new(0),

@@ -360,7 +360,7 @@ impl Volume {
         let (place, tried) = (fetch.place, fetch.tried.clone());
         if let Some(drive) = self.nearest_copy(place.egroup, &tried, ctx) {
             let runs = vec![UnitRun { first: place.unit, count: place.units }];
-            let question = Question::ReadUnits { egroup: place.egroup, runs, frames: false };
+            let question = Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
             return ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
         }
         // A page that was replaced meanwhile may be deleted: those who wait look again.

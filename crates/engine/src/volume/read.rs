@@ -315,7 +315,7 @@ impl Volume {
         // What is read ahead is unpacked already when it is wanted.
         let frames = ctx.cache.limit() > 0 && !matches!(ask.reader, Reader::Ahead(_));
         self.reads.asks.insert(number, ask);
-        let question = Question::ReadUnits { egroup, runs, frames };
+        let question = Question::ReadUnits { egroup, runs, frames, behind: false };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Units(number));
         number
     }

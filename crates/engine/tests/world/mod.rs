@@ -39,7 +39,11 @@ pub struct World {
 
 impl World {
     pub fn new(drives: u32, factor: u32, limits: Limits) -> Self {
-        let geometry = Geometry { log: 4 << 20, data: 64 << 20 };
+        Self::sized(drives, factor, limits, Geometry { log: 4 << 20, data: 64 << 20 })
+    }
+
+    /// With drives of this size, and a vDisk of half of one.
+    pub fn sized(drives: u32, factor: u32, limits: Limits, geometry: Geometry) -> Self {
         let mut areas = BTreeMap::new();
         for drive in 0..drives {
             areas.insert((DriveId(drive), Area::Log), vec![0; geometry.log as usize]);
@@ -48,7 +52,7 @@ impl World {
         let record = FamilyRecord {
             family: FAMILY,
             epoch: Epoch(1),
-            size: 32 << 20,
+            size: geometry.data / 2,
             factor,
             segments: Vec::new(),
             compression: Compression::default(),

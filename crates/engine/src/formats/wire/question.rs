@@ -21,6 +21,7 @@ const DELETE_EGROUPS: u32 = 8;
 const LIST_EGROUPS: u32 = 9;
 const DROP_FAMILY: u32 = 10;
 const READ_FRAMES: u32 = 11;
+const READ_UNITS_BEHIND: u32 = 12;
 
 /// What is said of an egroup that is written: a copy that is there is replaced; a list of egroups that it moves from follows, and
 /// it shares what lies there.
@@ -83,8 +84,8 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
                 }
             }
         }
-        Question::ReadUnits { egroup, runs, frames: _ } => {
-            writer.u32(READ_UNITS);
+        Question::ReadUnits { egroup, runs, frames: _, behind } => {
+            writer.u32(if *behind { READ_UNITS_BEHIND } else { READ_UNITS });
             put_runs(*egroup, runs, writer);
         }
         Question::ReadFrames { egroup, runs } => {
@@ -146,9 +147,9 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             }
             Question::WriteEgroup { egroup, class, content, blocks, replace, sharing }
         }
-        READ_UNITS => {
+        kind @ (READ_UNITS | READ_UNITS_BEHIND) => {
             let (egroup, runs) = take_runs(reader)?;
-            Question::ReadUnits { egroup, runs, frames: false }
+            Question::ReadUnits { egroup, runs, frames: false, behind: kind == READ_UNITS_BEHIND }
         }
         READ_FRAMES => {
             let (egroup, runs) = take_runs(reader)?;

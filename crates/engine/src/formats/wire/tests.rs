@@ -162,7 +162,7 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
             if which == 10 {
                 return Question::ReadFrames { egroup, runs };
             }
-            Question::ReadUnits { egroup, runs, frames: false }
+            Question::ReadUnits { egroup, runs, frames: false, behind: random.random() }
         }
         6 => Question::DescribeEgroup { egroup },
         7 => Question::DeleteEgroups { egroups: numbers(random, 1024).into_iter().map(EgroupId).collect() },
@@ -615,9 +615,24 @@ fn questions_that_no_owner_asks_do_not_decode() {
         packed(5, 2 * BLOCK),
         packed(5, 4 * BLOCK),
         Question::ReadFrames { egroup, runs: vec![UnitRun { first: 0, count: 1 }; 961] },
-        Question::ReadUnits { egroup, runs: vec![UnitRun { first: 959, count: 2 }], frames: false },
-        Question::ReadUnits { egroup, runs: vec![UnitRun { first: u32::MAX, count: 2 }], frames: false },
-        Question::ReadUnits { egroup, runs: vec![UnitRun { first: 0, count: 960 }; 11], frames: false },
+        Question::ReadUnits {
+            egroup,
+            runs: vec![UnitRun { first: 959, count: 2 }],
+            frames: false,
+            behind: false,
+        },
+        Question::ReadUnits {
+            egroup,
+            runs: vec![UnitRun { first: u32::MAX, count: 2 }],
+            frames: false,
+            behind: false,
+        },
+        Question::ReadUnits {
+            egroup,
+            runs: vec![UnitRun { first: 0, count: 960 }; 11],
+            frames: false,
+            behind: false,
+        },
         Question::Trim { up_to: Seq(u64::MAX) },
     ];
     for question in questions {

@@ -16,7 +16,7 @@ pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, rep
 
 pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
     let runs = runs.iter().map(|&(first, count)| UnitRun { first, count }).collect();
-    Question::ReadUnits { egroup, runs, frames: false }
+    Question::ReadUnits { egroup, runs, frames: false, behind: false }
 }
 
 fn first_unit(rig: &Rig) -> u64 {

@@ -100,6 +100,26 @@ fn background_work_of_others_goes_beside_reads_one_at_a_time() {
 }
 
 #[test]
+fn units_that_are_read_to_be_moved_go_behind_the_reads_of_clients() {
+    let mut rig = rig();
+    rig.ask(2, 1, read(ONE, &[(0, 1)])).expect("it is read");
+    let behind = || match read(ONE, &[(0, 64)]) {
+        Question::ReadUnits { egroup, runs, frames, .. } => {
+            Question::ReadUnits { egroup, runs, frames, behind: true }
+        }
+        other => other,
+    };
+    let moved: Vec<u64> = (0..4).map(|_| rig.begin(1, 1, behind())).collect();
+    assert_eq!(in_flight(&rig), 1, "one at a time");
+    let wanted: Vec<u64> = (0..8).map(|_| rig.begin(2, 1, read(ONE, &[(0, 1)]))).collect();
+    assert_eq!(in_flight(&rig), 9, "whoever reads for clients is alone among its like");
+    rig.run();
+    assert!(moved.iter().chain(&wanted).all(|call| matches!(rig.answers[call], Ok(Answer::Units(_)))));
+    assert_eq!(rig.keeper.held_back().reads, 0);
+    assert_eq!(rig.keeper.held_back().background, 3);
+}
+
+#[test]
 fn what_is_deleted_while_its_write_waits_does_not_come_back() {
     let mut rig = rig();
     rig.ask(2, 1, read(ONE, &[(0, 1)])).expect("it is read");
