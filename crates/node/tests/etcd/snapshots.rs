@@ -5,7 +5,7 @@ use crate::stories::{a_snapshot, a_vdisk};
 use crate::wait_for;
 use weft_engine::SnapshotId;
 use weft_node::config::cluster::{ClusterError, News};
-use weft_node::config::{FamilyState, ScheduleRecord, SnapshotState};
+use weft_node::config::{ConsistencyRecord, FamilyState, ScheduleRecord, SnapshotState};
 
 #[test]
 fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
@@ -97,4 +97,29 @@ fn whoever_follows_hears_of_snapshots_and_they_go_with_their_vdisk() {
     cluster.remove_schedule(other).expect("it is removed");
     cluster.remove_schedule(other).expect("twice is fine");
     assert!(cluster.load().expect("it loads").schedules.is_empty());
+}
+
+#[test]
+fn whoever_changes_a_group_keeps_what_others_change() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let group = |families: &[u32]| ConsistencyRecord { name: "db".to_string(), families: families.to_vec() };
+    assert!(cluster.change_consistency("db", |record| record.families.push(1)).is_err(), "there is none");
+    cluster.create_consistency(&group(&[1])).expect("it is made");
+    let again = cluster.create_consistency(&group(&[2]));
+    assert!(matches!(again, Err(ClusterError::GroupExists { .. })), "{again:?}");
+    let mut is_first = true;
+    let changed = cluster.change_consistency("db", |record| {
+        if std::mem::take(&mut is_first) {
+            // Between the look and the change.
+            cluster.change_consistency("db", |record| record.families.push(2)).expect("it is changed");
+        }
+        record.families.push(3);
+    });
+    assert_eq!(changed.expect("it is changed").record, group(&[1, 2, 3]));
+    let same = cluster.change_consistency("db", |_| ()).expect("nothing to do");
+    assert_eq!(cluster.load().expect("it loads").consistency["db"], same);
+    cluster.remove_consistency("db").expect("it is removed");
+    cluster.remove_consistency("db").expect("twice is fine");
+    assert!(cluster.load().expect("it loads").consistency.is_empty());
 }

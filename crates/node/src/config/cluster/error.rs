@@ -50,6 +50,8 @@ pub enum ClusterError {
     ContainerChanged { name: String },
     #[error("the vDisk has a snapshot {name} already; choose another name")]
     SnapshotExists { name: String },
+    #[error("a group {name} exists already; choose another name")]
+    GroupExists { name: String },
     #[error(
         "node {node} was removed from the cluster; its directory can join as a new node when it is empty"
     )]

@@ -143,32 +143,52 @@ impl ClusterStore {
         }
     }
 
-    /// Puts a consistency group, in the place of the one before. Gives the store's revision behind it.
-    pub fn put_consistency(&self, group: &ConsistencyRecord) -> Result<u64, ClusterError> {
-        self.replace(&self.keys.consistency(&group.name), Some(&json(group)))
+    /// Makes a consistency group. Gives the store's revision behind it.
+    pub fn create_consistency(&self, group: &ConsistencyRecord) -> Result<u64, ClusterError> {
+        let (key, text) = (self.keys.consistency(&group.name), json(group));
+        let transaction =
+            Transaction::new().when(Compare::absent(&key)).put(&key, &text, None).otherwise_get(&key);
+        let mut answer = self.etcd.transact(&transaction)?;
+        if answer.succeeded {
+            return Ok(answer.revision);
+        }
+        match answer.found.swap_remove(0) {
+            // The attempt whose answer was lost came through, or somebody made the very same.
+            Some(there) if answer.repeated && there.value == text => Ok(there.mod_revision),
+            _ => Err(ClusterError::GroupExists { name: group.name.clone() }),
+        }
+    }
+
+    /// Changes the vDisks of a group. `alter` may be called again, with what somebody else has put meanwhile.
+    pub fn change_consistency(
+        &self,
+        group: &str,
+        mut alter: impl FnMut(&mut ConsistencyRecord),
+    ) -> Result<Versioned<ConsistencyRecord>, ClusterError> {
+        self.change(&self.keys.consistency(group), None, |record: &mut ConsistencyRecord, _| {
+            let before = record.clone();
+            alter(record);
+            Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
+        })
     }
 
     /// Fine if there is none. Gives the store's revision behind it.
     pub fn remove_consistency(&self, group: &str) -> Result<u64, ClusterError> {
-        self.replace(&self.keys.consistency(group), None)
+        self.delete(&self.keys.consistency(group))
     }
 
     /// Fine if there is none. Gives the store's revision behind it.
     pub fn remove_schedule(&self, family: FamilyId) -> Result<u64, ClusterError> {
-        self.replace(&self.keys.schedule(family), None)
+        self.delete(&self.keys.schedule(family))
     }
 
-    /// Puts or deletes what does not depend on what was there.
-    fn replace(&self, key: &str, text: Option<&str>) -> Result<u64, ClusterError> {
+    /// Whatever it says.
+    fn delete(&self, key: &str) -> Result<u64, ClusterError> {
         let mut patience = Patience::new(key);
         loop {
             let found = self.etcd.get(key)?;
             let revision = found.as_ref().map_or(0, |found| found.mod_revision);
-            let transaction = Transaction::new().when(Compare::unchanged(key, revision));
-            let transaction = match text {
-                Some(text) => transaction.put(key, text, None),
-                None => transaction.delete(key),
-            };
+            let transaction = Transaction::new().when(Compare::unchanged(key, revision)).delete(key);
             let answer = self.etcd.transact(&transaction)?;
             if answer.succeeded {
                 return Ok(answer.revision);

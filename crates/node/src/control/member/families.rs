@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::locality::Clients;
 use super::status::drives_up;
 use super::{Member, Phase, Served};
-use crate::config::cluster::{ClusterError, NewOwner, Versioned, shard_id};
+use crate::config::cluster::{ClusterError, ClusterStore, NewOwner, Versioned, shard_id};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
 use crate::control::{Control, Stage, Standing};
 use crate::shard_loop::Mail;
@@ -272,25 +272,12 @@ impl Member {
         segments: Vec<Segment>,
     ) {
         let Some(index) = self.own_index(shard.0) else { return };
-        // As long as this life lasts: behind it the answer does not matter any more.
-        let deadline = self.life.as_ref().map(|life| life.lease.deadline());
-        self.spawn(
-            move |store| {
-                loop {
-                    match store.change_segments(family, epoch, version, &segments) {
-                        Ok(changed) => return changed,
-                        // What came of it is not known. Asked again it tells.
-                        Err(error) => {
-                            tracing::warn!(%family, %error, "the segments of a log could not be stored yet");
-                            if deadline.as_ref().is_none_or(|deadline| deadline.has_passed()) {
-                                return None;
-                            }
-                        }
-                    }
-                    std::thread::sleep(ASK_AGAIN);
-                }
-            },
+        self.insist(
+            family,
+            "change the segments of its log",
+            move |store| store.change_segments(family, epoch, version, &segments),
             move |control, changed| {
+                let changed = changed.flatten();
                 let taken = changed.is_some();
                 if let Some(entry) = control.families.get_mut(&family)
                     && entry.config.epoch == epoch.0
@@ -305,17 +292,41 @@ impl Member {
         );
     }
 
-    /// Nothing of it is left on any drive.
+    /// Nothing of it is left on any drive. A record that stays because the store did not answer for all of this life is dropped again
+    /// by its next owner.
     pub(in crate::control) fn remove_vdisk(&self, family: FamilyId) {
-        self.spawn(
-            move |store| store.remove_vdisk(family),
-            move |_, removed: Result<(), ClusterError>| {
-                // It stays, and is dropped again by its next owner.
-                if let Err(error) = removed {
-                    tracing::error!(%family, %error, "the record of a deleted vDisk stays");
+        self.insist(family, "remove its record", move |store| store.remove_vdisk(family), |_, _| ());
+    }
+
+    /// Asks the store until it answers, as long as this life lasts: behind it the answer does not matter any more. Then gets
+    /// None if it did not.
+    fn insist<T: Send + 'static>(
+        &self,
+        family: FamilyId,
+        wish: &'static str,
+        work: impl Fn(&ClusterStore) -> Result<T, ClusterError> + Send + 'static,
+        then: impl FnOnce(&mut Control, Option<T>) + Send + 'static,
+    ) {
+        let deadline = self.life.as_ref().map(|life| life.lease.deadline());
+        let ask = move |store: &ClusterStore| {
+            let mut is_first = true;
+            loop {
+                match work(store) {
+                    Ok(done) => return Some(done),
+                    // What came of it is not known. Asked again it tells.
+                    Err(error) => {
+                        if std::mem::take(&mut is_first) {
+                            tracing::warn!(%family, %error, "could not {wish} yet");
+                        }
+                        if deadline.as_ref().is_none_or(|deadline| deadline.has_passed()) {
+                            return None;
+                        }
+                    }
                 }
-            },
-        );
+                std::thread::sleep(ASK_AGAIN);
+            }
+        };
+        self.spawn(ask, then);
     }
 
     pub(in crate::control) fn drive_formatted(&self, drive: DriveId) {

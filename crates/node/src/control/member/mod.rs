@@ -26,6 +26,7 @@ mod usage;
 mod view;
 
 pub(super) use attachments::{claim, release, release_at_the_end, take_from};
+pub(in crate::control) use jobs::Chore;
 pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
@@ -62,6 +63,7 @@ pub struct Member {
     membership: Membership,
     /// Work that waits for the store goes to threads that may wait.
     jobs: UnboundedSender<Job>,
+    chores: jobs::Chores,
     /// Told when the lease is over although it was renewed.
     losses: UnboundedSender<()>,
     /// None: the lease is over, and another one is being taken. Nothing is served meanwhile.

@@ -36,6 +36,8 @@ impl From<ClusterError> for Refusal {
             ClusterError::NameTaken { .. }
             | ClusterError::Changed { .. }
             | ClusterError::ContainerExists { .. }
+            | ClusterError::SnapshotExists { .. }
+            | ClusterError::GroupExists { .. }
             | ClusterError::ContainerChanged { .. } => Self::conflict(error.to_string()),
             ClusterError::NotThere { .. } | ClusterError::NoContainer { .. } => {
                 Self::not_found(error.to_string())

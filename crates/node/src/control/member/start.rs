@@ -102,6 +102,7 @@ pub fn run(
             lock: Arc::clone(lock),
             membership: membership.clone(),
             jobs,
+            chores: jobs::Chores::default(),
             losses,
             life: None,
             announcing: life::Announcing::default(),

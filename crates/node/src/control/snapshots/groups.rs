@@ -22,6 +22,7 @@ use crate::control::{Control, Part, SharedControl, member};
 use crate::shard_loop::Mail;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use weft_engine::interface::Order;
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -59,6 +60,19 @@ impl Control {
                 name: group.name,
             })
             .collect()
+    }
+
+    fn consistency_view(&self, name: &str) -> Result<ConsistencyView, Refusal> {
+        let view = self.consistency_views().into_iter().find(|view| view.name == name);
+        view.ok_or_else(|| Refusal::conflict("the group was removed meanwhile"))
+    }
+
+    /// Of a node that is alone.
+    fn put_consistency(&mut self, record: ConsistencyRecord) -> Result<(), Refusal> {
+        let alone = self.part.alone();
+        alone.store.put_consistency(&record)?;
+        alone.consistency.insert(record.name.clone(), record);
+        Ok(())
     }
 
     fn group_named(&self, name: &str) -> Result<ConsistencyRecord, Refusal> {
@@ -128,18 +142,26 @@ impl Control {
 
 pub async fn create(control: &SharedControl, wanted: CreateConsistency) -> Result<ConsistencyView, Refusal> {
     check_name(&wanted.name)?;
-    let record = {
+    let (mut record, is_member) = {
         let control = control.lock();
         control.check_ready()?;
-        if control.consistency().contains_key(&wanted.name) {
-            return Err(Refusal::conflict(format!(
-                "a group {} exists already; choose another name",
-                wanted.name
-            )));
-        }
-        ConsistencyRecord { name: wanted.name.clone(), families: control.families_named(&wanted.vdisks)? }
+        let families = control.families_named(&wanted.vdisks)?;
+        (ConsistencyRecord { name: wanted.name.clone(), families }, control.part.member().is_some())
     };
-    put(control, record).await
+    tidy(&mut record);
+    check_size(&record)?;
+    if is_member {
+        let revision = member::with_store(control, move |store| store.create_consistency(&record)).await?;
+        member::seen(control, revision).await?;
+    } else {
+        let mut control = control.lock();
+        if control.consistency().contains_key(&wanted.name) {
+            let name = wanted.name;
+            return Err(Refusal::conflict(format!("a group {name} exists already; choose another name")));
+        }
+        control.put_consistency(record)?;
+    }
+    control.lock().consistency_view(&wanted.name)
 }
 
 /// Adds vDisks to a group, and takes others out.
@@ -149,40 +171,57 @@ pub async fn change(
     add: &[String],
     remove: &[String],
 ) -> Result<ConsistencyView, Refusal> {
-    let record = {
+    let (alter, is_member) = {
         let control = control.lock();
         control.check_ready()?;
-        let mut record = control.group_named(group)?;
-        let (add, remove) = (control.families_named(add)?, control.families_named(remove)?);
+        let there = control.group_named(group)?.families.into_iter();
         // Those that were deleted go too.
-        record
-            .families
-            .retain(|family| !remove.contains(family) && control.families.contains_key(&FamilyId(*family)));
-        record.families.extend(add);
-        record
+        let gone: Vec<u32> =
+            there.filter(|family| !control.families.contains_key(&FamilyId(*family))).collect();
+        let (add, remove) = (control.families_named(add)?, control.families_named(remove)?);
+        let alter = move |record: &mut ConsistencyRecord| {
+            let before = record.clone();
+            record.families.retain(|family| !remove.contains(family) && !gone.contains(family));
+            record.families.extend(&add);
+            tidy(record);
+            let checked = check_size(record);
+            if checked.is_err() {
+                *record = before;
+            }
+            checked
+        };
+        (alter, control.part.member().is_some())
     };
-    put(control, record).await
+    if is_member {
+        let name = group.to_string();
+        // What somebody else changes at the same moment stays.
+        let (changed, checked) = member::with_store(control, move |store| {
+            let mut checked = Ok(());
+            let changed = store.change_consistency(&name, |record| checked = alter(record))?;
+            Ok((changed, checked))
+        })
+        .await?;
+        checked?;
+        member::seen(control, changed.revision).await?;
+    } else {
+        let mut control = control.lock();
+        let mut record = control.group_named(group)?;
+        alter(&mut record)?;
+        control.put_consistency(record)?;
+    }
+    control.lock().consistency_view(group)
 }
 
-async fn put(control: &SharedControl, mut record: ConsistencyRecord) -> Result<ConsistencyView, Refusal> {
+fn tidy(record: &mut ConsistencyRecord) {
     record.families.sort_unstable();
     record.families.dedup();
+}
+
+fn check_size(record: &ConsistencyRecord) -> Result<(), Refusal> {
     if record.families.len() > VDISKS_MAX {
         return Err(Refusal::conflict(format!("a group has at most {VDISKS_MAX} vDisks")));
     }
-    let name = record.name.clone();
-    if control.lock().part.member().is_some() {
-        let revision = member::with_store(control, move |store| store.put_consistency(&record)).await?;
-        member::seen(control, revision).await?;
-    } else {
-        let mut control = control.lock();
-        let alone = control.part.alone();
-        alone.store.put_consistency(&record)?;
-        alone.consistency.insert(name.clone(), record);
-    }
-    let views = control.lock().consistency_views();
-    let view = views.into_iter().find(|view| view.name == name);
-    view.ok_or_else(|| Refusal::conflict("the group was removed meanwhile"))
+    Ok(())
 }
 
 pub async fn remove(control: &SharedControl, group: &str) -> Result<(), Refusal> {
@@ -209,14 +248,7 @@ pub async fn snapshot(
     wanted: &GroupSnapshot,
 ) -> Result<Vec<SnapshotView>, Refusal> {
     let all = control.lock().group_records(group, wanted)?;
-    let mut put = Ok(());
-    for record in &all {
-        put = requests::put(control, record.clone()).await;
-        if put.is_err() {
-            break;
-        }
-    }
-    let taken = match put {
+    let taken = match put_all(control, &all).await {
         Ok(()) => take_together(control, &all).await,
         Err(refusal) => Err(refusal),
     };
@@ -234,6 +266,21 @@ pub async fn snapshot(
     let control = control.lock();
     let there = all.iter().filter_map(|record| control.snapshot(&record.key()));
     Ok(there.filter_map(|record| control.snapshot_view(record)).collect())
+}
+
+/// Begins them all: the first one, which decides, and then the others at once, because each waits for the store.
+async fn put_all(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
+    requests::put(control, all[0].clone()).await?;
+    let mut others = JoinSet::new();
+    for record in all[1..].iter().cloned() {
+        let control = control.clone();
+        others.spawn(async move { requests::put(&control, record).await });
+    }
+    let mut result = Ok(());
+    for put in others.join_all().await {
+        result = result.and(put);
+    }
+    result
 }
 
 /// All were taken in time: says so in the record of the first one, and the others follow.

@@ -6,6 +6,7 @@ use crate::config::cluster::ClusterStore;
 use crate::config::{
     FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
+use crate::control::member::Chore;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, Part, SharedControl, member};
 use std::collections::BTreeMap;
@@ -104,8 +105,9 @@ impl Control {
 
     /// Lets a snapshot go that nobody needs, see [`let_go`]; what does not work now is tried again by who wants it gone.
     pub(super) fn let_snapshot_go_soon(&mut self, key: SnapshotKey, snapshot: SnapshotId) {
-        match &self.part {
-            Part::Member(member) => member.spawn(
+        match &mut self.part {
+            Part::Member(member) => member.spawn_chore(
+                Chore::LetSnapshotGo(snapshot),
                 move |store| store.let_snapshot_go(&key, snapshot),
                 |_, changed| {
                     if let Err(error) = changed {

@@ -6,6 +6,7 @@ use super::{DiskName, remove};
 use crate::api::{RollBack, VdiskView};
 use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
 use crate::control::change::change_vdisk;
+use crate::control::member::Chore;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl};
 use crate::shard_loop::Disk;
@@ -177,6 +178,10 @@ impl Control {
         let Some(rollback) = entry.config.rollback else {
             return self.order_owner(family, Order::Resume { family });
         };
+        if self.rolled_back.contains(&rollback.id) {
+            // The store has it, and it was opened by a record from before.
+            return self.order_owner(family, Order::Resume { family });
+        }
         // By the time the store is asked, the record may say something else that is not done.
         let mut end = move |config: &mut FamilyConfig| {
             if config.rollback.is_some_and(|wanted| wanted.id == rollback.id) {
@@ -184,7 +189,8 @@ impl Control {
             }
         };
         if let Part::Member(member) = &mut self.part {
-            return member.spawn(
+            return member.spawn_chore(
+                Chore::EndRollback(rollback.id),
                 move |store| store.change_vdisk(family, &mut end),
                 move |control, changed| match changed {
                     Ok(_) => {

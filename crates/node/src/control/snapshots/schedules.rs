@@ -7,6 +7,7 @@ use crate::api::{ScheduleView, SetSchedule};
 use crate::config::{
     FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
+use crate::control::member::Chore;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl, member};
 use weft_engine::limits::SNAPSHOTS_MAX;
@@ -77,8 +78,9 @@ impl Control {
     }
 
     fn put_scheduled(&mut self, record: SnapshotRecord) {
-        if let Part::Member(member) = &self.part {
-            return member.spawn(
+        if let Part::Member(member) = &mut self.part {
+            return member.spawn_chore(
+                Chore::Scheduled(record.family()),
                 move |store| store.create_snapshot(&record),
                 |_, made| {
                     if let Err(error) = made {
