@@ -189,7 +189,9 @@ impl Ring {
     }
 
     fn replay_drop(&mut self, record: &RecordHeader) {
-        let Some(former) = self.holdings.remove(&record.family) else { return };
+        // Its fence counts also where nothing of its log was: an owner that slept through the drop would write egroups that nobody
+        // ever deletes.
+        let former = self.holdings.remove(&record.family).unwrap_or_default();
         let holding = Holding { fence: former.fence.max(record.epoch), ..Holding::default() };
         self.holdings.insert(record.family, holding);
         former.places.values().for_each(|place| self.let_go(place));

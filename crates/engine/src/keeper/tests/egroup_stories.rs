@@ -189,3 +189,14 @@ fn a_family_is_dropped_with_what_is_on_its_way() {
         rig.crash();
     }
 }
+
+#[test]
+fn an_owner_that_slept_through_the_drop_writes_nothing_also_after_a_restart() {
+    let mut rig = Rig::small(12);
+    assert_eq!(rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)), Ok(Answer::EgroupWritten));
+    assert_eq!(rig.ask(1, 3, Question::DropFamily), Ok(Answer::Dropped));
+    rig.crash();
+    let late = rig.ask(1, 1, write(EgroupId(EGROUP.0 + 1), 1, 20, Class::Data, false));
+    assert_eq!(late, Err(Refusal::Fenced(Epoch(3))));
+    assert_eq!(rig.keeper.egroups().count(), 0);
+}
