@@ -7,7 +7,7 @@ use crate::identity::{
     DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket,
 };
 use crate::message::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Something that happened. Each is handled at once and completely; nothing waits inside.
@@ -202,6 +202,24 @@ pub enum DriveFault {
     Gone,
 }
 
+/// Which families there are, as the records of one moment say. An older one is as true as a newer one: numbers are never used
+/// twice, so that what was deleted once stays deleted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Census {
+    /// All lower numbers have been given out. Of higher ones nothing is known: records that were put back to an older state
+    /// leave out what was made since.
+    pub next: FamilyId,
+    /// Every family with a record, those being destroyed among them.
+    pub families: Arc<BTreeSet<FamilyId>>,
+}
+
+impl Census {
+    /// Whether it was there once and is not any more.
+    pub fn is_deleted(&self, family: FamilyId) -> bool {
+        family < self.next && !self.families.contains(&family)
+    }
+}
+
 /// What the control plane wants. Orders to one shard arrive in the order they were given.
 #[derive(Debug, Clone)]
 pub enum Order {
@@ -217,6 +235,8 @@ pub enum Order {
     CloseFamily { family: FamilyId },
     /// Destroy everything of the family on all drives in the view. Ends in [`Notice::FamilyDropped`].
     DropFamily { family: FamilyId, epoch: Epoch },
+    /// Destroy what this shard's drives hold of families that are no more, and take nothing of them from now on.
+    Census(Census),
     /// The size of a served family has changed (in bytes).
     Resize { family: FamilyId, size: u64 },
     /// What is placed from now on is packed so; what was placed before is packed again in the background.
@@ -302,6 +322,11 @@ pub enum Notice {
         family: FamilyId,
         epoch: Epoch,
         reason: FamilyTrouble,
+    },
+    /// A drive held something of a family that is no more, and lets it go.
+    StrayDropped {
+        drive: DriveId,
+        family: FamilyId,
     },
     FamilyDropped {
         family: FamilyId,

@@ -40,6 +40,8 @@ pub enum Bug {
     CacheWithoutEgroup,
     /// Of a frame that is kept in memory the first units are given, whichever were wanted.
     FrameFromItsBeginning,
+    /// What a drive holds of families that are no more stays there.
+    StraysStay,
     /// Dead egroups are forgotten instead of deleted.
     SpaceLeak,
     /// What is written behind a snapshot's mark lands in the generation before it.

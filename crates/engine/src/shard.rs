@@ -7,8 +7,8 @@ use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
 use crate::interface::{
-    DriveFault, DriveResult, DriveState, FactorProgress, FamilyRecord, Geometry, Input, Notice, Order,
-    Outputs, Reply, RequestError, View,
+    Census, DriveFault, DriveResult, DriveState, FactorProgress, FamilyRecord, Geometry, Input, Notice,
+    Order, Outputs, Reply, RequestError, View,
 };
 use crate::keeper::{Effects, Keeper, State, Tally};
 use crate::limits::Limits;
@@ -91,6 +91,7 @@ pub struct Shard {
     opened: u64,
     volumes: BTreeMap<FamilyId, Volume>,
     dropping: BTreeMap<FamilyId, Dropping>,
+    census: Census,
     /// Volumes that something happened to.
     touched: BTreeSet<FamilyId>,
     /// When each volume wants to go on by itself.
@@ -127,6 +128,7 @@ impl Shard {
             opened: 0,
             volumes: BTreeMap::new(),
             dropping: BTreeMap::new(),
+            census: Census::default(),
             touched: BTreeSet::new(),
             wakes: BTreeSet::new(),
             wake_of: BTreeMap::new(),
@@ -400,6 +402,7 @@ impl Shard {
                 self.dropping.insert(family, Dropping { epoch, drives, asked: BTreeSet::new() });
                 self.advance_dropping(now, out);
             }
+            Order::Census(census) => self.on_census(now, census, out),
             Order::SetCache { bytes } => self.world.cache.set_limit(bytes),
             Order::Resize { family, size } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
@@ -469,11 +472,20 @@ impl Shard {
         self.advance_dropping(now, out);
     }
 
+    fn on_census(&mut self, now: Time, census: Census, out: &mut Outputs) {
+        self.census = census;
+        for keeper in self.keepers.values_mut() {
+            keeper.on_census(now, self.census.clone(), &mut self.effects);
+        }
+        self.take_effects(now, out);
+    }
+
     fn open_drive(&mut self, now: Time, drive: DriveId, geometry: Geometry, format: bool, out: &mut Outputs) {
         self.close_drive(now, drive);
         self.opened += 1;
         let base = self.opened << TOKEN_BITS;
-        let keeper = Keeper::open(drive, geometry, format, base, &self.world.limits, &mut self.effects);
+        let mut keeper = Keeper::open(drive, geometry, format, base, &self.world.limits, &mut self.effects);
+        keeper.on_census(now, self.census.clone(), &mut self.effects);
         self.keepers.insert(drive, keeper);
         self.openings.insert(self.opened, drive);
         self.take_effects(now, out);

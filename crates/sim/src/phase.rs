@@ -342,14 +342,21 @@ impl World {
         self.snapshots_done(false)?;
         self.volumes_are_settled()?;
         let (named, held) = (named(self)?, held(self)?);
-        nothing_missing_nothing_left(&named, &held, |family, drive| self.is_excused(family, drive))
-            .map(|_| ())
+        nothing_missing_nothing_left(&named, &held)
     }
 
-    /// A drive that lied once may have kept what a vDisk left there when it was dropped: nobody asks any more.
-    fn is_excused(&self, family: FamilyId, drive: DriveId) -> bool {
-        let dropped = self.control.families[family.0 as usize].phase == FamilyPhase::Dropped;
-        dropped && self.lied.contains(&drive)
+    /// No log has records of a vDisk that was dropped: nobody would ever trim them, and they would keep its ring from going round.
+    fn no_log_of_the_dropped(&self) -> Result<(), String> {
+        let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
+        for (drive, keeper) in engines.flat_map(|engine| engine.keepers()) {
+            let mut held = keeper.log_ranges().map(|(family, ..)| family);
+            let is_dropped =
+                |family: &FamilyId| self.control.families[family.0 as usize].phase == FamilyPhase::Dropped;
+            if let Some(family) = held.find(is_dropped) {
+                return Err(format!("drive {drive} has log records of family {family}"));
+            }
+        }
+        Ok(())
     }
 
     /// What a family that does not settle is at.
@@ -397,9 +404,8 @@ impl World {
             }
         }
         let (named, held) = (named(self)?, held(self)?);
-        let excused = |family, drive| self.is_excused(family, drive);
-        let left = nothing_missing_nothing_left(&named, &held, excused)?;
-        self.coverage.add("egroups of dropped vDisks on drives that lied", left);
+        nothing_missing_nothing_left(&named, &held)?;
+        self.no_log_of_the_dropped()?;
         let drives = &self.drives;
         let judged = runs_are_apart(&held, |drive| drives[drive.0 as usize].geometry.data / 4096);
         if let Err(what) = judged {
@@ -424,9 +430,7 @@ impl World {
         for drive in &mut self.drives {
             drive.restore();
         }
-        let kept: Vec<Held> =
-            held.into_iter().filter(|held| !self.is_excused(held.family, held.drive)).collect();
-        match copies_are_equal(&kept, &self.drives, |drive| self.lied.contains(&drive)) {
+        match copies_are_equal(&held, &self.drives, |drive| self.lied.contains(&drive)) {
             Ok(compared) => {
                 self.coverage.add("blocks compared on all members", compared.blocks);
                 self.coverage.add("damaged blocks that nobody has read", compared.unread_damage);
@@ -436,7 +440,7 @@ impl World {
         self.coverage.add("egroups judged", named.len() as u64);
         let packed = named.iter().filter(|name| name.stored < name.units).count();
         self.coverage.add("packed egroups judged", packed as u64);
-        if let Err(what) = self.space_is_counted(&kept) {
+        if let Err(what) = self.space_is_counted(&held) {
             self.fail(what);
         }
         Ok(())

@@ -76,6 +76,11 @@ fn a_node_that_answers_without_a_lease_is_caught() {
 }
 
 #[test]
+fn leaving_what_is_left_of_dropped_vdisks_is_caught() {
+    is_caught_within(200, Bug::StraysStay, &[Plan::Swarm, Plan::Drives]);
+}
+
+#[test]
 fn leaving_what_former_owners_left_is_caught() {
     is_caught(Bug::OldOrphansKept, &[Plan::Takeover, Plan::Swarm]);
 }

@@ -8,7 +8,7 @@ use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
 use crate::formats::packing::{Frame, Packing};
 use crate::formats::references::References;
 use crate::formats::table::{Hash, TablePage, encode_trailer, own_blocks};
-use crate::identity::EgroupId;
+use crate::identity::{EgroupId, FamilyId};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Run, Store, Stored};
@@ -62,7 +62,8 @@ pub(super) enum Later {
 
 /// A call that waits until egroups are gone.
 pub(super) struct DeleteCall {
-    caller: Caller,
+    /// None: nobody waits for it.
+    caller: Option<Caller>,
     left: usize,
     /// The whole family goes.
     family: bool,
@@ -299,7 +300,7 @@ impl Store {
     /// See [`crate::message::Question::DeleteEgroups`].
     pub fn delete(&mut self, caller: Caller, egroups: &[EgroupId], desk: &mut Desk) {
         let call = self.number();
-        self.deletes.insert(call, DeleteCall { caller, left: 1, family: false });
+        self.deletes.insert(call, DeleteCall { caller: Some(caller), left: 1, family: false });
         for egroup in egroups {
             self.delete_one(call, (caller.family, *egroup), desk);
         }
@@ -308,10 +309,10 @@ impl Store {
 
     /// All egroups of a family go. Returns the number of the call, which waits for one more
     /// [`Store::count_deleted`].
-    pub fn delete_family(&mut self, caller: Caller, desk: &mut Desk) -> u64 {
+    pub fn delete_family(&mut self, family: FamilyId, caller: Option<Caller>, desk: &mut Desk) -> u64 {
         let call = self.number();
         self.deletes.insert(call, DeleteCall { caller, left: 1, family: true });
-        let all = (caller.family, EgroupId(0))..=(caller.family, EgroupId(u64::MAX));
+        let all = (family, EgroupId(0))..=(family, EgroupId(u64::MAX));
         let stored = self.egroups.range(all.clone()).map(|(name, _)| *name);
         let mut names: Vec<Name> = stored.chain(self.changing.range(all).map(|(name, _)| *name)).collect();
         names.sort_unstable();
@@ -374,7 +375,9 @@ impl Store {
         waiting.left -= 1;
         if waiting.left == 0 {
             let waiting = self.deletes.remove(&call).expect("just seen");
-            desk.answer(waiting.caller, Ok(if waiting.family { Answer::Dropped } else { Answer::Deleted }));
+            if let Some(caller) = waiting.caller {
+                desk.answer(caller, Ok(if waiting.family { Answer::Dropped } else { Answer::Deleted }));
+            }
         }
     }
 

@@ -300,6 +300,20 @@ impl Store {
         self.egroups.range(all).next().is_some()
     }
 
+    /// Of which families something is stored or being written.
+    pub fn families(&self) -> BTreeSet<FamilyId> {
+        let mut families: BTreeSet<FamilyId> = self.changing.keys().map(|(family, _)| *family).collect();
+        let mut next = Some(FamilyId(0));
+        // From family to family: each may have very many.
+        while let Some(((family, _), _)) =
+            next.and_then(|first| self.egroups.range((first, EgroupId(0))..).next())
+        {
+            families.insert(*family);
+            next = family.0.checked_add(1).map(FamilyId);
+        }
+        families
+    }
+
     pub fn refuse_unknown(caller: Caller, desk: &mut Desk) {
         desk.refuse(caller, Refusal::NotFound);
     }

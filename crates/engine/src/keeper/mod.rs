@@ -34,7 +34,7 @@ pub use share_index::ENTRY_COST;
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::references::References;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
-use crate::interface::{DriveFault, DriveOperation, DriveResult, DriveTrouble, Geometry, Notice};
+use crate::interface::{Census, DriveFault, DriveOperation, DriveResult, DriveTrouble, Geometry, Notice};
 use crate::limits::Limits;
 use crate::message::{Message, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -141,6 +141,7 @@ pub struct Keeper {
     waiting: Vec<Waiting>,
     /// Calls that drop a family and wait for a frame that says so.
     drops: BTreeMap<FamilyId, Vec<u64>>,
+    census: Census,
 }
 
 impl Keeper {
@@ -166,6 +167,7 @@ impl Keeper {
             turns: Turns::new(limits.turn_bytes),
             waiting: Vec::new(),
             drops: BTreeMap::new(),
+            census: Census::default(),
         };
         keeper.hand_over(effects);
         keeper
@@ -242,6 +244,7 @@ impl Keeper {
             Progress::Ready => {
                 self.phase = Phase::Ready;
                 desk.notice(Notice::DriveReady { drive: desk.drive });
+                self.let_strays_go();
                 for Waiting { caller, epoch, question } in std::mem::take(&mut self.waiting) {
                     self.handle(now, caller, epoch, question);
                 }
@@ -305,6 +308,10 @@ impl Keeper {
         if let Question::ReadUnits { egroup, runs, frames, behind: _ } = question {
             return store.read_units(caller, egroup, runs, frames, desk);
         }
+        // Whoever still owns what is no more would write what nobody ever deletes.
+        if self.census.is_deleted(caller.family) && !matches!(question, Question::DropFamily) {
+            return desk.refuse(caller, Refusal::Fenced(Epoch(u32::MAX)));
+        }
         if let Some(fence) = ring.fenced(caller.family, epoch)
             && !(planted(Bug::StaleEpochAccepted) && matches!(question, Question::Append { .. }))
         {
@@ -332,18 +339,42 @@ impl Keeper {
             Question::DescribeEgroup { egroup } => store.describe(caller, egroup, desk),
             Question::DeleteEgroups { egroups } => store.delete(caller, &egroups, desk),
             Question::ListEgroups { after } => store.list(caller, after, desk),
-            Question::DropFamily => self.drop_family(caller),
+            Question::DropFamily => self.drop_family(caller.family, Some(caller)),
         }
     }
 
-    fn drop_family(&mut self, caller: Caller) {
-        let call = self.store.delete_family(caller, &mut self.desk);
+    fn drop_family(&mut self, family: FamilyId, caller: Option<Caller>) {
+        let call = self.store.delete_family(family, caller, &mut self.desk);
         // Without a word in the log its records would come back at the next opening, and nobody would ever
         // trim them.
-        if self.ring.drop_family(caller.family) {
-            self.drops.entry(caller.family).or_default().push(call);
+        if self.ring.drop_family(family) {
+            self.drops.entry(family).or_default().push(call);
         } else {
             self.store.count_deleted(call, &mut self.desk);
+        }
+    }
+
+    /// Which families there are. Harmless at any time.
+    pub fn on_census(&mut self, now: Time, census: Census, effects: &mut Effects) {
+        self.census = census;
+        if matches!(self.phase, Phase::Ready) {
+            self.let_strays_go();
+        }
+        self.finish_step(now, effects);
+    }
+
+    /// Drops what is here of families that are no more: a drive that lost what it had acknowledged has forgotten that they were
+    /// dropped, or somebody who had slept through that wrote to it once more.
+    fn let_strays_go(&mut self) {
+        if planted(Bug::StraysStay) {
+            return;
+        }
+        let mut held = self.store.families();
+        held.extend(self.ring.families());
+        held.retain(|family| self.census.is_deleted(*family));
+        for family in held {
+            self.desk.notice(Notice::StrayDropped { drive: self.desk.drive, family });
+            self.drop_family(family, None);
         }
     }
 

@@ -215,6 +215,14 @@ impl Ring {
         self.untold_since.get_or_insert(now);
     }
 
+    /// The families of which records are held, or a fence that keeps its frame.
+    pub fn families(&self) -> impl Iterator<Item = FamilyId> + '_ {
+        let held = |holding: &Holding| {
+            !holding.places.is_empty() || !holding.lost.is_empty() || holding.durable_fence.is_some()
+        };
+        self.holdings.iter().filter(move |(_, holding)| held(holding)).map(|(family, _)| *family)
+    }
+
     /// Everything of the family goes. False if nothing of it was ever here, so that no frame has to tell.
     pub fn drop_family(&mut self, family: FamilyId) -> bool {
         let Some(mut holding) = self.holdings.remove(&family) else { return false };

@@ -5,6 +5,7 @@
 
 mod attachments;
 mod cache;
+mod census;
 mod change;
 mod clones;
 mod containers;
@@ -45,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::interface::{DriveState, DriveView, Order, Reply, Request, View};
+use weft_engine::interface::{Census, DriveState, DriveView, Order, Reply, Request, View};
 use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
 
 /// Everything the control plane knows.
@@ -63,6 +64,8 @@ pub struct Control {
     drives: BTreeMap<DriveId, Drive>,
     /// All vDisks, also those that other nodes of the cluster serve.
     families: BTreeMap<FamilyId, Family>,
+    /// What the shards were last told of that.
+    census: Census,
     /// By address.
     listeners: BTreeMap<String, Listener>,
     attachments: BTreeMap<Disk, AttachmentState>,
@@ -218,6 +221,7 @@ impl Control {
             shards: shards.mailboxes.clone(),
             drives,
             families: BTreeMap::new(),
+            census: Census::default(),
             listeners: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),

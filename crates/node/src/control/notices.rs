@@ -64,6 +64,9 @@ impl Control {
                 self.on_rollback_refused(family, to, reason)
             }
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
+            Notice::StrayDropped { drive, family } => {
+                tracing::warn!(%drive, %family, "a drive held something of a vDisk that was deleted; it goes");
+            }
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
                 self.unsettled.remove(&family);
@@ -152,6 +155,7 @@ impl Control {
                 alone.snapshots.retain(|(of, _), _| *of != family);
                 alone.schedules.remove(&family);
                 self.families.remove(&family);
+                self.tell_census();
             }
             // It stays, and is dropped again at the next start.
             Err(error) => tracing::error!(%family, %error, "the record of a deleted vDisk stays"),

@@ -306,6 +306,7 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
             control.arrange_groups(factor)?;
         }
         control.send_view();
+        control.tell_census();
         let all: Vec<_> = control.families.iter().map(|(&id, family)| (id, family.config.state)).collect();
         for (family, state) in all {
             match state {

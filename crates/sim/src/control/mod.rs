@@ -31,8 +31,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::identity::{Generation, SnapshotId};
-use weft_engine::interface::{DriveState, DriveView, FamilyRecord, GroupView, View};
-use weft_engine::{DriveId, GroupId, Order, ShardId};
+use weft_engine::interface::{Census, DriveState, DriveView, FamilyRecord, GroupView, View};
+use weft_engine::{DriveId, FamilyId, GroupId, Order, ShardId};
 
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
@@ -278,7 +278,28 @@ impl World {
             self.get_lease(node);
         }
         self.tell_view();
+        for shard in self.nodes[node].shards.clone() {
+            self.tell_census(shard);
+        }
         self.reconcile_drives();
+    }
+
+    /// Tells a shard which families there are. Alone among the orders it may overtake others, and draws nothing from the run's
+    /// numbers.
+    fn tell_census(&mut self, shard: usize) {
+        let all = self.control.families.iter();
+        let there = all.filter(|entry| entry.phase != FamilyPhase::Dropped).map(|entry| entry.record.family);
+        let census = Census {
+            next: FamilyId(self.control.families.len() as u32),
+            families: Arc::new(there.collect()),
+        };
+        let (time, incarnation) = (self.now + self.parameters.order_us, self.shards[shard].incarnation);
+        self.queue.push(time, Event::Order { shard, incarnation, order: Order::Census(census) });
+    }
+
+    /// A family is no more.
+    pub(super) fn tell_census_to_all(&mut self) {
+        (0..self.shards.len()).for_each(|shard| self.tell_census(shard));
     }
 
     pub(super) fn tell_view(&mut self) {

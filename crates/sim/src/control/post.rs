@@ -113,6 +113,7 @@ impl World {
             Notice::SnapshotDropped { family, epoch, generation } => {
                 self.judge_snapshot_dropped(*family, *epoch, *generation);
             }
+            Notice::StrayDropped { .. } => self.coverage.count("strays of dropped vDisks let go"),
             Notice::RolledBack { family, epoch, to } => self.judge_rolled_back(*family, *epoch, *to),
             Notice::RollbackRefused { family, epoch, .. } => {
                 self.families[family.0 as usize].rolling_back.remove(&epoch.0);
@@ -185,6 +186,7 @@ impl World {
                 if entry.phase == FamilyPhase::Dropping {
                     entry.phase = FamilyPhase::Dropped;
                     self.coverage.count("families dropped");
+                    self.tell_census_to_all();
                 }
             }
             Notice::GroupsWhole { family, epoch, view, groups } if alive => {

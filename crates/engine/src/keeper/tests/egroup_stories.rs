@@ -4,6 +4,7 @@ use super::*;
 use crate::identity::EgroupId;
 use crate::interface::Damage;
 use crate::message::{BadUnit, Class, Content, UnitRun};
+use std::sync::Arc;
 
 const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
 
@@ -187,6 +188,44 @@ fn a_family_is_dropped_with_what_is_on_its_way() {
         let left: Vec<_> = rig.keeper.egroups().map(|stored| stored.family).collect();
         assert_eq!(left, [FamilyId(2)]);
         rig.crash();
+    }
+}
+
+/// Of the families below 3 only 2 is there.
+fn census() -> Census {
+    Census { next: FamilyId(3), families: Arc::new(BTreeSet::from([FamilyId(2)])) }
+}
+
+#[test]
+fn what_is_left_of_families_that_are_no_more_goes_and_nothing_of_them_comes_again() {
+    for is_told_at_opening in [false, true] {
+        let mut rig = Rig::small(13);
+        for family in 1..=3 {
+            rig.ask(family, 1, write(EGROUP, 1, 3, Class::Data, false)).expect("written");
+            rig.append_ok(family, 1, 1, vec![data(1, 1, 1)]);
+        }
+        rig.fence(1, 2);
+        if is_told_at_opening {
+            rig.crash_and_tell(census());
+        } else {
+            rig.tell(census());
+        }
+        // Before anything else is asked, as nobody asks for what is no more.
+        let strays = rig.notices.iter().filter(|notice| matches!(notice, Notice::StrayDropped { .. }));
+        assert_eq!(strays.count(), 1);
+        // Nothing is known of numbers that the records do not know yet.
+        let left = |rig: &Rig| -> Vec<_> { rig.keeper.egroups().map(|stored| stored.family).collect() };
+        assert_eq!(left(&rig), [FamilyId(2), FamilyId(3)]);
+        assert!(rig.keeper.log_ranges().all(|(family, ..)| family != FamilyId(1)));
+        let late = rig.ask(1, 2, write(EgroupId(EGROUP.0 + 1), 1, 3, Class::Data, false));
+        assert!(matches!(late, Err(Refusal::Fenced(_))), "{late:?}");
+        assert_eq!(rig.ask(1, 3, Question::DropFamily), Ok(Answer::Dropped), "said late");
+        rig.ask(2, 1, write(EgroupId(EGROUP.0 + 1), 1, 3, Class::Data, false)).expect("written");
+        // Without the census: it is durable.
+        rig.crash();
+        assert_eq!(left(&rig), [FamilyId(2), FamilyId(2), FamilyId(3)]);
+        assert_eq!(rig.read_log(2, 1), [data(1, 1, 1)]);
+        assert_eq!(rig.read_log(1, 4), []);
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Effects, Keeper, State};
 use crate::buffer::{BLOCK, Buffer, Pages};
 use crate::formats::record::{Body, Record};
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
-use crate::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Geometry, Notice};
+use crate::interface::{Area, Census, DriveFault, DriveOperation, DriveResult, DriveWork, Geometry, Notice};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal};
 use rand::rngs::SmallRng;
@@ -245,6 +245,20 @@ impl Rig {
         }
     }
 
+    fn tell(&mut self, census: Census) {
+        self.keeper.on_census(self.now, census, &mut self.effects);
+        self.run();
+    }
+
+    /// The power is cut, and the keeper is told which families there are before it has opened the drive.
+    fn crash_and_tell(&mut self, census: Census) {
+        self.take_effects();
+        let mut random = SmallRng::seed_from_u64(self.random.random());
+        self.drive.crash(&mut random);
+        self.restart();
+        self.tell(census);
+    }
+
     /// The power is cut and comes back.
     fn crash(&mut self) {
         self.take_effects();
@@ -255,14 +269,18 @@ impl Rig {
 
     /// The process ends and is started again; what is in the drive's cache stays there.
     fn reopen(&mut self) {
+        self.restart();
+        self.run();
+        assert_eq!(self.keeper.state(), State::Ready, "{:?}", self.notices);
+    }
+
+    fn restart(&mut self) {
         self.drive.submitted.clear();
         self.effects = Effects::default();
         self.answers.clear();
         self.notices.clear();
         self.keeper =
             Keeper::open(DriveId(1), self.geometry, false, 1 << 40, &Limits::small(), &mut self.effects);
-        self.run();
-        assert_eq!(self.keeper.state(), State::Ready, "{:?}", self.notices);
     }
 
     fn append(

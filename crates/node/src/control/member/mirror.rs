@@ -66,6 +66,7 @@ impl Control {
         self.tell_peers();
         // The view first: an owner begins with one that is no older than its family's record.
         self.tell_view();
+        self.tell_census();
         self.reconcile_families();
         self.tell_routes();
         self.reconcile_exports();

@@ -167,6 +167,11 @@ impl Member {
         self.mirror.policy(config)
     }
 
+    /// The number that the next vDisk gets, and the numbers of those that there are, of one revision.
+    pub(super) fn numbers(&self) -> (u32, impl ExactSizeIterator<Item = FamilyId> + '_) {
+        (self.mirror.cluster.record.next_family, self.mirror.families.keys().copied())
+    }
+
     /// What is known here of the store.
     pub(super) fn revision(&self) -> u64 {
         self.mirror.revision
