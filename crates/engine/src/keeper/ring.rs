@@ -43,6 +43,8 @@ pub(super) struct Queued {
     pub begin: Seq,
     pub record: Record,
     pub blocks: u64,
+    /// Of the family that the ring waits for: it may go into the slack.
+    pub frees: bool,
     /// Trimmed or fenced off before it was written.
     pub void: bool,
 }
@@ -193,6 +195,19 @@ impl Ring {
     /// Blocks that only frames without data may take: fences, and what frees space.
     pub fn slack(&self) -> u64 {
         (self.blocks / 16).max(4)
+    }
+
+    /// Blocks of the slack that only what frees space may take: else those who come and go while the ring is full use up what the one
+    /// family needs that it waits for.
+    pub fn last_slack(&self) -> u64 {
+        self.slack() / 2
+    }
+
+    /// Whether the oldest frame that is still needed is so because of a record of this family.
+    pub fn waits_for(&self, family: FamilyId) -> bool {
+        let oldest = self.frames.get(self.dead).map(|frame| Home::Frame(frame.number));
+        let first = self.holdings.get(&family).and_then(|holding| holding.places.first_key_value());
+        first.is_some_and(|(_, place)| Some(place.home) == oldest)
     }
 
     /// Blocks that client data leaves for map and checkpoint records: a quarter, and what no record can use, because

@@ -2,7 +2,7 @@
 //! Leaves to others: writing what is queued (`ring_write`), which every caller makes happen afterwards.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::RecordKind;
+use crate::formats::frame::{RECORDS_IN_ONE_BLOCK, RecordKind};
 use crate::formats::payload;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
@@ -141,7 +141,8 @@ impl Ring {
         };
         let cost: u64 =
             records.iter().filter(fresh).map(|r| queued_cost(r.payload_bytes().div_ceil(BLOCK) as u64)).sum();
-        if !self.has_space(cost) {
+        let frees = !self.has_space(cost);
+        if frees && !self.may_use_slack(caller.family, &records) {
             return desk.refuse(caller, Refusal::LogFull);
         }
         let holding = self.holdings.get_mut(&caller.family).expect("still there");
@@ -149,7 +150,7 @@ impl Ring {
             self.let_go(&place);
         }
         for record in records {
-            self.enqueue(caller.family, epoch, record);
+            self.enqueue(caller.family, epoch, record, frees);
         }
         self.count_dead();
         self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
@@ -161,7 +162,18 @@ impl Ring {
         self.free() + self.dead_blocks() >= cost + gap + self.slack()
     }
 
-    fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record) {
+    /// Whether these records may be added although there is no space for others: their family has what the whole ring waits for, they
+    /// are part of letting that go, and nothing is before them that would need more.
+    fn may_use_slack(&self, family: FamilyId, records: &[Record]) -> bool {
+        let blocks: u64 = records.iter().map(|record| record.payload_bytes().div_ceil(BLOCK) as u64).sum();
+        self.waits_for(family)
+            && records.len() < RECORDS_IN_ONE_BLOCK
+            && !records.iter().any(|record| matches!(record.body, Body::Data { .. }))
+            && self.queue.iter().all(|queued| queued.void)
+            && self.place(1 + blocks, 0).is_some()
+    }
+
+    fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record, frees: bool) {
         let holding = self.holdings.get_mut(&family).expect("whoever appends was admitted");
         if holding.has(record.seq, epoch) {
             return;
@@ -188,7 +200,7 @@ impl Ring {
         holding.lost.remove(&record.seq);
         let begin = holding.run.begin;
         self.queued_blocks += queued_cost(blocks);
-        self.queue.push_back(Queued { family, epoch, begin, record, blocks, void: false });
+        self.queue.push_back(Queued { family, epoch, begin, record, blocks, frees, void: false });
         if let Some(former) = former {
             self.let_go(&former);
         }

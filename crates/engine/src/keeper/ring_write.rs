@@ -33,9 +33,13 @@ impl Ring {
         let (records, payload) = self.gather();
         let riders = self.riders();
         if records > 0 {
-            let blocks = header_blocks(records + riders.min(DATA_RECORDS_MAX)) + payload;
-            if let Some(position) = self.place(blocks, self.slack()) {
-                self.write_frame(position, records, riders.min(DATA_RECORDS_MAX), desk);
+            let (riders, slack) = match self.queue.front() {
+                Some(front) if front.frees => (riders.min(RECORDS_IN_ONE_BLOCK.saturating_sub(records)), 0),
+                _ => (riders.min(DATA_RECORDS_MAX), self.slack()),
+            };
+            let blocks = header_blocks(records + riders) + payload;
+            if let Some(position) = self.place(blocks, slack) {
+                self.write_frame(position, records, riders, desk);
                 return true;
             }
         }
@@ -47,7 +51,11 @@ impl Ring {
         if !urgent && !reclaims {
             return false;
         }
-        let Some(position) = self.place(1, 0) else {
+        let oldest = self.frames.get(self.dead);
+        let frees = self.dead > 0
+            || oldest.is_none_or(|oldest| oldest.live == 0)
+            || self.wanted_fences.keys().any(|family| self.waits_for(*family));
+        let Some(position) = self.place(1, if frees { 0 } else { self.last_slack() }) else {
             self.refuse_fences(now, desk);
             return false;
         };
@@ -55,7 +63,7 @@ impl Ring {
         true
     }
 
-    /// Full to the last block, in spite of the slack: whoever wants to fence has to come back after trims.
+    /// Full, in spite of the slack: whoever wants to fence has to come back after trims.
     fn refuse_fences(&mut self, now: Time, desk: &mut Desk) {
         for (family, _) in std::mem::take(&mut self.wanted_fences) {
             let holding = self.holdings.get_mut(&family).expect("a fence belongs to a holding");
@@ -83,6 +91,10 @@ impl Ring {
         let (mut records, mut blocks) = (0, 0);
         for queued in &self.queue {
             let more = if queued.void { 0 } else { queued.blocks };
+            // What may go into the slack goes alone.
+            if queued.frees != self.queue[0].frees {
+                break;
+            }
             if records > 0 && (blocks + more > self.frame_blocks_max || records == DATA_RECORDS_MAX) {
                 break;
             }
