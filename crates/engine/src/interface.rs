@@ -235,8 +235,10 @@ pub enum Order {
     CloseFamily { family: FamilyId },
     /// Destroy everything of the family on all drives in the view. Ends in [`Notice::FamilyDropped`].
     DropFamily { family: FamilyId, epoch: Epoch },
-    /// Destroy what this shard's drives hold of families that are no more, and take nothing of them from now on.
+    /// Look whether this shard's drives hold anything of families that are no more. Ends in a [`Notice::StrayFound`] for each.
     Census(Census),
+    /// Destroy what this drive holds of a family that is no more, and take nothing of it from now on.
+    DropStray { drive: DriveId, family: FamilyId },
     /// The size of a served family has changed (in bytes).
     Resize { family: FamilyId, size: u64 },
     /// What is placed from now on is packed so; what was placed before is packed again in the background.
@@ -323,8 +325,9 @@ pub enum Notice {
         epoch: Epoch,
         reason: FamilyTrouble,
     },
-    /// A drive held something of a family that is no more, and lets it go.
-    StrayDropped {
+    /// A drive holds something of a family that is no more, by the last census. Told after each one, and after the opening of a
+    /// drive, until [`Order::DropStray`] lets it go.
+    StrayFound {
         drive: DriveId,
         family: FamilyId,
     },

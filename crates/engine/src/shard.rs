@@ -403,6 +403,12 @@ impl Shard {
                 self.advance_dropping(now, out);
             }
             Order::Census(census) => self.on_census(now, census, out),
+            Order::DropStray { drive, family } => {
+                if let Some(keeper) = self.keepers.get_mut(&drive) {
+                    keeper.drop_stray(now, family, &mut self.effects);
+                    self.take_effects(now, out);
+                }
+            }
             Order::SetCache { bytes } => self.world.cache.set_limit(bytes),
             Order::Resize { family, size } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {

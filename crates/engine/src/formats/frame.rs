@@ -14,7 +14,7 @@ pub const RECORD_HEADER: usize = 64;
 /// Records of one frame at most.
 pub const RECORDS_MAX: usize = 1024;
 /// Records that fit a header of one block.
-pub const RECORDS_IN_ONE_BLOCK: usize = (BLOCK - FRAME_HEADER) / RECORD_HEADER;
+pub const RECORDS_IN_ONE_BLOCK: usize = records_in(1);
 /// Header blocks of one frame at most.
 pub const HEADER_BLOCKS_MAX: u64 = header_blocks(RECORDS_MAX);
 
@@ -23,6 +23,11 @@ const _: () = assert!(HEADER_BLOCKS_MAX == 17 && RECORDS_IN_ONE_BLOCK == 62, "as
 /// Header blocks of a frame of `records`.
 pub const fn header_blocks(records: usize) -> u64 {
     (FRAME_HEADER + RECORD_HEADER * records).div_ceil(BLOCK) as u64
+}
+
+/// Records that fit so many header blocks.
+pub const fn records_in(header_blocks: u64) -> usize {
+    (header_blocks as usize * BLOCK - FRAME_HEADER) / RECORD_HEADER
 }
 
 /// What a record header is about.

@@ -43,7 +43,7 @@ use egroup_change::WriteOrder;
 use egroups::Store;
 use opening::{Opening, Progress};
 use ring::Ring;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use turns::{HeldBack, Turn, Turns};
 
 /// Asks that wait for the drive to be opened at most; more are not answered, and come again.
@@ -57,6 +57,9 @@ pub struct Effects {
     pub notices: Vec<Notice>,
     pub tally: Tally,
 }
+
+/// The epoch of an owner that will never be.
+const NOBODY: Epoch = Epoch(u32::MAX);
 
 /// What a keeper counts on its way.
 #[derive(Debug, Default)]
@@ -142,6 +145,8 @@ pub struct Keeper {
     /// Calls that drop a family and wait for a frame that says so.
     drops: BTreeMap<FamilyId, Vec<u64>>,
     census: Census,
+    /// Families that were dropped because they are no more.
+    gone: BTreeSet<FamilyId>,
 }
 
 impl Keeper {
@@ -168,6 +173,7 @@ impl Keeper {
             waiting: Vec::new(),
             drops: BTreeMap::new(),
             census: Census::default(),
+            gone: BTreeSet::new(),
         };
         keeper.hand_over(effects);
         keeper
@@ -244,7 +250,7 @@ impl Keeper {
             Progress::Ready => {
                 self.phase = Phase::Ready;
                 desk.notice(Notice::DriveReady { drive: desk.drive });
-                self.let_strays_go();
+                self.tell_strays();
                 for Waiting { caller, epoch, question } in std::mem::take(&mut self.waiting) {
                     self.handle(now, caller, epoch, question);
                 }
@@ -309,8 +315,8 @@ impl Keeper {
             return store.read_units(caller, egroup, runs, frames, desk);
         }
         // Whoever still owns what is no more would write what nobody ever deletes.
-        if self.census.is_deleted(caller.family) && !matches!(question, Question::DropFamily) {
-            return desk.refuse(caller, Refusal::Fenced(Epoch(u32::MAX)));
+        if self.gone.contains(&caller.family) && !matches!(question, Question::DropFamily) {
+            return desk.refuse(caller, Refusal::Fenced(NOBODY));
         }
         if let Some(fence) = ring.fenced(caller.family, epoch)
             && !(planted(Bug::StaleEpochAccepted) && matches!(question, Question::Append { .. }))
@@ -358,24 +364,30 @@ impl Keeper {
     pub fn on_census(&mut self, now: Time, census: Census, effects: &mut Effects) {
         self.census = census;
         if matches!(self.phase, Phase::Ready) {
-            self.let_strays_go();
+            self.tell_strays();
         }
         self.finish_step(now, effects);
     }
 
-    /// Drops what is here of families that are no more: a drive that lost what it had acknowledged has forgotten that they were
+    /// Tells what is here of families that are no more: a drive that lost what it had acknowledged has forgotten that they were
     /// dropped, or somebody who had slept through that wrote to it once more.
-    fn let_strays_go(&mut self) {
-        if planted(Bug::StraysStay) {
-            return;
-        }
+    fn tell_strays(&mut self) {
         let mut held = self.store.families();
         held.extend(self.ring.families());
-        held.retain(|family| self.census.is_deleted(*family));
+        held.retain(|family| self.census.is_deleted(*family) && !self.gone.contains(family));
         for family in held {
-            self.desk.notice(Notice::StrayDropped { drive: self.desk.drive, family });
+            self.desk.notice(Notice::StrayFound { drive: self.desk.drive, family });
+        }
+    }
+
+    /// See [`crate::interface::Order::DropStray`].
+    pub fn drop_stray(&mut self, now: Time, family: FamilyId, effects: &mut Effects) {
+        if matches!(self.phase, Phase::Ready) && !planted(Bug::StraysStay) && self.gone.insert(family) {
+            // Whoever waits for an answer must not get one as if nothing had happened.
+            self.ring.shut_out(family, NOBODY, &mut self.desk);
             self.drop_family(family, None);
         }
+        self.finish_step(now, effects);
     }
 
     /// When something is to be done although nothing happens.

@@ -64,6 +64,9 @@ pub(super) struct WantedFence {
     pub since: Epoch,
 }
 
+/// Blocks that stay free for the frame that tells of a new tail, without which nothing is ever free again.
+pub(super) const LAST_BLOCKS: u64 = 1;
+
 pub(super) struct Ring {
     pub incarnation: u64,
     /// Blocks of the log area.

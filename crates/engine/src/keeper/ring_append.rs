@@ -2,13 +2,14 @@
 //! Leaves to others: writing what is queued (`ring_write`), which every caller makes happen afterwards.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::{RECORDS_IN_ONE_BLOCK, RecordKind};
+use crate::formats::frame::{RecordKind, header_blocks};
 use crate::formats::payload;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
 use crate::keeper::desk::{Caller, Desk};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{Queued, Ring, Waiter, WantedFence, queued_cost};
+use crate::keeper::ring::{LAST_BLOCKS, Queued, Ring, Waiter, WantedFence, queued_cost};
+use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::message::{Answer, Held, Refusal};
 use crate::sabotage::{Bug, planted};
 
@@ -33,8 +34,8 @@ impl Ring {
 
     /// Lets go of what owners before `epoch` have queued. It was not acknowledged, and if it were written
     /// later, it would come after a fence was answered.
-    fn shut_out(&mut self, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
-        let holding = self.holdings.get_mut(&family).expect("the caller made it");
+    pub fn shut_out(&mut self, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
+        let Some(holding) = self.holdings.get_mut(&family) else { return };
         let late = |place: &Place| place.epoch < epoch && matches!(place.home, Home::Queued(_));
         let late: Vec<Seq> =
             holding.places.iter().rev().filter(|(_, place)| late(place)).map(|(seq, _)| *seq).collect();
@@ -165,12 +166,18 @@ impl Ring {
     /// Whether these records may be added although there is no space for others: their family has what the whole ring waits for, they
     /// are part of letting that go, and nothing is before them that would need more.
     fn may_use_slack(&self, family: FamilyId, records: &[Record]) -> bool {
+        let Some(holding) = self.holdings.get(&family) else { return false };
         let blocks: u64 = records.iter().map(|record| record.payload_bytes().div_ceil(BLOCK) as u64).sum();
+        // Data that a new owner writes again takes the place of what is here.
+        let helps = |record: &Record| {
+            !matches!(record.body, Body::Data { .. }) || holding.places.contains_key(&record.seq)
+        };
         self.waits_for(family)
-            && records.len() < RECORDS_IN_ONE_BLOCK
-            && !records.iter().any(|record| matches!(record.body, Body::Data { .. }))
+            && records.len() <= DATA_RECORDS_MAX
+            && (records.len() == 1 || blocks <= self.frame_blocks_max)
+            && records.iter().all(helps)
             && self.queue.iter().all(|queued| queued.void)
-            && self.place(1 + blocks, 0).is_some()
+            && self.place(header_blocks(records.len()) + blocks, LAST_BLOCKS).is_some()
     }
 
     fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record, frees: bool) {

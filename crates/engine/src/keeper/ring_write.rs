@@ -3,18 +3,20 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::checksum::crc32c;
-use crate::formats::frame::{FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks};
+use crate::formats::frame::{
+    FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks, records_in,
+};
 use crate::formats::payload;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::Home;
-use crate::keeper::ring::{Flying, Frame, Ring};
+use crate::keeper::ring::{Flying, Frame, LAST_BLOCKS, Ring};
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 
 /// Data records of one frame at most; with these the pieces of a write stay well under 1024.
-const DATA_RECORDS_MAX: usize = 512;
+pub(super) const DATA_RECORDS_MAX: usize = 512;
 /// A trim is told in a frame of its own if no other frame came along for this long.
 pub(super) const TRIM_TOLD_US: u64 = 1_000_000;
 
@@ -34,7 +36,10 @@ impl Ring {
         let riders = self.riders();
         if records > 0 {
             let (riders, slack) = match self.queue.front() {
-                Some(front) if front.frees => (riders.min(RECORDS_IN_ONE_BLOCK.saturating_sub(records)), 0),
+                // It was let in without riders: they come along as far as its header has room.
+                Some(front) if front.frees => {
+                    (riders.min(records_in(header_blocks(records)) - records), LAST_BLOCKS)
+                }
                 _ => (riders.min(DATA_RECORDS_MAX), self.slack()),
             };
             let blocks = header_blocks(records + riders) + payload;
@@ -52,10 +57,14 @@ impl Ring {
             return false;
         }
         let oldest = self.frames.get(self.dead);
-        let frees = self.dead > 0
-            || oldest.is_none_or(|oldest| oldest.live == 0)
-            || self.wanted_fences.keys().any(|family| self.waits_for(*family));
-        let Some(position) = self.place(1, if frees { 0 } else { self.last_slack() }) else {
+        let left = if self.dead > 0 || oldest.is_none_or(|oldest| oldest.live == 0) {
+            0
+        } else if self.wanted_fences.keys().any(|family| self.waits_for(*family)) {
+            LAST_BLOCKS
+        } else {
+            self.last_slack()
+        };
+        let Some(position) = self.place(1, left) else {
             self.refuse_fences(now, desk);
             return false;
         };

@@ -66,6 +66,8 @@ pub struct Control {
     families: BTreeMap<FamilyId, Family>,
     /// What the shards were last told of that.
     census: Census,
+    /// What drives hold of vDisks that are no more, as far as is known here; the store is asked before it goes.
+    strays: BTreeSet<(DriveId, FamilyId)>,
     /// By address.
     listeners: BTreeMap<String, Listener>,
     attachments: BTreeMap<Disk, AttachmentState>,
@@ -222,6 +224,7 @@ impl Control {
             drives,
             families: BTreeMap::new(),
             census: Census::default(),
+            strays: BTreeSet::new(),
             listeners: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),

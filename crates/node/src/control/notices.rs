@@ -64,9 +64,7 @@ impl Control {
                 self.on_rollback_refused(family, to, reason)
             }
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
-            Notice::StrayDropped { drive, family } => {
-                tracing::warn!(%drive, %family, "a drive held something of a vDisk that was deleted; it goes");
-            }
+            Notice::StrayFound { drive, family } => self.on_stray(drive, family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
                 self.unsettled.remove(&family);

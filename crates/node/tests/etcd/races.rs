@@ -47,8 +47,12 @@ fn a_name_belongs_to_one_vdisk() {
     let family = cluster.family_named("wanted").expect("it can be asked").expect("it is there");
     assert_eq!(cluster.load().expect("it loads").families.keys().collect::<Vec<_>>(), [&family]);
 
+    let is_deleted = |family| cluster.is_deleted(family).expect("etcd says");
+    let next = FamilyId(family.0 + 1);
+    assert!(!is_deleted(family) && !is_deleted(next), "it is there, and of the next nothing is known");
     cluster.remove_vdisk(family).expect("it can be removed");
     cluster.remove_vdisk(family).expect("a second time is fine");
+    assert!(is_deleted(family) && !is_deleted(next));
     let again = cluster.create_vdisk(&a_vdisk("wanted")).expect("the name is free again");
     assert_ne!(again.record.id(), family, "the number is not used again");
 }

@@ -113,7 +113,6 @@ impl World {
             Notice::SnapshotDropped { family, epoch, generation } => {
                 self.judge_snapshot_dropped(*family, *epoch, *generation);
             }
-            Notice::StrayDropped { .. } => self.coverage.count("strays of dropped vDisks let go"),
             Notice::RolledBack { family, epoch, to } => self.judge_rolled_back(*family, *epoch, *to),
             Notice::RollbackRefused { family, epoch, .. } => {
                 self.families[family.0 as usize].rolling_back.remove(&epoch.0);
@@ -180,6 +179,12 @@ impl World {
                     entry.owner = None;
                     entry.retry_at = self.now + pause;
                 }
+            }
+            // What was told of is gone for good: the store need not be asked again.
+            Notice::StrayFound { drive, family } if alive => {
+                assert_eq!(self.control.families[family.0 as usize].phase, FamilyPhase::Dropped);
+                self.coverage.count("strays of dropped vDisks found");
+                self.order(shard, Order::DropStray { drive, family });
             }
             Notice::FamilyDropped { family } => {
                 let entry = &mut self.control.families[family.0 as usize];

@@ -226,32 +226,35 @@ fn one_quiet_family_is_pressed_and_then_the_ring_is_free_again() {
 
 #[test]
 fn the_family_that_a_full_ring_waits_for_comes_in_whatever_others_did() {
-    let mut rig = Rig::small(16);
     let checkpoint = |seq| Record { seq: Seq(seq), body: Body::Checkpoint(Arc::new(Checkpoint::default())) };
     let full = Err(Refusal::LogFull);
-    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
-    let fills = |rig: &mut Rig, blocks| {
-        (1..200).any(|seq| {
-            let records = vec![data(seq, 1, blocks)];
-            rig.ask(1_000 + blocks as u32, 1, Question::Append { first: Seq(1), trim: Seq(seq - 1), records })
-                == full
-        })
-    };
-    assert!(
-        fills(&mut rig, 3) && fills(&mut rig, 1),
-        "the record of family 1 keeps the ring from going round"
-    );
-    // Others come and go meanwhile, as nodes are restarted.
-    let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
-    assert!((2..200).any(|family| rig.ask(family, 1, fence.clone()) == full), "not all of them");
-    // Its next owner is let in, and what it needs to let go.
-    assert!(rig.ask(1, 2, fence.clone()).is_ok());
-    assert_eq!(rig.append(1, 2, 2, vec![data(2, 1, 1)]), full, "this would not help");
-    assert!(matches!(rig.append(1, 2, 2, vec![checkpoint(2)]), Ok(Answer::Appended { .. })));
-    assert_eq!(rig.append(5, 1, 1, vec![checkpoint(1)]), full);
-    rig.ask(1, 2, Question::Trim { up_to: Seq(1) }).expect("trims");
-    rig.wake();
-    rig.append_ok(3, 1, 1, vec![data(1, 1, 3)]);
+    for is_written_again in [false, true] {
+        let mut rig = Rig::small(16);
+        rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+        let fills = |rig: &mut Rig, blocks: usize| {
+            (1..200).any(|seq| {
+                let records = vec![data(seq, 1, blocks)];
+                let question = Question::Append { first: Seq(1), trim: Seq(seq - 1), records };
+                rig.ask(1_000 + blocks as u32, 1, question) == full
+            })
+        };
+        assert!(fills(&mut rig, 3) && fills(&mut rig, 1), "the record of family 1 keeps it from going round");
+        // Others come and go meanwhile, as nodes are restarted.
+        let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
+        assert!((2..200).any(|family| rig.ask(family, 1, fence.clone()) == full), "not all of them");
+        // Its next owner is let in, and what it needs to let go.
+        assert!(rig.ask(1, 2, fence.clone()).is_ok());
+        assert_eq!(rig.append(1, 2, 2, vec![data(2, 1, 1)]), full, "this would not help");
+        if is_written_again {
+            assert!(matches!(rig.append(1, 2, 1, vec![data(1, 1, 1)]), Ok(Answer::Appended { .. })));
+        } else {
+            assert!(matches!(rig.append(1, 2, 2, vec![checkpoint(2)]), Ok(Answer::Appended { .. })));
+            assert_eq!(rig.append(5, 1, 1, vec![checkpoint(1)]), full);
+            rig.ask(1, 2, Question::Trim { up_to: Seq(1) }).expect("trims");
+        }
+        rig.wake();
+        rig.append_ok(3, 1, 1, vec![data(1, 1, 3)]);
+    }
 }
 
 #[test]

@@ -245,18 +245,30 @@ impl Rig {
         }
     }
 
-    fn tell(&mut self, census: Census) {
+    /// Gives the families that the keeper says should not be there.
+    fn tell(&mut self, census: Census) -> Vec<FamilyId> {
+        self.notices.clear();
         self.keeper.on_census(self.now, census, &mut self.effects);
+        self.run();
+        let strays = self.notices.iter().filter_map(|notice| match notice {
+            Notice::StrayFound { family, .. } => Some(*family),
+            _ => None,
+        });
+        strays.collect()
+    }
+
+    fn drop_stray(&mut self, family: u32) {
+        self.keeper.drop_stray(self.now, FamilyId(family), &mut self.effects);
         self.run();
     }
 
     /// The power is cut, and the keeper is told which families there are before it has opened the drive.
-    fn crash_and_tell(&mut self, census: Census) {
+    fn crash_and_tell(&mut self, census: Census) -> Vec<FamilyId> {
         self.take_effects();
         let mut random = SmallRng::seed_from_u64(self.random.random());
         self.drive.crash(&mut random);
         self.restart();
-        self.tell(census);
+        self.tell(census)
     }
 
     /// The power is cut and comes back.

@@ -96,6 +96,13 @@ impl ClusterStore {
         self.etcd.get(&self.keys.family(family))?.as_ref().map(parse).transpose()
     }
 
+    /// Whether there was a vDisk of this number and is none any more, as etcd itself says now.
+    pub fn is_deleted(&self, family: FamilyId) -> Result<bool, ClusterError> {
+        // In this order: a number that had been given out by then belonged to a record by then.
+        let given_out = family.0 < self.cluster_record()?.record.next_family;
+        Ok(given_out && self.family(family)?.is_none())
+    }
+
     /// The vDisk of this name.
     pub fn family_named(&self, name: &str) -> Result<Option<FamilyId>, ClusterError> {
         let found = self.etcd.get(&self.keys.vdisk_name(name))?;

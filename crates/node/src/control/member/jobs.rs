@@ -8,7 +8,7 @@ use crate::control::{Control, SharedControl};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
-use weft_engine::{FamilyId, SnapshotId};
+use weft_engine::{DriveId, FamilyId, SnapshotId};
 
 type After = Box<dyn FnOnce(&mut Control) + Send>;
 
@@ -23,6 +23,8 @@ pub(in crate::control) enum Chore {
     /// Beginning the next snapshot of a schedule.
     Scheduled(FamilyId),
     LetSnapshotGo(SnapshotId),
+    /// Asking whether what a drive holds may go.
+    AskOfStray(DriveId, FamilyId),
     /// Writing down that the rollback of this number is over. Clients wait for it.
     EndRollback(u64),
 }
@@ -34,7 +36,7 @@ impl Chore {
     /// After trouble it is left for so long.
     fn again_after(self) -> Duration {
         match self {
-            Self::Scheduled(_) | Self::LetSnapshotGo(_) => Duration::from_secs(2),
+            Self::Scheduled(_) | Self::LetSnapshotGo(_) | Self::AskOfStray(..) => Duration::from_secs(2),
             Self::EndRollback(_) => Duration::from_millis(500),
         }
     }

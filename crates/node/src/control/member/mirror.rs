@@ -40,6 +40,7 @@ pub async fn tick(control: SharedControl) {
         let mut control = control.lock();
         control.announce();
         control.look_after_families();
+        control.look_after_strays();
         control.look_after_attachments();
     }
 }
