@@ -2,12 +2,13 @@
 //! The node and the simulator speak exactly this; the engine knows no file, socket, clock or thread.
 
 use crate::buffer::Buffer;
+pub use crate::census::Census;
 use crate::counters::Source;
 use crate::identity::{
     DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId, Ticket,
 };
 use crate::message::Message;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Something that happened. Each is handled at once and completely; nothing waits inside.
@@ -200,24 +201,6 @@ pub enum DriveFault {
     Unreadable,
     /// The drive does not answer any more.
     Gone,
-}
-
-/// Which families there are, as the records of one moment say. An older one is as true as a newer one: numbers are never used
-/// twice, so that what was deleted once stays deleted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Census {
-    /// All lower numbers have been given out. Of higher ones nothing is known: records that were put back to an older state
-    /// leave out what was made since.
-    pub next: FamilyId,
-    /// Every family with a record, those being destroyed among them.
-    pub families: Arc<BTreeSet<FamilyId>>,
-}
-
-impl Census {
-    /// Whether it was there once and is not any more.
-    pub fn is_deleted(&self, family: FamilyId) -> bool {
-        family < self.next && !self.families.contains(&family)
-    }
 }
 
 /// What the control plane wants. Orders to one shard arrive in the order they were given.

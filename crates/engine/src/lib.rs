@@ -6,6 +6,7 @@
 
 pub mod buffer;
 pub mod cache;
+pub mod census;
 pub mod checksum;
 pub mod cluster;
 pub mod codec;

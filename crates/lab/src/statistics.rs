@@ -46,6 +46,42 @@ pub fn spread(samples: &[f64]) -> Option<f64> {
     (samples.len() >= 2 && range.median > 0.0).then(|| (range.max - range.min) / range.median)
 }
 
+/// The rank-sum test of Mann, Whitney and Wilcoxon: the share of all ways to deal these samples into two heaps of these sizes whose
+/// sums of ranks differ from what is expected by at least as much (two-sided, exact, ties share their ranks). Small: hardly by
+/// chance. None for heaps of fewer than 4, of which none could be told apart. Takes memory and time for some 100 samples, not thousands.
+pub fn rank_sum_p(one: &[f64], other: &[f64]) -> Option<f64> {
+    if one.len().min(other.len()) < 4 {
+        return None;
+    }
+    let all: Vec<f64> = one.iter().chain(other).copied().collect();
+    // Twice the rank, so that shared ones are whole numbers too.
+    let twice_rank = |sample: &f64| {
+        let below = all.iter().filter(|other| *other < sample).count();
+        let same = all.iter().filter(|other| *other == sample).count();
+        2 * below + same + 1
+    };
+    let ranks: Vec<usize> = all.iter().map(twice_rank).collect();
+    // ways[count][sum]: to choose so many of the samples seen so far with this sum.
+    let (count, most) = (one.len(), ranks.iter().sum::<usize>());
+    let mut ways = vec![vec![0.0_f64; most + 1]; count + 1];
+    ways[0][0] = 1.0;
+    for &rank in &ranks {
+        for chosen in (1..=count).rev() {
+            for sum in (rank..=most).rev() {
+                ways[chosen][sum] += ways[chosen - 1][sum - rank];
+            }
+        }
+    }
+    let seen: usize = ranks[..count].iter().sum();
+    // Twice the expected sum, which need not be whole, against twice each sum.
+    let expected = count * (all.len() + 1) * 2;
+    let distance = |sum: usize| (2 * sum).abs_diff(expected);
+    let total: f64 = ways[count].iter().sum();
+    let sums = ways[count].iter().enumerate();
+    let far: f64 = sums.filter(|(sum, _)| distance(*sum) >= distance(seen)).map(|(_, ways)| ways).sum();
+    Some(far / total)
+}
+
 /// How often each latency (in nanoseconds, as fio rounds them into about 1 % wide bins) was seen. Unlike percentiles,
 /// these can be added up over runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +112,23 @@ impl Latencies {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_tell_what_is_hardly_chance() {
+        let p = |one: &[f64], other: &[f64]| rank_sum_p(one, other).expect("enough samples");
+        let near =
+            |value: f64, wanted: f64| assert!((value - wanted).abs() < 1e-9, "{value} is not {wanted}");
+        // Two of the 70 ways to choose four of eight are as far apart.
+        near(p(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]), 2.0 / 70.0);
+        near(p(&[5.0, 6.0, 7.0, 8.0], &[1.0, 2.0, 3.0, 4.0]), 2.0 / 70.0);
+        near(p(&[1.0, 3.0, 5.0, 7.0], &[2.0, 4.0, 6.0, 8.0]), 48.0 / 70.0);
+        near(p(&[2.0; 5], &[2.0; 9]), 1.0);
+        // Ranks 1, 2 and twice the shared 4.5 against the two others of those and 7, 8, 9.
+        near(p(&[1.0, 2.0, 3.0, 3.0], &[3.0, 3.0, 7.0, 8.0, 9.0]), 10.0 / 126.0);
+        let rising = |from: u32| -> Vec<f64> { (from..from + 50).map(f64::from).collect() };
+        assert!(p(&rising(0), &rising(20)) < 1e-6, "also with as many as are ever compared");
+        assert_eq!(rank_sum_p(&[1.0; 3], &[2.0; 50]), None, "too few to say anything");
+    }
 
     #[test]
     fn medians_ranges_and_spreads() {

@@ -28,7 +28,7 @@ fn snapshots_of_a_group_under_load_are_taken_told_of_and_removed() {
     let node = Node::start(&scratch.file("node"), &["--drive-size", "2G"]);
     let out = scratch.file("out");
     let out = out.to_str().expect("a plain name");
-    let settings = ["--snapshots", "3", "--every", "2s", "--lead", "3s", "--rate", "160", "--size", "256M"];
+    let settings = ["--snapshots", "3", "--every", "2s", "--lead", "6s", "--rate", "160", "--size", "256M"];
     let (results, _) = run(
         &node,
         "snapshot-impact",
@@ -40,6 +40,8 @@ fn snapshots_of_a_group_under_load_are_taken_told_of_and_removed() {
     assert_eq!(events.len(), 3, "{run}");
     assert!(events.iter().all(|event| event["error"].is_null()), "{events:?}");
     assert_eq!(run["errors"], 0);
+    assert_eq!(run["phases"].as_array().map(Vec::len), Some(3), "before, with and after: {run}");
+    assert!(run["after_all"]["us_p"].as_f64().is_some_and(|p| p > 0.0 && p <= 1.0), "{run}");
     assert!(run["server"]["cpu_us"].as_u64().is_some_and(|us| us > 0), "the node's CPU is known: {run}");
     let page = std::fs::read_to_string(format!("{out}/report.html")).expect("written");
     assert!(page.contains("snapshot 3"));

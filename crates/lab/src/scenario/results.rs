@@ -87,6 +87,9 @@ pub struct TargetRun {
     pub phases: Vec<Phase>,
     pub verdict: Option<Verdict>,
     pub first_degraded: Option<u32>,
+    /// Before the first snapshot and after the last one; of a target that takes none, at the same times.
+    #[serde(default)]
+    pub after_all: Option<super::verdict::Comparison>,
     /// I/Os that failed, and the seconds in which they were noticed with how many.
     pub errors: u64,
     pub errors_by_second: Vec<(u64, u64)>,

@@ -6,7 +6,7 @@ use super::load::{self, Common, Load, Rates, Stream};
 use super::recorded::Recorded;
 use super::results::{ClientFloor, Event, Phase, PlatformFacts, ScenarioResults, TargetRun, Window};
 use super::settings::{Disturbance, ScenarioSettings};
-use super::verdict::{self, Band, Verdict};
+use super::verdict::{self, Band, Comparison, Verdict};
 use super::{page, table};
 use crate::error::LabError;
 use crate::fio::{self, Failure, Job, Live};
@@ -450,8 +450,15 @@ fn judge(
         Disturbance::Snapshots { .. } => {
             // Where none is taken (the control), the same times are told apart.
             let first = starts.first().copied().unwrap_or(settings.lead_s).min(end);
-            run.phases =
-                vec![phase("before the first snapshot", 0, first), phase("with snapshots", first, end)];
+            let last = (starts.last().copied().unwrap_or(settings.last_at_s()) + 1).clamp(first, end);
+            run.phases = vec![
+                phase("before the first snapshot", 0, first),
+                phase("with snapshots", first, last),
+                phase("after the last snapshot", last, end),
+            ];
+            let [before, after] = [(0, first), (last, end)]
+                .map(|(from_s, to_s)| verdict::seconds_between(&seconds, from_s, to_s));
+            run.after_all = Comparison::of(before, after);
         }
         Disturbance::Neighbour { .. } => {
             if let Some(done) = timeline.done.first() {

@@ -76,8 +76,19 @@ impl ScenarioSettings {
     /// Seconds of the database load.
     pub fn runtime_s(&self) -> u64 {
         match self.disturbance {
-            Disturbance::Snapshots { count, every_s } => self.lead_s + u64::from(count) * every_s,
+            // As long afterwards as before, so that both can be compared.
+            Disturbance::Snapshots { every_s, .. } => self.last_at_s() + every_s.max(self.lead_s),
             Disturbance::Neighbour { runtime_s, .. } => runtime_s,
+        }
+    }
+
+    /// When the last snapshot is due, in seconds of the load.
+    pub(super) fn last_at_s(&self) -> u64 {
+        match self.disturbance {
+            Disturbance::Snapshots { count, every_s } => {
+                self.lead_s + u64::from(count.saturating_sub(1)) * every_s
+            }
+            Disturbance::Neighbour { .. } => 0,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The verdicts as text: a table for the terminal, the same and more as Markdown, CSV with every second, and warnings.
 
 use super::results::{ScenarioResults, TargetRun};
-use super::verdict::{DEGRADED_LATENCY, DEGRADED_RATE};
+use super::verdict::{Comparison, DEGRADED_LATENCY, DEGRADED_RATE};
 use crate::table::{quoted, thousands};
 
 /// The columns, with what they mean. One place, so that pages cannot disagree.
@@ -132,8 +132,9 @@ fn sentence(run: &TargetRun) -> String {
         );
     }
     let good = run.events.iter().filter(|event| event.error.is_none()).count();
+    let after_all = run.after_all.as_ref().map_or(String::new(), after_all);
     if run.events.is_empty() {
-        return format!("{name}: no snapshots, the control.");
+        return format!("{name}: no snapshots, the control.{after_all}");
     }
     let slowest = run.took_s_max().unwrap_or(0.0) * 1000.0;
     let failed = match run.events.len() - good {
@@ -144,7 +145,38 @@ fn sentence(run: &TargetRun) -> String {
         Some(number) => format!("degraded from snapshot {number} on"),
         None => "not degraded by any".to_string(),
     };
-    format!("{name}: {good} snapshots{failed}, the slowest took {slowest:.0} ms; {verdict}.")
+    format!("{name}: {good} snapshots{failed}, the slowest took {slowest:.0} ms; {verdict}.{after_all}")
+}
+
+/// What differs by chance in one of twenty comparisons is not told as a difference.
+const CHANCE: f64 = 0.05;
+
+fn chance(p: f64) -> String {
+    if p < 0.005 { "p < 0.01".to_string() } else { format!("p = {p:.2}") }
+}
+
+/// Before the first snapshot and after the last one.
+fn after_all(compared: &Comparison) -> String {
+    let Comparison { seconds, iops, us, iops_p, us_p } = compared;
+    let says = |p: f64, (before, after): (f64, f64), less: &'static str, more: &'static str| match () {
+        () if p >= CHANCE => "the same within noise",
+        () if after < before => less,
+        () => more,
+    };
+    format!(
+        " Before and after all of them ({} and {} seconds): {} and {} I/Os per second, {} ({}); {} and {} us on \
+         average in the middle second, {} ({}).",
+        seconds.0,
+        seconds.1,
+        thousands(iops.0),
+        thousands(iops.1),
+        says(*iops_p, *iops, "fewer", "more"),
+        chance(*iops_p),
+        thousands(us.0),
+        thousands(us.1),
+        says(*us_p, *us, "faster", "slower"),
+        chance(*us_p)
+    )
 }
 
 /// For the terminal.
@@ -397,6 +429,18 @@ mod tests {
             "{text}"
         );
         assert_eq!(events_csv(&results).lines().count(), 3);
+    }
+
+    #[test]
+    fn before_and_after_are_told_with_how_likely_they_are() {
+        let mut run = calm();
+        let (iops, us) = ((99.0, 100.0), (400.0, 520.0));
+        run.after_all = Some(Comparison { seconds: (9, 10), iops, us, iops_p: 0.4, us_p: 0.001 });
+        let told = sentences(&results(run)).join("");
+        assert!(told.ends_with(
+            "Before and after all of them (9 and 10 seconds): 99 and 100 I/Os per second, the same within noise (p = 0.40); \
+             400 and 520 us on average in the middle second, slower (p < 0.01)."
+        ), "{told}");
     }
 
     #[test]

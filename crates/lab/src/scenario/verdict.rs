@@ -12,6 +12,8 @@ const BAND_DEVIATIONS: f64 = 1.96;
 /// A window counts as degraded below this share of the expected rate, or above this multiple of the latency before.
 pub const DEGRADED_RATE: f64 = 0.9;
 pub const DEGRADED_LATENCY: f64 = 2.0;
+/// So many seconds before and after are compared at most.
+const COMPARED_S: usize = 50;
 /// The worst of these many seconds in a row is told.
 const SHORTFALL_S: usize = 5;
 
@@ -111,6 +113,37 @@ pub fn first_degraded(events: &[Event]) -> Option<u32> {
     events.windows(2).find(|pair| pair[0].degraded && pair[1].degraded).map(|pair| pair[0].number)
 }
 
+/// Whether what was before all disturbances and what is behind the last one are the same, second by second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Seconds that were compared, before and after.
+    pub seconds: (usize, usize),
+    /// Medians of the seconds' rates.
+    pub iops: (f64, f64),
+    /// Medians of the seconds' mean latencies.
+    pub us: (f64, f64),
+    /// How likely so different rates, or latencies, are by chance: [`statistics::rank_sum_p`].
+    pub iops_p: f64,
+    pub us_p: f64,
+}
+
+impl Comparison {
+    /// Of the seconds next to the disturbances. None: too few.
+    pub fn of(before: &[Second], after: &[Second]) -> Option<Self> {
+        let before = &before[before.len().saturating_sub(COMPARED_S)..];
+        let after = &after[..after.len().min(COMPARED_S)];
+        let us = |seconds: &[Second]| -> Vec<f64> { seconds.iter().map(|second| second.us_mean).collect() };
+        let (iops, us) = ((rates(before), rates(after)), (us(before), us(after)));
+        Some(Self {
+            seconds: (before.len(), after.len()),
+            iops_p: statistics::rank_sum_p(&iops.0, &iops.1)?,
+            us_p: statistics::rank_sum_p(&us.0, &us.1)?,
+            iops: (statistics::median(&iops.0)?, statistics::median(&iops.1)?),
+            us: (statistics::median(&us.0)?, statistics::median(&us.1)?),
+        })
+    }
+}
+
 /// Seconds from an event until the rate is above the lower end of the band and the latency not degraded: 0 if it was so at
 /// once, none if it was not again before `to_s`.
 pub fn recovery_s(seconds: &[Second], from_s: u64, to_s: u64, before: &Window, band: &Band) -> Option<u64> {
@@ -176,6 +209,26 @@ mod tests {
         assert!((snapshots.iops_mean - 4200.0).abs() < 5.0, "{snapshots:?}");
         assert!(snapshots.variation > 0.02 && snapshots.variation < 0.025, "{snapshots:?}");
         assert_eq!(snapshots.below_90_s, 0, "a dip of 7 % is none of 10 %");
+    }
+
+    #[test]
+    fn what_is_the_same_before_and_after_is_told_from_what_is_not() {
+        let seconds = |rates: &[f64], us: f64| -> Vec<Second> {
+            let second = |(at, rate): (usize, &f64)| Second {
+                ios: *rate as u64,
+                us_mean: us + (at % 3) as f64,
+                ..Second::default()
+            };
+            rates.iter().enumerate().map(second).collect()
+        };
+        let (before, after) = (saw(1200.0, 20.0, 9), saw(1200.0, 21.0, 10));
+        let same = Comparison::of(&seconds(&before, 400.0), &seconds(&after, 400.0)).expect("enough");
+        assert!(same.us_p > 0.5 && same.iops_p > 0.5, "{same:?}");
+        let slow = Comparison::of(&seconds(&before, 400.0), &seconds(&after, 410.0)).expect("enough");
+        assert!(slow.us_p < 0.001 && slow.us.1 > slow.us.0, "2 % in every second is seen: {slow:?}");
+        let few = Comparison::of(&seconds(&saw(1200.0, 20.0, 900), 400.0), &seconds(&after, 400.0));
+        assert_eq!(few.expect("enough").seconds, (50, 10), "those next to the disturbances");
+        assert!(Comparison::of(&seconds(&before, 400.0), &[]).is_none());
     }
 
     #[test]
