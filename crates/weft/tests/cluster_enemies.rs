@@ -277,3 +277,32 @@ fn garbage_at_the_ports_harms_nobody() {
     cluster.wait_until_whole();
     assert_eq!(cluster.owner("v").expect("it is there"), Some(owner), "nobody had to take over");
 }
+
+/// The status of a request whose answer may have to be waited for.
+fn status_of(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("it can be set");
+    stream.read_to_string(&mut answer).expect("an answer comes");
+    answer.split(' ').nth(1).expect("it is HTTP").to_string()
+}
+
+#[test]
+fn what_was_done_at_one_node_is_known_at_the_next() {
+    let mut cluster = start("enemy-behind", 2);
+    let api = std::fs::read_to_string(cluster.member(1).dir.join("api")).expect("it runs");
+    for round in 0..20 {
+        // Node 1 finds the request before the news of what it asks for, or at the same time.
+        cluster.member(1).suspend();
+        let name = format!("c{round}");
+        cluster.member(0).weft(&["container", "create", &name]);
+        let mut stream = TcpStream::connect(api.trim()).expect("the kernel answers for it");
+        write!(stream, "GET /v1/containers/{name} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            .expect("there is room in the socket");
+        cluster.member(1).resume();
+        assert_eq!(status_of(stream), "200", "round {round}");
+    }
+    let mut stream = TcpStream::connect(api.trim()).expect("it listens");
+    write!(stream, "GET /v1/containers/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("it is sent");
+    assert_eq!(status_of(stream), "404", "what is not there is still not there");
+}

@@ -1,5 +1,6 @@
 //! The HTTP API: paths, bodies and statuses. What they mean is in `api`.
 
+mod behind;
 mod cluster;
 mod containers;
 mod pages;
@@ -18,7 +19,7 @@ use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -48,6 +49,7 @@ pub fn router(control: SharedControl) -> Router {
         .route("/readyz", get(ready))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(control.clone(), behind::look_again))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(control)
 }

@@ -146,4 +146,10 @@ impl ClusterStore {
         self.accept(&record.record)?;
         Ok(record)
     }
+
+    /// The store's revision: nothing that had happened when this was asked has a later one.
+    pub fn revision_now(&self) -> Result<u64, ClusterError> {
+        self.cluster_record()?;
+        Ok(self.etcd.revision_heard())
+    }
 }

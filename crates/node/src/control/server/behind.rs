@@ -1,0 +1,49 @@
+//! A node of a cluster hears what was done at another one a moment later. Who makes a vDisk there and asks for it here
+//! is not told that there is none: before such an answer goes out the node catches up with the store, and looks again.
+
+use super::BODY_BYTES_MAX;
+use crate::control::refusal::Refusal;
+use crate::control::{Control, SharedControl, member};
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::time::Duration;
+
+/// News of the store are here by then. They may never come as far as the store has: others may write into the same etcd.
+const NEWS_WAIT: Duration = Duration::from_secs(1);
+
+/// Passes a request on; again, if what it names was not known but may have become so. What was not found is not done.
+pub async fn look_again(State(control): State<SharedControl>, request: Request, next: Next) -> Response {
+    let Some(known) = revision(&control.lock()) else { return next.run(request).await };
+    let (head, body) = request.into_parts();
+    let body = match to_bytes(body, BODY_BYTES_MAX).await {
+        Ok(body) => body,
+        Err(error) => {
+            let line = format!("the body does not come, or is larger than {BODY_BYTES_MAX} bytes: {error}");
+            return Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, line }.into_response();
+        }
+    };
+    let once = Request::from_parts(head.clone(), Body::from(body.clone()));
+    let response = next.clone().run(once).await;
+    if response.status() != StatusCode::NOT_FOUND || !catch_up(&control, known).await {
+        return response;
+    }
+    next.run(Request::from_parts(head, Body::from(body))).await
+}
+
+/// The store's revision as far as it is known here; None on a node that is alone.
+fn revision(control: &Control) -> Option<u64> {
+    control.part.member().map(|member| member.revision())
+}
+
+/// Whether something is known now that was not at `known`.
+async fn catch_up(control: &SharedControl, known: u64) -> bool {
+    // Should etcd not answer, what is known here is all that can be said.
+    let Ok(now) = member::with_store(control, |store| store.revision_now()).await else { return false };
+    let _ = control
+        .wait_for(NEWS_WAIT, |control| revision(control).is_none_or(|known| known >= now).then_some(()))
+        .await;
+    revision(&control.lock()).is_some_and(|heard| heard > known)
+}
