@@ -1,7 +1,7 @@
 //! Whose turn it is on a drive: reads of clients by vDisk, and background work behind them.
 //! Promises: while several vDisks read, none has more in flight than is left by the others or than an equal share, and
 //! whoever has nothing in flight never waits; while clients of others read, background work has one thing in flight, or
-//! what fits beside it; alone, everybody has the whole drive.
+//! what fits beside it, and passes nobody by who waits; alone, everybody has the whole drive.
 //! Leaves to others: the log, which has frames of its own (`ring_write`); what is done in a turn.
 //!
 //! Nobody waits for ever: what is in flight ends by itself, since it needs nothing but the drive, and with each end somebody
@@ -150,8 +150,11 @@ impl Turns {
         let family = caller.family;
         let tenant = self.lane(class).tenants.entry(family).or_default();
         tenant.asked_at = now;
-        let is_first = tenant.waiting.is_empty();
+        let mut is_first = tenant.waiting.is_empty();
         self.background.active(now);
+        if class == Class::Background {
+            is_first = self.background.fronts().is_empty();
+        }
         if is_first && self.admits(now, class, family, cost) {
             self.begin(class, caller, cost);
             return Some(question);
@@ -195,12 +198,15 @@ impl Turns {
 
     /// The next whose turn it is.
     pub fn next(&mut self, now: Time) -> Option<Turn> {
-        for class in [Class::Client, Class::Background] {
-            for (family, cost) in self.lane(class).fronts() {
-                if self.admits(now, class, family, cost) {
-                    return self.take(now, class, family);
-                }
+        for (family, cost) in self.clients.fronts() {
+            if self.admits(now, Class::Client, family, cost) {
+                return self.take(now, Class::Client, family);
             }
+        }
+        // Nobody is passed by: something large would wait for ever behind many small ones.
+        let (family, cost) = self.background.fronts().into_iter().next()?;
+        if self.admits(now, Class::Background, family, cost) {
+            return self.take(now, Class::Background, family);
         }
         None
     }

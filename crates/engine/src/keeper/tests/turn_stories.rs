@@ -144,3 +144,30 @@ fn a_write_that_waits_is_refused_when_its_owner_has_been_fenced() {
     rig.run();
     assert_eq!(rig.answers[&late], Err(Refusal::Fenced(Epoch(2))));
 }
+
+#[test]
+fn something_large_is_not_passed_by_for_ever() {
+    let mut rig = rig();
+    assert_eq!(rig.ask(3, 1, write(ONE, 300, 64, Class::Data, false)), Ok(Answer::EgroupWritten));
+    rig.ask(2, 1, read(ONE, &[(0, 1)])).expect("it is read");
+    let small = || match read(ONE, &[(0, 4)]) {
+        Question::ReadUnits { egroup, runs, frames, .. } => {
+            Question::ReadUnits { egroup, runs, frames, behind: true }
+        }
+        other => other,
+    };
+    for _ in 0..4 {
+        rig.begin(3, 1, small());
+    }
+    let large = rig.begin(1, 1, write(TWO, 200, 64, Class::Data, false));
+    // As one of them ends, the next one comes.
+    for _ in 0..20 {
+        if rig.answers.contains_key(&large) {
+            break;
+        }
+        rig.begin(3, 1, small());
+        end_oldest(&mut rig);
+    }
+    assert_eq!(rig.answers.get(&large), Some(&Ok(Answer::EgroupWritten)));
+    rig.run();
+}
