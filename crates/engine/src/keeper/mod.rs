@@ -323,7 +323,7 @@ impl Keeper {
         {
             return desk.refuse(caller, Refusal::Fenced(fence));
         }
-        ring.admit(now, caller.from, caller.family, epoch, desk);
+        ring.admit(caller.from, caller.family, epoch, desk);
         match question {
             Question::Fence { first, since } => ring.fence(now, caller, epoch, first, since, desk),
             Question::Append { first, trim, records } => {

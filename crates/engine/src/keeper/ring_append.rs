@@ -20,11 +20,10 @@ impl Ring {
     }
 
     /// Somebody asks in an epoch that is not fenced: from now on older ones are.
-    pub fn admit(&mut self, now: Time, from: ShardId, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
+    pub fn admit(&mut self, from: ShardId, family: FamilyId, epoch: Epoch, desk: &mut Desk) {
         let holding = self.holdings.entry(family).or_default();
         if epoch >= holding.fence {
             holding.owner = Some(from);
-            holding.asked_at = now;
         }
         if epoch > holding.fence && !planted(Bug::FenceForgotten) {
             holding.fence = epoch;
@@ -121,6 +120,7 @@ impl Ring {
         desk: &mut Desk,
     ) {
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
+        holding.asked_at = now;
         let (Some(low), Some(last)) = (records.first().map(|r| r.seq), records.last().map(|r| r.seq)) else {
             let up_to = if holding.run.epoch == epoch { holding.run.high } else { first.previous() };
             return self.answer_when_settled(now, caller, epoch, up_to, desk);
