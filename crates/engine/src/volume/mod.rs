@@ -219,6 +219,11 @@ impl Volume {
 
     /// Nothing is under way, waiting or owed.
     pub fn is_quiet(&self) -> bool {
+        self.is_still() && self.audit.is_clean()
+    }
+
+    /// Nothing is under way or waiting, but perhaps copies.
+    fn is_still(&self) -> bool {
         self.is_serving()
             && self.requests.is_empty()
             && self.door.is_empty()
@@ -227,14 +232,18 @@ impl Volume {
             && self.placing.is_empty()
             && !self.checkpointing.is_running()
             && self.compaction.is_empty()
-            && self.audit.is_clean()
             && self.snapshots.is_done_dropping()
             && self.snapshots.to_roll_back().is_none()
     }
 
     /// Quiet, and everything is in pages: nothing would have to be replayed.
     pub fn is_settled(&self) -> bool {
-        self.is_quiet() && self.overlay.is_empty() && !self.map.is_changed()
+        self.is_in_pages() && self.audit.is_clean()
+    }
+
+    /// The same, whatever copies are owed.
+    pub(crate) fn is_in_pages(&self) -> bool {
+        self.is_still() && self.overlay.is_empty() && !self.map.is_changed()
     }
 
     pub fn map(&self) -> &Map {

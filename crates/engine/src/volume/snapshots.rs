@@ -48,8 +48,8 @@ enum Rollback {
     Marking(Generation),
     /// From here on it is decided; the next checkpoint changes the pages.
     Marked(Generation),
-    /// The control plane has been told, and has to write it down before clients are let in.
-    Done,
+    /// The control plane has been told, and has to write it down before clients are let in. To what it went back, if it did.
+    Done(Option<Generation>),
 }
 
 impl Snapshots {
@@ -215,9 +215,9 @@ impl Volume {
     }
 
     pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
-        if self.snapshots.rollback == Some(Rollback::Done) {
-            // It was not heard.
-            return match self.rollback_trouble(to) {
+        if let Some(Rollback::Done(done)) = self.snapshots.rollback {
+            // It was not heard. What is done is done, whatever may be in the way since.
+            return match self.rollback_trouble(to).filter(|_| done != Some(to)) {
                 None => self.on_rolled_back(to, ctx),
                 Some(reason) => self.refuse_rollback(to, reason, ctx),
             };
@@ -252,7 +252,7 @@ impl Volume {
     }
 
     pub fn resume(&mut self) {
-        if self.snapshots.rollback == Some(Rollback::Done) {
+        if let Some(Rollback::Done(_)) = self.snapshots.rollback {
             self.snapshots.rollback = None;
         }
     }
@@ -261,11 +261,12 @@ impl Volume {
         let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
         if let Some(reason) = self.rollback_trouble(to) {
             // The record that it was opened with asks for what cannot be; nobody is served until it does not.
-            self.snapshots.rollback = Some(Rollback::Done);
+            self.snapshots.rollback = Some(Rollback::Done(None));
             return self.refuse_rollback(to, reason, ctx);
         }
         self.settling = true;
-        if self.is_settled() || planted(Bug::RollbackUnsettled) {
+        // Copies that are owed go on afterwards: a rebuild may take hours.
+        if self.is_in_pages() || planted(Bug::RollbackUnsettled) {
             self.snapshots.rollback = Some(Rollback::Marking(to));
             self.push_mark(Mark::RolledBack { to, generation: self.snapshots.next });
         }
@@ -273,7 +274,7 @@ impl Volume {
 
     /// The pages are what they were.
     pub(crate) fn on_rolled_back(&mut self, to: Generation, ctx: &mut Context) {
-        self.snapshots.rollback = Some(Rollback::Done);
+        self.snapshots.rollback = Some(Rollback::Done(Some(to)));
         let (family, epoch) = (self.family, self.epoch);
         ctx.notice(Notice::RolledBack { family, epoch, to });
     }
