@@ -144,6 +144,8 @@ pub struct Counters {
     pub pages_written: u64,
     pub egroups_deleted: u64,
     pub egroups_compacted: u64,
+    /// Of those, such as a checkpoint found living: it should not happen.
+    pub victims_living: u64,
     /// Begun to be packed again, because it is wanted otherwise now or because they are cold.
     pub egroups_repacked: u64,
     pub copies_bad: u64,

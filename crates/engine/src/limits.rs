@@ -33,6 +33,10 @@ pub struct Limits {
     pub drain_egroups_max: usize,
     /// Map edits kept beside the tree at most; a checkpoint begins at half of it.
     pub edits_max: usize,
+    /// Pages of the past of one leaf that a checkpoint changes at the same instant, besides those that have to.
+    pub past_pages_together: usize,
+    /// A page of the past is filled so far with groups of several snapshots; a page holds 16 KiB at most.
+    pub past_page_bytes: usize,
     /// Bytes of leaf pages kept in memory per family.
     pub pages_bytes_max: usize,
     /// Log bytes one family keeps before it checkpoints to trim them.
@@ -75,6 +79,8 @@ impl Default for Limits {
             drain_age_us: 5_000_000,
             drain_egroups_max: 4,
             edits_max: 1 << 18,
+            past_pages_together: 64,
+            past_page_bytes: 16 << 10,
             pages_bytes_max: 64 << 20,
             log_bytes_checkpoint: 256 << 20,
             frame_bytes_max: 1 << 20,
@@ -106,6 +112,8 @@ impl Limits {
             drain_age_us: 200_000,
             drain_egroups_max: 2,
             edits_max: 512,
+            past_pages_together: 2,
+            past_page_bytes: 128,
             pages_bytes_max: 64 << 10,
             log_bytes_checkpoint: 512 << 10,
             frame_bytes_max: 64 << 10,

@@ -54,6 +54,10 @@ pub enum Bug {
     PastLeak,
     /// A leaf and its past change at different instants.
     PastApart,
+    /// Of a leaf with a long past only some pages change, and the others are forgotten.
+    PastRestForgotten,
+    /// Egroups are emptied although a running checkpoint has not counted them yet.
+    VictimsNotCounted,
     /// Marks of snapshots are passed over in a replay.
     MarkForgotten,
     /// A clone reads what its origin is now.

@@ -371,6 +371,10 @@ impl World {
                 }
             }
         }
+        if engine.counters().victims_living > 0 && self.failure.is_none() {
+            let what = format!("shard {shard} emptied egroups that are not empty");
+            self.failure = Some(format!("at {} us: {what}", self.now));
+        }
         self.coverage.steps += 1;
         if self.trace {
             self.trace_outputs(shard, &outputs);

@@ -187,6 +187,16 @@ fn a_rollback_that_keeps_what_is_newer_is_caught() {
 }
 
 #[test]
+fn a_past_of_which_only_some_changes_is_caught() {
+    is_caught(Bug::PastRestForgotten, &[Plan::Snapshots]);
+}
+
+#[test]
+fn emptying_what_is_not_counted_yet_is_caught() {
+    is_caught(Bug::VictimsNotCounted, &[Plan::Full]);
+}
+
+#[test]
 fn space_that_is_never_given_back_is_caught() {
     is_caught(Bug::SpaceLeak, &[Plan::Calm, Plan::Full]);
 }

@@ -252,7 +252,6 @@ impl Volume {
 
     fn place_moves(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
         if job.moves.is_empty() {
-            // All victims are dead already: the next checkpoint will find out.
             self.compaction.emptied.extend(job.done);
             return;
         }
@@ -358,7 +357,8 @@ impl Volume {
             let place = self.map.index.get(PageKind::Leaf, number);
             wanted.extend(place.map(|place| (PageKind::Leaf, number, place)));
         }
-        if entry.past > 0 {
+        // A running checkpoint counts before its pages come: what it has counted as live again may still be in the past here.
+        if entry.past > 0 || self.checkpointing.is_running() {
             wanted
                 .extend(self.map.index.past_of(number).map(|(page, place, _)| (PageKind::Past, page, place)));
         }

@@ -16,11 +16,12 @@ use crate::curator::compact::ROOM_AGAIN_US;
 use crate::egroup::place::Units;
 use crate::formats::record::{Body, Checkpoint, PageKind, PagePlace};
 use crate::identity::{EgroupId, Generation, Seq, SnapshotId, Time};
+use crate::limits::Limits;
 use crate::map::Map;
 use crate::map::directory::Directory;
 use crate::map::holes::Holes;
 use crate::map::lookup::{MapPage, PageWaiter};
-use crate::map::merge::{Changes, LeafMerge};
+use crate::map::merge::{Changes, LeafMerge, Merged, Rest};
 use crate::map::moves::Moves;
 use crate::map::past;
 use crate::sabotage::{Bug, planted};
@@ -38,8 +39,8 @@ const MERGES_MAX: usize = 8;
 const PLACED_AT_ONCE: usize = 2;
 /// Bytes written since the last checkpoint that are not worth one of their own.
 const GARBAGE_MIN: u64 = 4 << 20;
-/// Leaves whose past is cleared of dropped snapshots in one checkpoint at most: it must not take for ever.
-const PURGED_LEAVES_MAX: usize = 256;
+/// With so many pages of the past to be cleared of dropped snapshots, no more leaves are begun: a checkpoint must not take for ever.
+const PURGED_PAGES_MAX: usize = 256;
 /// With edits of more generations than this, reads would have to look too often.
 const GENERATIONS_MAX: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,8 @@ struct Job {
     snapshots: Vec<(Generation, SnapshotId)>,
     dropped: BTreeSet<Generation>,
     leaves: VecDeque<u64>,
+    /// Pages of the past of leaves that were merged, which are still to be looked at: these come first.
+    rest: Vec<Rest>,
     /// Leaves of which pages are being fetched.
     merges: BTreeMap<u64, LeafMerge>,
     fetching: usize,
@@ -70,6 +73,8 @@ struct Job {
     holes: Holes,
     /// Pages go back to what they were for this snapshot.
     rollback: Option<Generation>,
+    /// Emptied before it was cut: it finds them dead.
+    emptied: BTreeSet<EgroupId>,
     /// This one clears the past of the last leaves that tell of dropped snapshots.
     ends_purge: bool,
     /// It only gave way to others.
@@ -200,7 +205,7 @@ impl Volume {
             return;
         }
         let edits = std::mem::take(&mut self.map.edits);
-        self.map.fresh.clear();
+        self.map.fresh_before = std::mem::take(&mut self.map.fresh);
         self.map.units_since_cut = 0;
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
@@ -260,9 +265,11 @@ impl Volume {
             merges: BTreeMap::new(),
             moving,
             holes,
+            emptied: self.compaction.emptied().clone(),
             ends_purge,
             rollback,
             leaves: leaves.into_iter().collect(),
+            rest: Vec::new(),
             fetching: 0,
             more: false,
             units: Units::default(),
@@ -282,15 +289,14 @@ impl Volume {
         let dropped = &self.snapshots.dropped;
         let begin = || Purge { generations: dropped.clone(), next_leaf: 0 };
         let purge = self.checkpointing.purge.get_or_insert_with(begin);
-        let mut found = 0;
         let mut next_leaf = purge.next_leaf;
-        for leaf in self.map.index.leaves_with_past(purge.next_leaf, &purge.generations) {
+        let pages = self.map.index.leaves_with_past(purge.next_leaf, &purge.generations);
+        for (found, leaf) in pages.enumerate() {
             if leaf >= next_leaf {
-                if found == PURGED_LEAVES_MAX {
+                if found >= PURGED_PAGES_MAX {
                     purge.next_leaf = next_leaf;
                     return false;
                 }
-                found += 1;
                 next_leaf = leaf + 1;
                 leaves.insert(leaf);
             }
@@ -320,20 +326,17 @@ impl Volume {
             job.more = false;
             match job.stage {
                 Stage::Leaves => {
-                    if job.placing.len() < PLACED_AT_ONCE
-                        && job.fetching < FETCHES_MAX
-                        && let Some(number) = job.leaves.pop_front()
-                    {
+                    let has_more = !job.rest.is_empty() || !job.leaves.is_empty();
+                    if has_more && job.placing.len() < PLACED_AT_ONCE && job.fetching < FETCHES_MAX {
                         if merges == MERGES_MAX {
-                            job.leaves.push_front(number);
                             job.more = true;
                             return;
                         }
                         merges += 1;
-                        self.merge_leaf(number, ctx);
+                        self.merge_next(ctx);
                         continue;
                     }
-                    if !job.leaves.is_empty() || job.fetching > 0 {
+                    if has_more || job.fetching > 0 {
                         return;
                     }
                 }
@@ -365,10 +368,18 @@ impl Volume {
         }
     }
 
-    fn merge_leaf(&mut self, number: u64, ctx: &mut Context) {
+    fn merge_next(&mut self, ctx: &mut Context) {
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        let rest = job.rest.pop();
+        let number = rest.as_ref().map_or_else(|| job.leaves.pop_front(), |rest| Some(rest.leaf));
+        let number = number.expect("the caller has seen that there is more");
         let (_, changes) =
-            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
-        let mut merge = LeafMerge::new(number, &changes);
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some(), ctx.limits);
+        let together = ctx.limits.past_pages_together;
+        let mut merge = match rest {
+            None => LeafMerge::new(number, together, &changes),
+            Some(rest) => LeafMerge::of_rest(rest, together, &changes),
+        };
         let mut asked = Vec::new();
         for (kind, page, place) in merge.missing(number) {
             match self.map.pages.get(place) {
@@ -407,16 +418,11 @@ impl Volume {
 
     /// Merges the edits of one leaf and gathers its pages.
     fn put_leaf(&mut self, number: u64, merge: LeafMerge, ctx: &mut Context) {
-        if merge.unfinished {
-            let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-            job.ends_purge = false;
-            if let Some(purge) = &mut self.checkpointing.purge {
-                purge.next_leaf = purge.next_leaf.min(number);
-            }
-        }
         let (directory, changes) =
-            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some());
-        let (pages, gone) = merge.finish(number, &changes, directory);
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some(), ctx.limits);
+        let Merged { pages, gone, rest } = merge.finish(number, &changes, directory);
+        let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
+        job.rest.extend(rest);
         if pages.is_empty() {
             for (kind, page) in gone {
                 self.map.index.remove(kind, page);
@@ -480,6 +486,7 @@ impl Volume {
         self.map.merging = None;
         self.map.holes = job.holes;
         self.map.moving = Moves::default();
+        self.map.fresh_before.clear();
         if let Some(to) = job.rollback {
             self.on_rolled_back(to, ctx);
         }
@@ -488,6 +495,7 @@ impl Volume {
         self.log.trim = self.log.trim.max(up_to);
         self.log.send_trim(ctx);
         self.delete_dead(ctx);
+        ctx.counters.victims_living += self.compaction.note_living(job.emptied, &self.map.directory, ctx.now);
         self.placing.expect_space(ctx.now);
         self.empty_map_egroups();
     }
@@ -499,6 +507,7 @@ fn changes<'a>(
     checkpointing: &'a Checkpointing,
     snapshots: &'a Snapshots,
     is_clone: bool,
+    limits: &Limits,
 ) -> (&'a mut Directory, Changes<'a>) {
     let job = checkpointing.job.as_ref().expect("a checkpoint is running");
     let purge = checkpointing.purge.as_ref().map(|purge| &purge.generations);
@@ -512,6 +521,7 @@ fn changes<'a>(
         purged: purge.unwrap_or(&snapshots.dropped),
         rewritten: &job.moving,
         rollback: job.rollback,
+        past_page_bytes: limits.past_page_bytes,
         is_clone,
         holes,
         holes_behind: &job.holes,

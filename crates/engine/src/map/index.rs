@@ -85,7 +85,8 @@ impl PageIndex {
         })
     }
 
-    /// Leaves from `leaf` on, in order, that have pages with groups of about these generations; perhaps also others.
+    /// Leaves from `leaf` on, in order, that have pages with groups of about these generations, once for each page; perhaps also
+    /// others.
     pub fn leaves_with_past<'a>(
         &'a self,
         leaf: u64,

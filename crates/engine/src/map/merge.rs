@@ -1,6 +1,6 @@
 //! Merging the edits of one leaf into its page, and what they replace into its past, if a snapshot sees it.
-//! Promises: every unit that is replaced is either counted as dead, or told of in a page of the past; the pages of a leaf
-//! that change do so together.
+//! Promises: every unit that is replaced is either counted as dead, or told of in a page of the past; pages of a leaf between which
+//! something goes change together; a page that tells what it told stays where it is.
 //! Leaves to others: which leaves, and writing the pages (`checkpoint`).
 //!
 //! A unit of generation b that is replaced by data of generation g is seen by the snapshots from b on that are before g. The
@@ -21,18 +21,34 @@ use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Pages of the past that one leaf changes in one checkpoint at most: all pages of a leaf go into one egroup.
-const PAST_PAGES_MAX: usize = 64;
-
-/// A leaf on its way into new pages.
+/// A leaf on its way into new pages, or what is left of its past.
 #[derive(Debug)]
 pub(super) struct LeafMerge {
+    /// Pages of its past that could be changed at another instant than these, because nothing goes from one into the other: those that
+    /// had no room here, in order. (All pages of a merge go into one egroup.)
+    rest: Vec<u64>,
+    /// Only pages of the past are changed, and this is the number of the next new one. None: the leaf as well.
+    next_past: Option<u32>,
     live: Option<PagePlace>,
-    /// The pages of the past that may change, by number; the last of the leaf is among them.
+    /// The pages of the past that may change, by number; at first the last of the leaf is among them.
     past: BTreeMap<u64, PagePlace>,
     have: BTreeMap<PagePlace, MapPage>,
-    /// Not all pages that should change can do so at once: the leaf has to come again.
-    pub unfinished: bool,
+}
+
+/// More pages of the past of one leaf that may change, behind those that are on their way.
+#[derive(Debug)]
+pub(super) struct Rest {
+    pub leaf: u64,
+    pages: Vec<u64>,
+    next_past: u32,
+}
+
+/// What a merge comes to.
+pub(super) struct Merged {
+    pub pages: Vec<Page>,
+    /// Pages that go.
+    pub gone: Vec<(PageKind, u64)>,
+    pub rest: Option<Rest>,
 }
 
 /// What a checkpoint puts into pages, and by which rules.
@@ -47,6 +63,8 @@ pub(super) struct Changes<'a> {
     pub rewritten: &'a BTreeSet<u64>,
     /// Everything newer than this snapshot goes, and what it saw is the present again.
     pub rollback: Option<Generation>,
+    /// Pages of the past are filled so far.
+    pub past_page_bytes: usize,
     /// What is trimmed is not the origin's any more.
     pub is_clone: bool,
     /// Of a clone, leaves without a page that were trimmed, before this checkpoint and behind it.
@@ -55,29 +73,49 @@ pub(super) struct Changes<'a> {
 }
 
 impl LeafMerge {
-    /// What has to be known of leaf `number`.
-    pub fn new(number: u64, changes: &Changes) -> Self {
+    /// What has to be known of leaf `number`. So many pages of its past are changed together, but for those that have to.
+    pub fn new(number: u64, together: usize, changes: &Changes) -> Self {
         let Changes { index, purged, rewritten, rollback, .. } = changes;
         let has_moves = changes.moves.concern(number);
         let may_become_past = !changes.snapshots.is_empty();
-        let mut past = BTreeMap::new();
-        let mut unfinished = false;
+        let (mut past, mut rest) = (BTreeMap::new(), Vec::new());
         let last = index.past_of(number).last().map(|(page, ..)| page);
         for (page, place, (from, to)) in index.past_of(number) {
-            let is_purged = purged.range(from..=to).next().is_some();
-            if is_purged && past.len() >= PAST_PAGES_MAX {
-                unfinished = true;
-            } else if has_moves && past.len() < PAST_PAGES_MAX
-                || is_purged
-                || rollback.is_some_and(|rollback| rollback <= to)
-                || rewritten.contains(&page)
-                || may_become_past && Some(page) == last
-            {
+            let is_restored = rollback.is_some_and(|rollback| rollback <= to);
+            if is_restored || may_become_past && Some(page) == last {
                 past.insert(page, place);
+            } else if has_moves || rewritten.contains(&page) || purged.range(from..=to).next().is_some() {
+                rest.push(page);
             }
         }
-        let live = index.get(PageKind::Leaf, number);
-        Self { live, past, have: BTreeMap::new(), unfinished }
+        if planted(Bug::PastRestForgotten) {
+            rest.truncate(together);
+        }
+        let mut merge = Self {
+            rest,
+            next_past: None,
+            live: index.get(PageKind::Leaf, number),
+            past,
+            have: BTreeMap::new(),
+        };
+        merge.take_rest(together, index);
+        merge
+    }
+
+    /// The next pages of what was left.
+    pub fn of_rest(rest: Rest, together: usize, changes: &Changes) -> Self {
+        let Rest { leaf: _, pages, next_past } = rest;
+        let (past, have) = (BTreeMap::new(), BTreeMap::new());
+        let mut merge = Self { rest: pages, next_past: Some(next_past), live: None, past, have };
+        merge.take_rest(together, changes.index);
+        merge
+    }
+
+    fn take_rest(&mut self, together: usize, index: &PageIndex) {
+        for page in self.rest.drain(..together.max(1).min(self.rest.len())) {
+            let place = index.get(PageKind::Past, page).expect("only its own checkpoint takes a page away");
+            self.past.insert(page, place);
+        }
     }
 
     /// A page that is not here yet, with its kind and number.
@@ -91,13 +129,50 @@ impl LeafMerge {
         self.have.insert(place, page);
     }
 
-    /// The new pages, and those that go. Counts in the directory what died and what is live now.
-    pub fn finish(
-        self,
+    /// The new pages. Counts in the directory what died and what is live now.
+    pub fn finish(self, number: u64, changes: &Changes, directory: &mut Directory) -> Merged {
+        match self.next_past {
+            None => self.finish_leaf(number, changes, directory),
+            Some(next) => self.finish_rest(number, next, changes, directory),
+        }
+    }
+
+    /// Only pages of the past, of which each stays what it was for everybody.
+    fn finish_rest(self, number: u64, mut next: u32, changes: &Changes, directory: &mut Directory) -> Merged {
+        let (mut pages, mut gone) = (Vec::new(), Vec::new());
+        for (&page, place) in &self.past {
+            let new = self.changed_past(number, place, changes, directory);
+            if new == *self.past_at(place) && !changes.rewritten.contains(&page) {
+                continue;
+            }
+            add_pages(number, Some(page), new, changes.past_page_bytes, &mut next, &mut pages);
+            if old_is_gone(page, &pages) {
+                gone.push((PageKind::Past, page));
+            }
+        }
+        Merged { pages, gone, rest: rest_of(number, self.rest, next) }
+    }
+
+    fn past_at(&self, place: &PagePlace) -> &Past {
+        match &self.have[place] {
+            MapPage::Past(past) => past,
+            MapPage::Leaf(_) => unreachable!("a place holds one page for ever"),
+        }
+    }
+
+    /// A page of the past with what has moved, and without what no snapshot sees any more.
+    fn changed_past(
+        &self,
         number: u64,
+        place: &PagePlace,
         changes: &Changes,
         directory: &mut Directory,
-    ) -> (Vec<Page>, Vec<(PageKind, u64)>) {
+    ) -> Past {
+        let old = changes.moves.apply_to_past(number, self.past_at(place), directory);
+        regroup(&old, changes.snapshots, directory)
+    }
+
+    fn finish_leaf(self, number: u64, changes: &Changes, directory: &mut Directory) -> Merged {
         let Changes { snapshots, index, rollback, .. } = *changes;
         let seen = |born: Generation, until: Generation| {
             // (Compaction may have put it beside what is newer, with no snapshot between.)
@@ -152,11 +227,7 @@ impl LeafMerge {
         let last = index.past_of(number).last().map(|(page, ..)| page);
         let mut next = last.map_or(0, |page| past::page_of(page) + 1);
         for (&page, place) in &self.past {
-            let MapPage::Past(old) = &self.have[place] else {
-                unreachable!("a place holds one page for ever")
-            };
-            let old = changes.moves.apply_to_past(number, old, directory);
-            let mut new = regroup(&old, snapshots, directory);
+            let mut new = self.changed_past(number, place, changes, directory);
             // What the snapshot saw of this is the present again, and the snapshot sees it there.
             if let Some(group) = rollback.and_then(|to| new.take(to)) {
                 group.iter().filter(|run| !run.egroup.is_hole()).for_each(|run| {
@@ -169,7 +240,10 @@ impl LeafMerge {
                     new.add(generation, runs);
                 }
             }
-            add_pages(number, Some(page), new, &mut next, &mut pages);
+            if new == *self.past_at(place) && !changes.rewritten.contains(&page) {
+                continue;
+            }
+            add_pages(number, Some(page), new, changes.past_page_bytes, &mut next, &mut pages);
             if old_is_gone(page, &pages) {
                 gone.push((PageKind::Past, page));
             }
@@ -178,7 +252,7 @@ impl LeafMerge {
         for (generation, runs) in groups {
             new.add(generation, runs);
         }
-        add_pages(number, None, new, &mut next, &mut pages);
+        add_pages(number, None, new, changes.past_page_bytes, &mut next, &mut pages);
         restored.sort_unstable_by_key(Run::start);
         let edits = restored.iter().map(|run| LeafEdit {
             start: run.start(),
@@ -196,8 +270,12 @@ impl LeafMerge {
         } else if self.live.is_some() {
             gone.push((PageKind::Leaf, number));
         }
-        (pages, gone)
+        Merged { pages, gone, rest: rest_of(number, self.rest, next) }
     }
+}
+
+fn rest_of(leaf: u64, pages: Vec<u64>, next_past: u32) -> Option<Rest> {
+    (!pages.is_empty()).then_some(Rest { leaf, pages, next_past })
 }
 
 /// What an edit of a clone's leaf comes to: a trim leaves holes, where there are none yet.
@@ -252,9 +330,16 @@ fn regroup(old: &Past, snapshots: &BTreeMap<Generation, SnapshotId>, directory: 
 }
 
 /// Cuts a past into pages: the first keeps the number, others get new ones.
-fn add_pages(leaf: u64, number: Option<u64>, past: Past, next: &mut u32, pages: &mut Vec<Page>) {
+fn add_pages(
+    leaf: u64,
+    number: Option<u64>,
+    past: Past,
+    bytes_max: usize,
+    next: &mut u32,
+    pages: &mut Vec<Page>,
+) {
     let mut number = number;
-    for page in past.into_pages() {
+    for page in past.into_pages(bytes_max) {
         let number = number.take().unwrap_or_else(|| {
             *next += 1;
             past::page_number(leaf, *next - 1)

@@ -44,6 +44,8 @@ pub struct Map {
     pub map_egroups: BTreeMap<EgroupId, NamedEgroup>,
     /// Egroups named since the last cut: nothing of them is counted as live yet, but they are.
     pub fresh: BTreeSet<EgroupId>,
+    /// Those of before the cut of a running checkpoint, which is still counting them.
+    pub fresh_before: BTreeSet<EgroupId>,
     /// Units of the egroups named since the last cut: what they replaced is free only after the next checkpoint.
     pub units_since_cut: u64,
     pub(crate) pages: Pages,

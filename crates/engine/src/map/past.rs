@@ -99,14 +99,14 @@ impl Past {
         }
     }
 
-    /// As few pages as it takes.
-    pub fn into_pages(self) -> Vec<Past> {
+    /// As few pages as it takes. Groups share one if it stays within so many bytes.
+    pub fn into_pages(self, bytes_max: usize) -> Vec<Past> {
         let mut pages: Vec<Past> = Vec::new();
         for (generation, group) in self.groups {
             let mut alone = Past::default();
             alone.groups.insert(generation, group);
             match pages.last_mut() {
-                Some(last) if last.payload_bytes_with(&alone) <= PAYLOAD_MAX => {
+                Some(last) if last.payload_bytes_with(&alone) <= bytes_max.min(PAYLOAD_MAX) => {
                     last.groups.append(&mut alone.groups);
                 }
                 _ => pages.push(alone),
@@ -219,7 +219,7 @@ mod tests {
             let wanted = past.clone();
             let mut together = Past::default();
             let mut last = None;
-            for (index, page) in past.into_pages().into_iter().enumerate() {
+            for (index, page) in past.into_pages(PAYLOAD_MAX).into_iter().enumerate() {
                 let number = page_number(77, index as u32);
                 assert_eq!((leaf_of(number), page_of(number)), (77, index as u32));
                 let bytes = page.encode(number, FAMILY);

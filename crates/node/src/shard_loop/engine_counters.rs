@@ -69,6 +69,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         pages_written,
         egroups_deleted,
         egroups_compacted,
+        victims_living,
         egroups_repacked,
         copies_bad,
         copies_repaired,
