@@ -40,10 +40,15 @@ impl Window {
         format!("nbd+unix:///transfer?socket={}", self.socket.display())
     }
 
-    fn close(&self) -> Result<(), Trouble> {
-        let address = path_part(&format!("unix:{}", self.socket.display()));
-        let path = format!("/v1/vdisks/{}/exports?address={address}", path_part(&self.name));
-        self.client.delete(&path).map(drop)
+    /// A line about what is left, if it cannot be closed: that takes nothing from what was copied.
+    fn close(&self) -> Option<String> {
+        let (name, address) = (&self.name, format!("unix:{}", self.socket.display()));
+        let path = format!("/v1/vdisks/{}/exports?address={}", path_part(name), path_part(&address));
+        let trouble = self.client.delete(&path).err()?;
+        Some(format!(
+            "the export of {name} for this command stays: {}; end it (weft vdisk unexport {name} --nbd {address})",
+            trouble.line()
+        ))
     }
 }
 
@@ -54,9 +59,11 @@ fn unique_number() -> u128 {
 }
 
 pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
-    let ImportArguments { file, vdisk, format, rf, container, overwrite, place } = arguments;
-    let image = inspect(file, *format)?;
+    let ImportArguments { file, vdisk, format, follow, rf, container, overwrite, place } = arguments;
+    let image = inspect(file, *format, *follow)?;
     let client = Client::find(place)?;
+    // From here on nobody who asks to stop leaves half a vDisk behind.
+    let watch = Watch::begin();
     let path = format!("/v1/vdisks/{}", path_part(vdisk));
     let vdisks = client.get("/v1/vdisks")?;
     let there = crate::status::list(&vdisks).iter().find(|known| known["name"] == vdisk.as_str()).cloned();
@@ -73,7 +80,12 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
                 text(&known["size"])
             )));
         }
-        Some(_) => {}
+        Some(known) => {
+            check_unused(vdisk, known)?;
+            if known["size"].as_u64().unwrap_or(0) > image.size {
+                eprintln!("weft: vDisk {vdisk} is larger than the image; what it holds behind its end stays");
+            }
+        }
         None => {
             let mut body = json!({ "name": vdisk, "size": image.size });
             if let Some(factor) = rf {
@@ -85,7 +97,6 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             client.post("/v1/vdisks", &body)?;
         }
     }
-    let watch = Watch::begin();
     let copied = Window::open(place, vdisk).and_then(|window| {
         let uri = window.uri();
         let mut line = vec!["convert", "-n", "-W", "-m", REQUESTS, "-f", &image.format, "-O", "raw"];
@@ -94,21 +105,41 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             line.push("--target-is-zero");
         }
         let copied = qemu_img(&line, &[file.as_os_str(), uri.as_ref()], !json, &watch);
-        let closed = window.close();
-        copied.and(closed)
+        let left = window.close();
+        copied.map(|()| left)
     });
-    if let Err(trouble) = copied {
-        if there.is_none() {
-            // Half an image is of no use to anybody.
-            let _ = client.delete(&format!("{path}?force=true"));
+    let left = match copied {
+        Ok(left) => left,
+        Err(trouble) => {
+            if there.is_none() {
+                // Half an image is of no use to anybody.
+                let _ = client.delete(&format!("{path}?force=true"));
+            }
+            return Err(trouble);
         }
-        return Err(trouble);
-    }
+    };
     let made = client.get(&path)?;
     crate::vdisk::tell(json, &made, || {
         format!("imported {} ({}, {}) as {vdisk}", file.display(), image.format, size::show(image.size))
     });
-    Ok(())
+    tidied(left)
+}
+
+/// All was copied; what could not be tidied up is a trouble of its own.
+fn tidied(left: Option<String>) -> Result<(), Trouble> {
+    left.map_or(Ok(()), |left| Err(Trouble::failed(format!("everything was copied, but {left}"))))
+}
+
+/// Refuses to write over what somebody uses.
+fn check_unused(name: &str, known: &Value) -> Result<(), Trouble> {
+    let exported = known["exports"].as_array().is_some_and(|exports| !exports.is_empty());
+    if !exported && known["attached"].is_null() {
+        return Ok(());
+    }
+    let (how, what) = if exported { ("exported", "unexport") } else { ("attached", "detach") };
+    Err(Trouble::bad_input(format!(
+        "vDisk {name} is {how}, so somebody may use it; end that first (weft vdisk {what} {name})"
+    )))
 }
 
 pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
@@ -135,28 +166,42 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
         let uri = window.uri();
         let line = ["convert", "-W", "-m", REQUESTS, "-f", "raw", "-O", format.word()];
         let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], !json, &watch);
-        let closed = window.close();
-        copied.and(closed)
+        let left = window.close();
+        copied.map(|()| left)
     });
-    let removed = if of_its_own {
-        client.delete(&format!("/v1/snapshots/{}", path_part(&snapshot))).map(drop)
-    } else {
-        Ok(())
+    let removed = match of_its_own {
+        true => client.delete(&format!("/v1/snapshots/{}", path_part(&snapshot))).err(),
+        false => None,
     };
-    let done = copied.and(removed).and_then(|()| {
-        std::fs::rename(&part, file).map_err(|error| {
+    let done = copied.and_then(|left| {
+        put_in_place(&part, file).map_err(|error| {
             Trouble::failed(format!("the image cannot be put at {}: {error}", file.display()))
-        })
+        })?;
+        Ok(left)
     });
-    if let Err(trouble) = done {
-        let _ = std::fs::remove_file(&part);
-        return Err(trouble);
-    }
+    let left = match done {
+        Ok(left) => left,
+        Err(trouble) => {
+            let _ = std::fs::remove_file(&part);
+            return Err(trouble);
+        }
+    };
+    let left = left.or(removed.map(|trouble| {
+        format!("its snapshot stays: {}; remove it (weft snapshot rm {snapshot})", trouble.line())
+    }));
     let answer = json!({ "exported": disk, "file": file, "format": format.word() });
     crate::vdisk::tell(json, &answer, || {
         format!("exported {disk} to {} ({})", file.display(), format.word())
     });
-    Ok(())
+    tidied(left)
+}
+
+/// Qemu-img leaves it to the kernel when what it wrote reaches the drive: the name comes when it has.
+fn put_in_place(part: &Path, file: &Path) -> std::io::Result<()> {
+    std::fs::File::open(part)?.sync_all()?;
+    std::fs::rename(part, file)?;
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(dir)?.sync_all()
 }
 
 /// What is not whole has another name.
@@ -172,7 +217,9 @@ struct Image {
     size: u64,
 }
 
-fn inspect(file: &Path, format: Option<Format>) -> Result<Image, Trouble> {
+/// What the image is. One that names other files is refused, unless they are to be followed: whoever made it could name any file that
+/// its reader can read.
+fn inspect(file: &Path, format: Option<Format>, follow: bool) -> Result<Image, Trouble> {
     let mut command = Command::new("qemu-img");
     command.args(["info", "--output", "json"]);
     if let Some(format) = format {
@@ -186,8 +233,20 @@ fn inspect(file: &Path, format: Option<Format>) -> Result<Image, Trouble> {
     let info: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| Trouble::failed(format!("qemu-img says nothing that makes sense: {error}")))?;
     let format = info["format"].as_str().unwrap_or("raw").to_string();
-    if info["backing-filename"].is_string() {
-        eprintln!("weft: {} has a backing file; what it shows of that is imported too", file.display());
+    if !["raw", "qcow2"].contains(&format.as_str()) {
+        return Err(Trouble::bad_input(format!(
+            "{} is of the format {format}: make it raw or qcow2 first (qemu-img convert)",
+            file.display()
+        )));
+    }
+    let data = &info["format-specific"]["data"]["data-file"];
+    if let Some(other) = info["backing-filename"].as_str().or(data.as_str())
+        && !follow
+    {
+        return Err(Trouble::bad_input(format!(
+            "{} reads from another file, {other}; if you trust it, import what it shows of that too (--follow)",
+            file.display()
+        )));
     }
     match info["virtual-size"].as_u64() {
         Some(size) if size > 0 => Ok(Image { format, size }),

@@ -40,8 +40,11 @@ pub struct ImportArguments {
     /// [default: what the image looks like]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
+    /// Read what the image names besides itself too: a backing file, or a file for its data
+    #[arg(long)]
+    pub follow: bool,
     /// Copies of everything, on distinct drives [default: the node's]
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..=3))]
+    #[arg(long, value_name = "R", conflicts_with = "overwrite", value_parser = clap::value_parser!(u32).range(1..=3))]
     pub rf: Option<u32>,
     /// The container that the vDisk is put into [default: default]
     #[arg(long, value_name = "NAME", conflicts_with = "overwrite")]
