@@ -96,6 +96,13 @@ fn rolling_back_makes_a_vdisk_what_it_was() {
     node.weft(&["vdisk", "unexport", "v"]);
     let newer = node.refused(&["snapshot", "rollback", "v@good"]);
     assert!(newer.contains("v@bad") && newer.contains("--discard-newer"), "{newer}");
+    node.weft(&["snapshot", "create", "v", "cloned"]);
+    node.weft(&["clone", "v@cloned", "c"]);
+    let cloned = node.refused(&["snapshot", "rollback", "v@good", "--discard-newer"]);
+    assert!(cloned.contains("v@cloned"), "{cloned}");
+    let there = node.json(&["snapshot", "ls"]).as_array().map(Vec::len);
+    assert_eq!(there, Some(3), "none of them goes, if one has to stay");
+    node.weft(&["vdisk", "rm", "c"]);
     let done = node.weft(&["snapshot", "rollback", "v@good", "--discard-newer"]);
     assert!(done.contains("v is what v@good is, 64 MiB"), "{done}");
     let uri = node.export("v", &socket);
@@ -126,6 +133,12 @@ fn in_a_cluster_any_node_serves_clones_and_the_next_owner_rolls_back() {
     cluster.member(one).weft(&["snapshot", "create", "v", "s"]);
     write(&uri, 2, "0 16M");
     cluster.member(one).weft(&["clone", "v@s", "c", "--count", "30"]);
+    cluster.member(one).weft(&["clone", "v@s", "x-30"]);
+    let taken = cluster.member(one).try_weft(&["clone", "v@s", "x", "--count", "30"]);
+    assert_eq!(taken.status.code(), Some(2), "one of the names is taken");
+    let all = cluster.member(one).weft(&["vdisk", "ls"]);
+    assert!(!all.contains("x-1 "), "of the others none is made: {all}");
+    cluster.member(one).weft(&["vdisk", "rm", "x-30"]);
     let mut exported = Vec::new();
     for name in ["c-1", "c-30"] {
         cluster.wait_until_served(name);

@@ -7,12 +7,12 @@ use super::snapshots::{DiskName, wait_until_taken};
 use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
-use crate::config::cluster::{CLONES_MAX, NewVdisk};
+use crate::config::cluster::{CLONES_MAX, NewVdisk, Versioned};
 use crate::config::{
     CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, FamilyState, OwnPolicy, SnapshotKey, SnapshotRecord,
 };
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Instant, SystemTime};
 use weft_engine::interface::Order;
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -21,8 +21,12 @@ const COUNT_MAX: usize = 1000;
 
 /// Makes clones; they are served when this returns.
 pub async fn create(control: &SharedControl, wanted: CreateClones) -> Result<Vec<VdiskView>, Refusal> {
+    let mut names = BTreeSet::new();
     for name in &wanted.names {
         check_name(name)?;
+        if !names.insert(name) {
+            return Err(Refusal::bad_input(format!("two clones cannot both be called {name}")));
+        }
     }
     if wanted.names.is_empty() || wanted.names.len() > COUNT_MAX {
         let count = wanted.names.len();
@@ -37,35 +41,40 @@ pub async fn create(control: &SharedControl, wanted: CreateClones) -> Result<Vec
     } else {
         control.lock().begin_clones(&wanted)?
     };
+    let until = Instant::now() + CREATE_WAIT;
+    let waits: Vec<_> = families
+        .iter()
+        .map(|&family| tokio::spawn(served(control.clone(), family, is_member, until)))
+        .collect();
     let mut views = Vec::new();
-    for family in families {
-        if is_member {
-            let served = member::answers(control, family, CREATE_WAIT).await;
-            let mut view = control.lock().vdisk_view(family);
-            if let Err(reason) = served {
-                view.note = format!("it is made, but not served yet: {reason}");
-            }
+    for (family, wait) in families.into_iter().zip(waits) {
+        let note = wait.await.unwrap_or_default();
+        // Somebody may have deleted it meanwhile.
+        if let Ok(mut view) = control.lock().view_of(family) {
+            view.note = note;
             views.push(view);
-            continue;
         }
-        let served = control
-            .wait_for(CREATE_WAIT, |control| {
-                match control.families.get(&family).map(|entry| &entry.serving) {
-                    Some(Serving::Opening | Serving::Elsewhere) => None,
-                    Some(Serving::Failed(reason)) => Some(reason.clone()),
-                    Some(Serving::Ready | Serving::Dropping) | None => Some(String::new()),
-                }
-            })
-            .await;
-        let mut view = control.lock().vdisk_view(family);
-        match served {
-            Some(reason) if reason.is_empty() => {}
-            Some(reason) => view.note = format!("it is made, but not served: {reason}"),
-            None => view.note = "it is made, but not served yet".to_string(),
-        }
-        views.push(view);
     }
     Ok(views)
+}
+
+/// Waits until a clone is served; if it is not by then, a remark for people.
+async fn served(control: SharedControl, family: FamilyId, is_member: bool, until: Instant) -> String {
+    let longest = until.saturating_duration_since(Instant::now());
+    if is_member {
+        return match member::answers(&control, family, longest).await {
+            Ok(()) => String::new(),
+            Err(reason) => format!("it is made, but not served yet: {reason}"),
+        };
+    }
+    let served = control
+        .wait_for(longest, |control| match control.families.get(&family).map(|entry| &entry.serving) {
+            Some(Serving::Opening | Serving::Elsewhere) => None,
+            Some(Serving::Failed(reason)) => Some(format!("it is made, but not served: {reason}")),
+            Some(Serving::Ready | Serving::Dropping) | None => Some(String::new()),
+        })
+        .await;
+    served.unwrap_or_else(|| "it is made, but not served yet".to_string())
 }
 
 /// How the clones begin, if there can be any.
@@ -174,29 +183,49 @@ impl Control {
 }
 
 async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Result<Vec<FamilyId>, Refusal> {
+    // All names, before anything is made.
+    control.lock().plan_clones(wanted)?;
     let mut families = Vec::new();
     let mut revision = 0;
     for names in wanted.names.chunks(CLONES_MAX) {
-        let part = CreateClones { snapshot: wanted.snapshot.clone(), names: names.to_vec() };
-        let plan = control.lock().plan_clones(&part)?;
-        let new = names.iter().map(|name| NewVdisk {
-            name: name.clone(),
-            size: plan.origin.size,
-            factor: plan.factor,
-            created: plan.created,
-            owner: None,
-            container: plan.container.clone(),
-            own: plan.own,
-        });
-        let new: Vec<NewVdisk> = new.collect();
-        let made =
-            member::with_store(control, move |store| store.create_clones(&plan.key, plan.snapshot, &new))
-                .await?;
+        let made = match create_part(control, &wanted.snapshot, names).await {
+            Ok(made) => made,
+            Err(Refusal { status, line }) if !families.is_empty() => {
+                let (first, last) = (&wanted.names[0], &wanted.names[families.len() - 1]);
+                let line = format!(
+                    "{line}; {} clones were made before that, and stay ({first} to {last})",
+                    families.len()
+                );
+                return Err(Refusal { status, line });
+            }
+            Err(refusal) => return Err(refusal),
+        };
         families.extend(made.record.iter().map(FamilyConfig::id));
         revision = made.revision;
     }
     member::seen(control, revision).await?;
     Ok(families)
+}
+
+/// As many as one transaction of the store takes: all of them or none.
+async fn create_part(
+    control: &SharedControl,
+    snapshot: &str,
+    names: &[String],
+) -> Result<Versioned<Vec<FamilyConfig>>, Refusal> {
+    let part = CreateClones { snapshot: snapshot.to_string(), names: names.to_vec() };
+    let plan = control.lock().plan_clones(&part)?;
+    let new = names.iter().map(|name| NewVdisk {
+        name: name.clone(),
+        size: plan.origin.size,
+        factor: plan.factor,
+        created: plan.created,
+        owner: None,
+        container: plan.container.clone(),
+        own: plan.own,
+    });
+    let new: Vec<NewVdisk> = new.collect();
+    member::with_store(control, move |store| store.create_clones(&plan.key, plan.snapshot, &new)).await
 }
 
 /// The clones of a snapshot that are there, by name.

@@ -183,8 +183,13 @@ impl SharedControl {
         Self(Arc::new(Mutex::new(control)))
     }
 
+    /// If a task has failed an assertion while it held the lock, the node ends, as in a crash: others take over when its lease is, and
+    /// whoever looks after it starts it again. A node that only went on serving what it serves would be in everybody's way.
     pub fn lock(&self) -> MutexGuard<'_, Control> {
-        self.0.lock().expect("the control plane stops when one of its tasks panics")
+        self.0.lock().unwrap_or_else(|_| {
+            tracing::error!("the control plane failed an assertion: this node ends, as in a crash");
+            std::process::abort()
+        })
     }
 
     /// Waits until `done` gives something, looking again after every change; None when `longest` has passed.

@@ -5,12 +5,15 @@ use super::DiskName;
 use crate::api::{DiffView, RangeView};
 use crate::control::SharedControl;
 use crate::control::refusal::Refusal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_engine::interface::{Extent, Reply, Request, RequestError};
 use weft_engine::{FamilyId, Generation};
 
 /// Ranges in one answer; the rest is asked for again.
 const RANGES_MAX: usize = 10_000;
+
+/// An answer that takes longer is given in parts, so that nobody takes the node for dead.
+const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Extents in one question to the engine.
 const EXTENTS_MAX: u32 = 4096;
@@ -34,9 +37,9 @@ pub async fn diff(control: &SharedControl, from: &str, to: &str, offset: u64) ->
         ranges: Vec::new(),
         next: None,
     };
-    let mut at = offset;
+    let (mut at, began) = (offset, Instant::now());
     while at < compared.size {
-        if view.ranges.len() >= RANGES_MAX {
+        if view.ranges.len() >= RANGES_MAX || at > offset && began.elapsed() >= TIME_MAX {
             view.next = Some(at);
             break;
         }

@@ -20,6 +20,7 @@ use crate::control::refusal::Refusal;
 use crate::control::vdisks::check_name;
 use crate::control::{Control, Part, SharedControl, member};
 use crate::shard_loop::Mail;
+use axum::http::StatusCode;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -258,7 +259,13 @@ pub async fn snapshot(
     };
     if let Err(refusal) = counted {
         // The first one decides for all. Whoever serves the vDisk drops it, should it have been taken; some may not have been begun.
-        for record in &all {
+        let (first, others) = (&all[0], &all[1..]);
+        let undone = match records::let_go(control, &first.key(), first.id()).await {
+            Ok(record) => record.state == SnapshotState::Deleting,
+            Err(refusal) => refusal.status == StatusCode::NOT_FOUND,
+        };
+        // Should that not be known, whoever serves them finds out.
+        for record in others.iter().filter(|_| undone) {
             let _ = records::let_go(control, &record.key(), record.id()).await;
         }
         return Err(refusal);

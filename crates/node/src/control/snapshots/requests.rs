@@ -64,14 +64,7 @@ pub(super) async fn put(control: &SharedControl, record: SnapshotRecord) -> Resu
 
 /// Removes a snapshot. A remark for people, if it takes long.
 pub async fn remove(control: &SharedControl, name: &str) -> Result<String, Refusal> {
-    let (key, snapshot) = control.lock().removable(name)?;
-    let record = control.lock().snapshot(&key).cloned();
-    if let Some(record) = record {
-        let clones = clones::living(control, &record).await?;
-        if !clones.is_empty() {
-            return Err(clones::has_clones(name, &clones));
-        }
-    }
+    let (key, snapshot) = check_removable(control, name).await?;
     // Somebody may have exported or cloned it meanwhile: then it stays.
     let changed = records::let_go(control, &key, snapshot).await?;
     if changed.state != SnapshotState::Deleting {
@@ -99,6 +92,22 @@ pub async fn remove(control: &SharedControl, name: &str) -> Result<String, Refus
         Some(()) => String::new(),
         None => format!("{name} is being removed; it is gone when its vDisk is served again"),
     })
+}
+
+/// Refuses to remove what is in use.
+pub(super) async fn check_removable(
+    control: &SharedControl,
+    name: &str,
+) -> Result<(SnapshotKey, SnapshotId), Refusal> {
+    let (key, snapshot) = control.lock().removable(name)?;
+    let record = control.lock().snapshot(&key).cloned();
+    if let Some(record) = record {
+        let clones = clones::living(control, &record).await?;
+        if !clones.is_empty() {
+            return Err(clones::has_clones(name, &clones));
+        }
+    }
+    Ok((key, snapshot))
 }
 
 fn exported(name: &str) -> Refusal {
@@ -175,7 +184,7 @@ impl Control {
         Ok(())
     }
 
-    /// Refuses to remove what is in use.
+    /// Refuses what is exported, attached or needed by its group.
     fn removable(&self, name: &str) -> Result<(SnapshotKey, SnapshotId), Refusal> {
         self.check_ready()?;
         let (vdisk, snapshot) = DiskName::of_snapshot(name)?;

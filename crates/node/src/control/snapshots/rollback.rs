@@ -2,7 +2,8 @@
 //! Promises: the record says so before anything happens and until it is done, so whoever serves the vDisk finishes it, and no client
 //! is served in between; newer snapshots and users are in the way unless they are told to go.
 
-use super::{DiskName, remove};
+use super::DiskName;
+use super::requests::{check_removable, remove};
 use crate::api::{RollBack, VdiskView};
 use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
 use crate::control::change::change_vdisk;
@@ -19,8 +20,22 @@ const WAIT: Duration = Duration::from_secs(120);
 
 pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<VdiskView, Refusal> {
     let (family, record, newer) = control.lock().plan_rollback(&wanted)?;
+    // None of them goes before it is known that all of them can.
+    for name in &newer {
+        check_removable(control, name).await?;
+    }
+    let mut gone: Vec<String> = Vec::new();
     for name in newer {
-        remove(control, &name).await?;
+        if let Err(Refusal { status, line }) = remove(control, &name).await {
+            let line = match gone.is_empty() {
+                true => line,
+                false => {
+                    format!("{line}; the vDisk stays as it is, but these are removed: {}", gone.join(", "))
+                }
+            };
+            return Err(Refusal { status, line });
+        }
+        gone.push(name);
     }
     begin(control, family, record, &wanted).await?;
     control.lock().order_rollbacks();

@@ -16,29 +16,35 @@ use weft_engine::{FamilyId, SnapshotId};
 /// No shorter interval: each snapshot is a record in the store.
 const EVERY_SECONDS_MIN: u64 = 5;
 
-/// The number of the interval that a time lies in. The schedule begins in number 0, in which nothing is due.
+/// The beginning of the interval that a time lies in. Intervals begin when the schedule did, and as long before and after that as you like:
+/// it may have begun by a clock that was wrong.
 fn slot(schedule: &ScheduleRecord, time: u64) -> u64 {
-    time.saturating_sub(schedule.since) / schedule.every_seconds.max(1)
+    let every = schedule.every_seconds.max(1);
+    time.saturating_sub((time % every + every - schedule.since % every) % every)
 }
 
-/// When the next one is to be taken, as far as is known from those there are.
-fn next(schedule: &ScheduleRecord, own: &[&SnapshotRecord]) -> u64 {
-    let newest = own.iter().map(|record| record.created).max().unwrap_or(schedule.since);
-    schedule.since + (slot(schedule, newest) + 1) * schedule.every_seconds
+/// When the next one is to be taken, as far as is known from those there are. None of them is of the future, whatever it says: then
+/// a clock was wrong.
+fn next(schedule: &ScheduleRecord, own: &[&SnapshotRecord], now: u64) -> u64 {
+    let known = own.iter().map(|record| record.created).chain([schedule.since]);
+    match known.filter(|&time| time <= now).max() {
+        Some(newest) => slot(schedule, newest) + schedule.every_seconds,
+        None => slot(schedule, now),
+    }
 }
 
 /// The snapshot of a schedule that is due now, by its time.
 fn due(schedule: &ScheduleRecord, own: &[&SnapshotRecord], now: u64) -> Option<u64> {
     let is_late = own.iter().any(|record| record.state == SnapshotState::Creating);
     // Of all that were missed only the last one counts.
-    let at = schedule.since + slot(schedule, now) * schedule.every_seconds;
-    (!is_late && now >= next(schedule, own)).then_some(at)
+    (!is_late && now >= next(schedule, own, now)).then(|| slot(schedule, now))
 }
 
 /// Those that are one too many.
 fn surplus<'a>(schedule: &ScheduleRecord, own: &[&'a SnapshotRecord]) -> Vec<&'a SnapshotRecord> {
     let mut ready: Vec<_> = own.iter().copied().filter(|record| record.ready().is_some()).collect();
-    super::by_age(&mut ready);
+    // Not by their times: a clock may have been wrong.
+    ready.sort_by_key(|record| record.generation);
     let count = ready.len().saturating_sub(schedule.keep as usize);
     ready.into_iter().take(count).collect()
 }
@@ -95,7 +101,7 @@ impl Control {
     }
 
     pub(in crate::control) fn schedule_views(&self) -> Vec<ScheduleView> {
-        let all = self.schedules();
+        let (all, now) = (self.schedules(), super::now());
         let mut views: Vec<_> = all
             .iter()
             .filter_map(|(family, schedule)| {
@@ -105,7 +111,7 @@ impl Control {
                     every_seconds: schedule.every_seconds,
                     keep: schedule.keep,
                     snapshots: own.iter().filter(|record| record.ready().is_some()).count() as u64,
-                    next: next(schedule, &own),
+                    next: next(schedule, &own, now),
                 })
             })
             .collect();
@@ -212,9 +218,29 @@ mod tests {
         assert_eq!(due(&schedule, &[&first], 119), None);
         assert_eq!(due(&schedule, &[&first], 120), Some(120), "a late one does not make the next one late");
         assert_eq!(due(&schedule, &[&first], 175), Some(170), "of those that were missed one is taken");
-        assert_eq!(next(&schedule, &[&record(175, SnapshotState::Ready)]), 180);
+        assert_eq!(next(&schedule, &[&record(175, SnapshotState::Ready)], 176), 180);
         let open = record(121, SnapshotState::Creating);
         assert_eq!(due(&schedule, &[&first, &open], 150), None, "there is never more than one on its way");
+    }
+
+    #[test]
+    fn a_clock_that_was_wrong_stops_nothing() {
+        let schedule = ScheduleRecord { family: 1, every_seconds: 10, keep: 2, since: 100 };
+        let future = record(9000, SnapshotState::Ready);
+        assert_eq!(due(&schedule, &[&future], 120), Some(120), "what was taken by it does not count");
+        let present = record(121, SnapshotState::Ready);
+        assert_eq!(due(&schedule, &[&future, &present], 129), None);
+        assert_eq!(due(&schedule, &[&future, &present], 130), Some(130));
+        let late = ScheduleRecord { since: 9003, ..schedule };
+        assert_eq!(due(&late, &[], 120), Some(113), "nor does when it began by it");
+        assert_eq!(due(&late, &[&present], 122), None);
+        assert_eq!(due(&late, &[&present], 123), Some(123));
+        // Taken one after the other, whatever the clock said.
+        let mut older = record(9000, SnapshotState::Ready);
+        older.generation = Some(1);
+        let all = [&older, &record(120, SnapshotState::Ready), &record(130, SnapshotState::Ready)];
+        let gone: Vec<u64> = surplus(&schedule, &all).iter().map(|record| record.created).collect();
+        assert_eq!(gone, [9000]);
     }
 
     #[test]
