@@ -4,10 +4,17 @@
 use crate::arguments::Place;
 use crate::trouble::Trouble;
 use serde_json::Value;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
-/// Answers to everything but long work come at once; attaching and settling may take a while.
+/// Questions are answered at once, or in parts.
 const ANSWER_SECONDS: u64 = 60;
+
+/// Work takes longer: the node itself waits for up to two minutes, and says then how far it is.
+const WORK_SECONDS: u64 = 180;
+
+/// No answer is larger; those of some thousand vDisks have several MiB.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 pub struct Client {
     base: String,
@@ -24,7 +31,7 @@ impl Client {
                 let file = place.dir.join("api");
                 match std::fs::read_to_string(&file) {
                     Ok(text) => (text.trim().to_string(), format!("{}", place.dir.display())),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
                         return Err(Trouble::failed(format!(
                             "no node runs on {}: start it with `weft up --dir {}`, or name another with --dir or --api",
                             place.dir.display(),
@@ -47,10 +54,7 @@ impl Client {
                 "`{base}` is no API address: give one like 127.0.0.1:7070"
             )));
         }
-        let agent = ureq::AgentBuilder::new()
-            .timeout_connect(Duration::from_secs(5))
-            .timeout(Duration::from_secs(ANSWER_SECONDS))
-            .build();
+        let agent = ureq::AgentBuilder::new().timeout_connect(Duration::from_secs(5)).build();
         Ok(Self { base, agent, place: told })
     }
 
@@ -78,7 +82,9 @@ impl Client {
     }
 
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Trouble> {
+        let seconds = if method == "GET" { ANSWER_SECONDS } else { WORK_SECONDS };
         let request = self.agent.request(method, &format!("{}{path}", self.base));
+        let request = request.timeout(Duration::from_secs(seconds));
         let answer = match body {
             Some(body) => request.send_json(body),
             None => request.call(),
@@ -103,6 +109,10 @@ impl Client {
                 // 4xx: the same request will be refused again. 5xx: the node could not do it now.
                 Err(if code < 500 { Trouble::bad_input(text) } else { Trouble::failed(text) })
             }
+            Err(ureq::Error::Transport(transport)) if is_late(&transport) => Err(Trouble::failed(format!(
+                "the node of {} has not answered {method} {path} yet; what was asked may still be done: look before you try again",
+                self.place
+            ))),
             Err(ureq::Error::Transport(transport)) => Err(Trouble::failed(format!(
                 "the node of {} does not answer at {}: {}; if it was killed, start it again with `weft up`",
                 self.place,
@@ -113,14 +123,29 @@ impl Client {
     }
 }
 
+/// Whether the request was sent, and the time for an answer is over.
+fn is_late(transport: &ureq::Transport) -> bool {
+    let mut cause = std::error::Error::source(transport);
+    while let Some(error) = cause {
+        if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::TimedOut) {
+            return transport.kind() == ureq::ErrorKind::Io;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 fn read_body(response: ureq::Response) -> Result<Value, Trouble> {
-    let text = response
-        .into_string()
+    let mut text = Vec::new();
+    response
+        .into_reader()
+        .take(ANSWER_BYTES_MAX)
+        .read_to_end(&mut text)
         .map_err(|error| Trouble::failed(format!("the node's answer broke off: {error}; try again")))?;
-    if text.trim().is_empty() {
+    if text.trim_ascii().is_empty() {
         return Ok(Value::Null);
     }
-    serde_json::from_str(&text)
+    serde_json::from_slice(&text)
         .map_err(|_| Trouble::failed("what answers there is no Weft node: check --dir and --api"))
 }
 

@@ -5,6 +5,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -278,6 +279,25 @@ fn garbage_at_the_ports_harms_nobody() {
     assert_eq!(cluster.owner("v").expect("it is there"), Some(owner), "nobody had to take over");
 }
 
+#[test]
+fn exports_end_where_that_was_asked_for() {
+    let mut cluster = start("enemy-unexport", 2);
+    cluster.create("v", "16M");
+    let sockets = [cluster.export("v", 0), cluster.export("v", 1)];
+    let mut client = NbdClient::connect_patiently(&sockets[1], "v");
+    cluster.member(0).weft(&["vdisk", "unexport", "v"]);
+    wait_for("node 0 listens no more", || match UnixStream::connect(&sockets[0]) {
+        Ok(_) => Err("it does".to_string()),
+        Err(_) => Ok(()),
+    });
+    client.write(0, &content(0, 1)).expect("what another node exports stays");
+    client.disconnect();
+    // Nothing of it is here: then those of others are meant.
+    cluster.member(0).weft(&["vdisk", "unexport", "v"]);
+    let gone = cluster.member(1).try_weft(&["vdisk", "unexport", "v"]);
+    assert_eq!(gone.status.code(), Some(2), "nothing is left to end");
+}
+
 /// The status of a request whose answer may have to be waited for.
 fn status_of(mut stream: TcpStream) -> String {
     let mut answer = String::new();
@@ -305,4 +325,9 @@ fn what_was_done_at_one_node_is_known_at_the_next() {
     write!(stream, "GET /v1/containers/none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .expect("it is sent");
     assert_eq!(status_of(stream), "404", "what is not there is still not there");
+    let mut stream = TcpStream::connect(api.trim()).expect("it listens");
+    let head =
+        "POST /v1/shutdown HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\nContent-Length: 0\r\n";
+    write!(stream, "{head}Connection: close\r\n\r\n").expect("it is sent");
+    assert_eq!(status_of(stream), "403", "a page in somebody's browser gives no orders");
 }

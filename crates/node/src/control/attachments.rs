@@ -191,14 +191,6 @@ pub async fn detach(control: &SharedControl, name: &str) -> Result<String, Refus
     result
 }
 
-pub async fn detach_if_attached(control: &SharedControl, name: &str) -> Result<(), Refusal> {
-    let is_attached = {
-        let control = control.lock();
-        control.disk_named(name).is_ok_and(|disk| control.attachments.contains_key(&disk))
-    };
-    if is_attached { detach(control, name).await.map(drop) } else { Ok(()) }
-}
-
 /// Takes all devices away because the node stops: users of those that are mounted get I/O errors.
 pub async fn detach_all(control: &SharedControl) {
     let all = std::mem::take(&mut control.lock().attachments);

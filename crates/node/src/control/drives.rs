@@ -125,19 +125,28 @@ impl DrivePlan {
         self.add_files(dir, settings, records, book)
     }
 
-    /// Makes drives beside those that are there; `settings.drives` of them are files.
+    /// Makes drives beside those that are there, all of them or none; `settings.drives` of them are files.
     pub fn add_more(
         dir: &Path,
         settings: &Settings,
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
+        let before = records.len();
         let mut plan = Self { found: BTreeMap::new() };
-        plan.add_devices(dir, settings, records, book)?;
-        for _ in 0..settings.drives.unwrap_or(0) {
-            plan.add(dir, Place::Files, settings.drive_size, records, book)?;
+        let made = plan.add_devices(dir, settings, records, book).and_then(|()| {
+            let mut files = 0..settings.drives.unwrap_or(0);
+            files.try_for_each(|_| plan.add(dir, Place::Files, settings.drive_size, records, book))
+        });
+        let Err(error) = made else { return Ok(plan) };
+        // All of them or none. Those that were made are let go of first.
+        drop(plan);
+        for record in records.drain(before..) {
+            if let Err(error) = forget(dir, &record, book) {
+                tracing::warn!(drive = record.drive, %error, "a drive that is not wanted stays until the next start");
+            }
         }
-        Ok(plan)
+        Err(error)
     }
 
     /// The drives of these records as they stand before any is opened.
@@ -367,4 +376,57 @@ fn make_files(dir: &Path, record: &DriveRecord) -> Result<(), DriveError> {
             );
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Default)]
+    struct Book(BTreeMap<DriveId, DriveRecord>, u32);
+
+    impl DriveBook for Book {
+        fn add(&mut self, mut record: DriveRecord) -> Result<DriveRecord, StartError> {
+            record.drive = 100 + self.1;
+            self.1 += 1;
+            self.0.insert(record.id(), record.clone());
+            Ok(record)
+        }
+
+        fn put(&mut self, record: &DriveRecord) -> Result<(), StartError> {
+            self.0.insert(record.id(), record.clone());
+            Ok(())
+        }
+
+        fn remove(&mut self, drive: DriveId) -> Result<(), StartError> {
+            self.0.remove(&drive);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn drives_are_added_all_or_none() {
+        // Where tests are built there is room, and direct I/O.
+        let dir = std::env::current_exe().expect("a test has a file");
+        let dir = dir.with_file_name(format!("drives-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("it can be made");
+        let mut book = Book::default();
+        let mut records = Vec::new();
+        let settings =
+            |drives| Settings { drives: Some(drives), drive_size: DRIVE_BYTES_MIN, ..Settings::of(&dir) };
+        DrivePlan::add_more(&dir, &settings(1), &mut records, &mut book).expect("there is room");
+        let first = records[0].clone();
+        while records.len() as u32 + 1 < DRIVES_MAX {
+            records.push(first.clone());
+        }
+        let before = records.clone();
+        let files = || std::fs::read_dir(&dir).expect("it is there").count();
+        let (files_before, had) = (files(), book.0.clone());
+        let refused = DrivePlan::add_more(&dir, &settings(2), &mut records, &mut book);
+        assert!(refused.is_err_and(|error| error.to_string().contains("at most")));
+        assert!(records == before && book.0 == had, "the one that there was room for is forgotten");
+        assert_eq!(files(), files_before, "and its files are gone");
+        std::fs::remove_dir_all(&dir).expect("it goes");
+    }
 }

@@ -3,6 +3,7 @@
 mod behind;
 mod cluster;
 mod containers;
+mod origin;
 mod pages;
 mod snapshots;
 
@@ -50,6 +51,7 @@ pub fn router(control: SharedControl) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(control.clone(), behind::look_again))
+        .layer(middleware::from_fn(origin::refuse_others))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(control)
 }
@@ -142,9 +144,6 @@ async fn remove(
     let how = Deletion { force, with_snapshots };
     // Whoever asks may go away; what was begun is ended in any case.
     let removed = tokio::spawn(async move {
-        if force {
-            attachments::detach_if_attached(&control, &name).await?;
-        }
         if is_member(&control) {
             member::delete(&control, &name, how).await
         } else {

@@ -36,6 +36,23 @@ pub enum DriveError {
 }
 
 impl DriveError {
+    /// Whether it is about what somebody named, and would be said again of the same.
+    pub fn is_of_input(&self) -> bool {
+        match self {
+            Self::Missing { .. }
+            | Self::NoDevice { .. }
+            | Self::NotEmpty { .. }
+            | Self::TooSmall { .. }
+            | Self::LargeSectors { .. }
+            | Self::NoDirectIo { .. } => true,
+            Self::CutShort { .. }
+            | Self::Unknown { .. }
+            | Self::InUse { .. }
+            | Self::NoRoom { .. }
+            | Self::Io { .. } => false,
+        }
+    }
+
     /// For `map_err`: what was being done, to what.
     pub(super) fn io<'a>(
         doing: &'static str,

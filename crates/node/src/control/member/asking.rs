@@ -2,10 +2,14 @@
 
 use crate::config::cluster::ClusterConfig;
 use serde::de::DeserializeOwned;
+use std::io::Read;
 use std::time::Duration;
 
 /// Who does not answer by then is done without.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+/// No answer is larger; those of some thousand vDisks have several MiB.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// Asks all living nodes, this one too, at the same time; the answers of those that gave one.
 pub fn ask_living<T: DeserializeOwned + Send + 'static>(mirror: &ClusterConfig, path: &str) -> Vec<T> {
@@ -20,5 +24,7 @@ pub fn ask_living<T: DeserializeOwned + Send + 'static>(mirror: &ClusterConfig, 
 /// None: no answer.
 pub fn ask<T: DeserializeOwned>(url: &str) -> Option<T> {
     let answer = ureq::get(url).timeout(ANSWER_WAIT).call().ok()?;
-    serde_json::from_str(&answer.into_string().ok()?).ok()
+    let mut bytes = Vec::new();
+    answer.into_reader().take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok()
 }

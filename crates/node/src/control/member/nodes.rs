@@ -242,7 +242,11 @@ pub async fn add_drives(
     let made = made
         .await
         .map_err(|_| Refusal::failed("the control plane failed an assertion; see the node's log"))?;
-    let (plan, records) = made.map_err(|error| Refusal::failed(error.to_string()))?;
+    let (plan, records) = made.map_err(|error| match &error {
+        StartError::BadInput(_) => Refusal::bad_input(error.to_string()),
+        StartError::Drive(drive) if drive.is_of_input() => Refusal::bad_input(error.to_string()),
+        _ => Refusal::failed(error.to_string()),
+    })?;
     let new: Vec<_> = records.into_iter().filter(|record| !before.contains(&record.drive)).collect();
     let mut control = control.lock();
     let keeper = |record: &DriveRecord| record.shard as usize;

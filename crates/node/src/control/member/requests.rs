@@ -282,7 +282,10 @@ pub(in crate::control) async fn remove_exports(
         control.check_ready()?;
         let Exported { family, snapshot, exports } = control.exports_named(name)?;
         let fits = |export: &ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
-        let ended: Vec<ExportRecord> = exports.into_iter().filter(fits).collect();
+        let fitting: Vec<ExportRecord> = exports.into_iter().filter(fits).collect();
+        let node = control.member()?.node;
+        let own: Vec<ExportRecord> = fitting.iter().filter(|export| export.node == node).cloned().collect();
+        let ended = if own.is_empty() { fitting } else { own };
         if let Some(entry) = control.families.get_mut(&family) {
             entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
         }
