@@ -161,7 +161,7 @@ impl Volume {
         self.factoring.first.get_or_insert((ctx.now, left));
         let is_there = ctx.view.groups.values().any(|group| group.members.len() == self.factor as usize);
         // Whoever settles is about to leave, or goes back to a snapshot: the next owner goes on.
-        if !is_there || self.settling {
+        if !is_there || self.wants_to_settle() {
             return LOOK_AGAIN_US;
         }
         let is_raising = self.is_raising(ctx.view);

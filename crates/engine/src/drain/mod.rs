@@ -79,7 +79,7 @@ impl Volume {
         // while one is taken. When there are many, reads have too many places to look: then one egroup after the other goes.
         let frozen = self.overlay.frozen();
         let many = frozen >= FROZEN_MAX || frozen >= FROZEN_MAX / 2 && self.drain.placing == 0;
-        let urgent = self.settling || oldest <= self.pressed || many || self.log.is_thin(ctx.view);
+        let urgent = self.wants_to_settle() || oldest <= self.pressed || many || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
         // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;

@@ -540,6 +540,11 @@ impl Volume {
         ctx.calls.forget(self.family);
     }
 
+    /// Everything is to go into pages, without waiting for more.
+    pub(crate) fn wants_to_settle(&self) -> bool {
+        self.settling || self.snapshots.wants_pages()
+    }
+
     fn finish_settling(&mut self, ctx: &mut Context) {
         if self.settling && self.is_settled() {
             self.settling = false;

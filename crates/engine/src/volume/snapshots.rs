@@ -124,6 +124,11 @@ impl Snapshots {
         self.rollback.is_some()
     }
 
+    /// Everything has to be in pages before it can go back.
+    pub fn wants_pages(&self) -> bool {
+        matches!(self.rollback, Some(Rollback::Settling(_)))
+    }
+
     /// The pages have to become what they were for this snapshot.
     pub fn to_roll_back(&self) -> Option<Generation> {
         match self.rollback {
@@ -216,11 +221,16 @@ impl Volume {
 
     pub fn roll_back(&mut self, to: Generation, ctx: &mut Context) {
         if let Some(Rollback::Done(done)) = self.snapshots.rollback {
-            // It was not heard. What is done is done, whatever may be in the way since.
-            return match self.rollback_trouble(to).filter(|_| done != Some(to)) {
-                None => self.on_rolled_back(to, ctx),
-                Some(reason) => self.refuse_rollback(to, reason, ctx),
-            };
+            if done == Some(to) {
+                // It was not heard. What is done is done, whatever may be in the way since.
+                return self.on_rolled_back(to, ctx);
+            }
+            if let Some(reason) = self.rollback_trouble(to) {
+                return self.refuse_rollback(to, reason, ctx);
+            }
+            // That it was refused was not heard, and what was in the way is gone.
+            self.snapshots.rollback = Some(Rollback::Settling(to));
+            return;
         }
         if !self.is_serving() || self.snapshots.is_rolling_back() {
             return;
@@ -264,7 +274,6 @@ impl Volume {
             self.snapshots.rollback = Some(Rollback::Done(None));
             return self.refuse_rollback(to, reason, ctx);
         }
-        self.settling = true;
         // Copies that are owed go on afterwards: a rebuild may take hours.
         if self.is_in_pages() || planted(Bug::RollbackUnsettled) {
             self.snapshots.rollback = Some(Rollback::Marking(to));
