@@ -101,7 +101,10 @@ impl Budget {
 
     /// A client's read was asked of a drive.
     pub fn client_asked(&mut self, drive: DriveId, now: Time) {
-        self.share(drive, now).open += 1;
+        let share = self.share(drive, now);
+        share.open += 1;
+        // Also large ones, whose times say nothing: the limit must not grow beside them.
+        share.wanted = true;
     }
 
     /// Nobody waits for it any more.

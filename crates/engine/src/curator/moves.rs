@@ -353,12 +353,14 @@ impl Volume {
             || self.map.merging.as_ref().is_some_and(|merging| merging.get(block).is_some());
         let may_be_past = self.snapshots.taken.range(entry.generation..).next().is_some();
         let mut wanted: Vec<(PageKind, u64, PagePlace)> = Vec::new();
-        if !edited || may_be_past {
+        // A running checkpoint counts before its pages come: what it has counted as live again may still be in the past here, and
+        // what it has put into the past still in the leaf.
+        let is_counting = self.checkpointing.is_running();
+        if !edited || may_be_past || is_counting {
             let place = self.map.index.get(PageKind::Leaf, number);
             wanted.extend(place.map(|place| (PageKind::Leaf, number, place)));
         }
-        // A running checkpoint counts before its pages come: what it has counted as live again may still be in the past here.
-        if entry.past > 0 || self.checkpointing.is_running() {
+        if entry.past > 0 || is_counting {
             wanted
                 .extend(self.map.index.past_of(number).map(|(page, place, _)| (PageKind::Past, page, place)));
         }

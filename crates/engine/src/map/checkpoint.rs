@@ -7,8 +7,8 @@
 mod pages;
 mod release;
 
-use pages::Gathered;
 pub(super) use pages::Page;
+use pages::{Gathered, Placed};
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
@@ -81,6 +81,8 @@ struct Job {
     more: bool,
     units: Units,
     gathered: Gathered,
+    /// The number of the last batch of pages.
+    batch: u64,
     placing: BTreeMap<u64, Gathered>,
 }
 
@@ -160,7 +162,7 @@ impl Volume {
             .checkpointing
             .edits_since
             .is_some_and(|since| ctx.now.since(since) >= self.checkpointing.age_us);
-        if aged || self.settling && self.overlay.is_empty() && self.map.is_changed() {
+        if aged || self.wants_to_settle() && self.overlay.is_empty() && self.map.is_changed() {
             return true;
         }
         if soon {
@@ -274,6 +276,7 @@ impl Volume {
             more: false,
             units: Units::default(),
             gathered: Vec::new(),
+            batch: 0,
             placing: BTreeMap::new(),
         };
         self.map.merging = Some(edits);
@@ -446,6 +449,7 @@ impl Volume {
             .collect();
         let units: usize = encoded.iter().map(|(_, bytes)| bytes.blocks()).sum();
         self.make_room(units, ctx);
+        self.begin_batch();
         for (page, bytes) in encoded {
             self.gather(page, bytes, ctx);
             if planted(Bug::PastApart) {
@@ -453,7 +457,9 @@ impl Volume {
             }
         }
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
-        job.gathered.extend(gone.into_iter().map(|(kind, page)| (Page::Gone(kind, page), 0, 0)));
+        let batch = job.batch;
+        let gone = gone.into_iter().map(|(kind, number)| Page::Gone(kind, number));
+        job.gathered.extend(gone.map(|page| Placed { page, first: 0, units: 0, batch }));
     }
 
     fn append_checkpoint(&mut self) {

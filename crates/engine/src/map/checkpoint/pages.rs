@@ -9,7 +9,7 @@ use crate::formats::record::{NamedEgroup, PageKind, PagePlace};
 use crate::limits::EGROUP_UNITS;
 use crate::map::leaf::Leaf;
 use crate::map::lookup::MapPage;
-use crate::map::past::{self, Past};
+use crate::map::past::Past;
 use crate::message::Class;
 use crate::volume::Volume;
 use std::sync::Arc;
@@ -27,25 +27,28 @@ pub(in crate::map) enum Page {
     Gone(PageKind, u64),
 }
 
-impl Page {
-    /// The leaf that it tells of.
-    fn leaf(&self) -> Option<u64> {
-        match self {
-            Page::Leaf(number, _) | Page::Gone(PageKind::Leaf, number) => Some(*number),
-            Page::Past(number, _) | Page::Gone(PageKind::Past, number) => Some(past::leaf_of(*number)),
-            Page::Directory(_) | Page::Chunk(..) | Page::Gone(PageKind::Directory, _) => None,
-        }
-    }
+/// A page in an egroup.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub page: Page,
+    /// Its first unit, and how many it takes; those that go take none.
+    pub first: u32,
+    pub units: u32,
+    /// Pages of one batch change at the same instant.
+    pub batch: u64,
 }
 
-/// Pages gathered in an egroup, each with its first unit and how many it takes.
-pub(super) type Gathered = Vec<(Page, u32, u32)>;
+/// Pages gathered in an egroup.
+pub(super) type Gathered = Vec<Placed>;
 
 impl Volume {
     pub(super) fn gather_directory(&mut self, ctx: &mut Context) {
         for number in self.map.directory.dirty_pages() {
             match self.map.directory.encode_page(number, self.family) {
-                Some(page) => self.gather(Page::Directory(number), page, ctx),
+                Some(page) => {
+                    self.begin_batch();
+                    self.gather(Page::Directory(number), page, ctx);
+                }
                 None => drop(self.map.index.remove(PageKind::Directory, number)),
             }
             self.map.directory.page_written(number);
@@ -55,7 +58,10 @@ impl Volume {
     pub(super) fn gather_index(&mut self, ctx: &mut Context) {
         for (kind, chunk) in self.map.index.changed_chunks() {
             match self.map.index.encode_chunk(kind, chunk, self.family) {
-                Some(page) => self.gather(Page::Chunk(kind, chunk), page, ctx),
+                Some(page) => {
+                    self.begin_batch();
+                    self.gather(Page::Chunk(kind, chunk), page, ctx);
+                }
                 None => drop(self.map.index.set_chunk(kind, chunk, None)),
             }
         }
@@ -70,6 +76,11 @@ impl Volume {
         }
     }
 
+    /// What is gathered from now on changes together.
+    pub(super) fn begin_batch(&mut self) {
+        self.checkpointing.job.as_mut().expect("a checkpoint is running").batch += 1;
+    }
+
     pub(super) fn gather(&mut self, page: Page, bytes: Buffer, ctx: &mut Context) {
         self.make_room(bytes.blocks(), ctx);
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
@@ -78,7 +89,8 @@ impl Volume {
             // Units of pages are told from those of blocks by the highest bit.
             job.units.push(1 << 63, bytes.block(index));
         }
-        job.gathered.push((page, first, bytes.blocks() as u32));
+        let (units, batch) = (bytes.blocks() as u32, job.batch);
+        job.gathered.push(Placed { page, first, units, batch });
     }
 
     pub(super) fn flush_pages(&mut self, ctx: &mut Context) {
@@ -98,19 +110,18 @@ impl Volume {
     pub(crate) fn split_pages(&mut self, number: u64, units: &Units, ctx: &mut Context) -> Option<usize> {
         let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
         let gathered = job.placing.get_mut(&number).expect("the egroup is placed for this checkpoint");
-        // The pages of a leaf change at the same instant: they stay together, and so does what goes with them.
+        // What changes at the same instant stays together, and so does what goes with it.
         let divides = |at: usize| {
-            let ((before, ..), (page, unit, count)) = (&gathered[at - 1], &gathered[at]);
-            let apart = page.leaf().is_none() || page.leaf() != before.leaf();
-            let (before, behind) = (*unit as usize, units.len() - *unit as usize);
-            apart && *count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
+            let Placed { first, units: count, batch, .. } = gathered[at];
+            let (before, behind) = (first as usize, units.len() - first as usize);
+            gathered[at - 1].batch != batch && count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
         };
         let half = units.len().div_ceil(2);
-        let far = |at: &usize| half.abs_diff(gathered[*at].1 as usize);
+        let far = |at: &usize| half.abs_diff(gathered[*at].first as usize);
         let at = (1..gathered.len()).filter(|&at| divides(at)).min_by_key(far)?;
-        let stay = gathered[at].1;
+        let stay = gathered[at].first;
         let mut behind = gathered.split_off(at);
-        behind.iter_mut().filter(|(.., count)| *count > 0).for_each(|(_, unit, _)| *unit -= stay);
+        behind.iter_mut().filter(|placed| placed.units > 0).for_each(|placed| placed.first -= stay);
         let apart = Units {
             data: units.data[stay as usize..].to_vec(),
             blocks: units.blocks[stay as usize..].to_vec(),
@@ -126,8 +137,8 @@ impl Volume {
         let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
         let gathered = job.placing.remove(&number).expect("the egroup was placed for this checkpoint");
         self.map.map_egroups.insert(named.egroup, named);
-        for (page, unit, units) in gathered {
-            let place = PagePlace { egroup: named.egroup, unit, units };
+        for Placed { page, first, units, batch: _ } in gathered {
+            let place = PagePlace { egroup: named.egroup, unit: first, units };
             match page {
                 Page::Leaf(number, leaf) => {
                     self.map.index.set(PageKind::Leaf, number, place);
