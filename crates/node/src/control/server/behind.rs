@@ -16,7 +16,11 @@ const NEWS_WAIT: Duration = Duration::from_secs(1);
 
 /// Passes a request on; again, if what it names was not known but may have become so. What was not found is not done.
 pub async fn look_again(State(control): State<SharedControl>, request: Request, next: Next) -> Response {
-    let Some(known) = revision(&control.lock()) else { return next.run(request).await };
+    let path = request.uri().path();
+    // Nodes ask each other what each knows itself.
+    let is_asked_by_people = path.starts_with("/v1/") && !path.starts_with("/v1/internal/");
+    let known = revision(&control.lock()).filter(|_| is_asked_by_people);
+    let Some(known) = known else { return next.run(request).await };
     let (head, body) = request.into_parts();
     let body = match to_bytes(body, BODY_BYTES_MAX).await {
         Ok(body) => body,
@@ -41,7 +45,8 @@ fn revision(control: &Control) -> Option<u64> {
 /// Whether something is known now that was not at `known`.
 async fn catch_up(control: &SharedControl, known: u64) -> bool {
     // Should etcd not answer, what is known here is all that can be said.
-    let Ok(now) = member::with_store(control, |store| store.revision_now()).await else { return false };
+    let asked = member::with_store(control, |store| store.revision_now());
+    let Ok(Ok(now)) = tokio::time::timeout(NEWS_WAIT, asked).await else { return false };
     let _ = control
         .wait_for(NEWS_WAIT, |control| revision(control).is_none_or(|known| known >= now).then_some(()))
         .await;

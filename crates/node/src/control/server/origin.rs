@@ -6,6 +6,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use std::net::Ipv4Addr;
 
 /// Passes a request on, unless it would change something and comes from a page of another site. Browsers say so; programs that are none
 /// have no reason to.
@@ -23,7 +24,13 @@ fn is_own(headers: &HeaderMap) -> bool {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     let Some(origin) = text(header::ORIGIN) else { return true };
     let host = text(header::HOST).unwrap_or_default();
-    !host.is_empty() && origin.split_once("://").is_some_and(|(_, site)| site == host)
+    is_known(host) && origin.split_once("://").is_some_and(|(_, site)| site == host)
+}
+
+/// An address, or a name without a domain: others might be anybody's, who says that they are this machine.
+fn is_known(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    !name.is_empty() && (!name.contains('.') || name.parse::<Ipv4Addr>().is_ok())
 }
 
 #[cfg(test)]
@@ -40,6 +47,8 @@ mod tests {
             }
             is_own(&headers)
         };
+        assert!(is_known("[::1]:7070") && is_known("localhost:7070") && is_known("db-1"));
+        assert!(!is_known("evil.example:7070") && !is_known("") && !is_known("127.0.0.1.evil.example"));
         assert!(asked(None), "no browser");
         assert!(asked(Some("http://127.0.0.1:7070")), "the node's own pages");
         for other in [

@@ -166,7 +166,7 @@ impl Control {
     }
 
     /// The name, or the name and a number.
-    fn free_name(&self, family: FamilyId, name: &str) -> String {
+    pub(super) fn free_name(&self, family: FamilyId, name: &str) -> String {
         let is_free = |name: &String| self.snapshot(&(family, name.clone())).is_none();
         let numbered = (2u32..).map(|number| format!("{name}-{number}"));
         let mut names = std::iter::once(name.to_string()).chain(numbered);

@@ -62,7 +62,12 @@ impl Control {
             let own = self.own_snapshots(family);
             if let Some(at) = due(&schedule, &own, now) {
                 // The name tells the interval, so that no two are taken in one whatever happens.
-                let name = format!("auto-{}", time_name(at));
+                let mut name = format!("auto-{}", time_name(at));
+                let there = self.snapshot(&(family, name.clone()));
+                if there.is_some_and(|there| there.created > now) {
+                    // Of the future, by a clock that was wrong.
+                    name = self.free_name(family, &name);
+                }
                 if self.snapshot(&(family, name.clone())).is_none() {
                     wanted.push(self.snapshot_record(family, name, now, SnapshotOrigin::Schedule));
                 }
