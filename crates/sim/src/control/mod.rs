@@ -199,8 +199,10 @@ impl Control {
         (0..self.drives.len()).filter(|&drive| there(&self.drives[drive])).collect()
     }
 
+    /// Where new copies may be put.
     pub fn domains_up(&self) -> BTreeSet<u32> {
-        self.drives.iter().filter(|drive| drive.state == DriveState::Up).map(|drive| drive.domain).collect()
+        let takes = self.drives.iter().filter(|drive| drive.state == DriveState::Up && !drive.draining);
+        takes.map(|drive| drive.domain).collect()
     }
 
     pub fn version(&self) -> u64 {

@@ -295,10 +295,16 @@ fn no_drive(drive: u32) -> Refusal {
 }
 
 impl Member {
-    /// Where copies of one block can be apart: nodes with drives that work. One node by itself has its drives for that, as
-    /// when it was alone.
+    /// Where copies of one block can be apart: nodes with drives that work, and are not to be emptied. One node by itself has its
+    /// drives for that, as when it was alone.
     pub(in crate::control) fn places(&self) -> usize {
-        let working = self.mirror.alive.values().map(|alive| alive.record.up.len()).filter(|&up| up > 0);
+        let stays = |drive: &&u32| {
+            let known = self.mirror.drives.get(&DriveId(**drive));
+            known.is_some_and(|drive| drive.record.state != DriveRecordState::Draining)
+        };
+        let present = self.mirror.alive.iter().filter(|(node, _)| self.is_in(**node));
+        let working =
+            present.map(|(_, alive)| alive.record.up.iter().filter(stays).count()).filter(|&up| up > 0);
         let (nodes, drives) = working.fold((0, 0), |(nodes, drives), up| (nodes + 1, drives + up));
         if nodes == 1 { drives } else { nodes }
     }
@@ -306,15 +312,19 @@ impl Member {
     /// The same if everything worked that the store knows of.
     pub(super) fn places_known(&self) -> usize {
         let drives = self.mirror.drives.values().map(|drive| &drive.record);
-        let kept = drives.filter(|drive| drive.state != DriveRecordState::Lost);
+        let leaves =
+            |drive: &&DriveRecord| matches!(drive.state, DriveRecordState::Draining | DriveRecordState::Lost);
+        let kept = drives.filter(|drive| !leaves(drive));
         let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
         for drive in kept {
             *nodes.entry(drive.node).or_default() += 1;
         }
-        nodes.retain(|node, _| {
-            self.mirror.nodes.get(node).is_some_and(|node| node.record.state == NodeState::In)
-        });
+        nodes.retain(|&node, _| self.is_in(node));
         if nodes.len() == 1 { nodes.values().sum() } else { nodes.len() }
+    }
+
+    fn is_in(&self, node: u32) -> bool {
+        self.mirror.nodes.get(&node).is_some_and(|node| node.record.state == NodeState::In)
     }
 
     /// Two copies where there is room for two, also while that does not work: what is away now is no reason to keep one copy.
