@@ -356,6 +356,8 @@ pub enum DriveTrouble {
     Gone,
     #[error("the drive's superblock is damaged in both copies")]
     NoSuperblock,
+    #[error("many pages of the drive's table of egroups cannot be read; nothing on it was changed")]
+    TableDamaged,
     #[error("the drive was formatted with another geometry")]
     OtherGeometry,
     #[error("the drive holds a format this version does not know")]
@@ -399,6 +401,9 @@ pub enum RollbackTrouble {
 pub enum Damage {
     /// A part of the log ring at this byte could not be read or verified at opening.
     Log { offset: u64 },
+    /// A page of the table of egroups at this byte of the data area could not be read or verified at opening, twice: an
+    /// egroup may be missing. Others have its copies; nobody knows yet which one it was.
+    Table { offset: u64 },
     /// An egroup's copy is bad or missing here.
     CopyBad { family: FamilyId, egroup: EgroupId },
     /// ... and is good again.

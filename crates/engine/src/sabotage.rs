@@ -94,9 +94,11 @@ pub enum Bug {
     ReferencesKept,
     /// What was freed is still found by its hash.
     SharedAfterFreed,
-    /// What is being written is found by its hash before it is durable, and after an opening although it never was. (Seen by the
+    /// What is being written is found by its hash before it is durable, and its page may be durable although it never was. (Seen by the
     /// keeper's own stories: whoever shares it is flushed later, and that mostly covers it, so a cut at the right moment is rare.)
     SharedBeforeDurable,
+    /// What trailers tell after an opening is referred to although nobody has looked at it.
+    UnprovenShared,
 }
 
 #[cfg(feature = "sabotage")]

@@ -530,6 +530,8 @@ pub struct LaneStatsView {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DamageView {
     pub log: u64,
+    #[serde(default)]
+    pub tables: u64,
     pub copies_bad: u64,
     pub copies_repaired: u64,
     pub blocks_lost: u64,

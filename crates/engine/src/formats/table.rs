@@ -67,6 +67,11 @@ pub struct TablePage {
 }
 
 impl TablePage {
+    /// Whether bytes that are no page may have been one of this life of the drive before something became of them.
+    pub fn may_be_of(page: &[u8], incarnation: u64) -> bool {
+        u32_at(page, 0) == MAGIC || u64_at(page, 16) == incarnation
+    }
+
     pub fn units(&self) -> u32 {
         self.packing.as_ref().map_or(self.checksums.len() as u32, |packing| packing.units())
     }

@@ -20,31 +20,68 @@ pub(super) struct Caller {
 #[derive(Debug)]
 pub(super) enum Work {
     /// Superblocks: both copies, or the one of this number after both could not be read at once.
-    Superblock { copy: Option<usize> },
+    Superblock {
+        copy: Option<usize>,
+    },
     /// The write of both superblocks at formatting.
     Format,
     /// A flush before the drive is looked through.
     FirstFlush,
     /// A part of an area that is looked through at opening.
-    Sweep { area: Area, offset: u64, len: u32 },
+    Sweep {
+        area: Area,
+        offset: u64,
+        len: u32,
+    },
+    /// A page of the table that was not sound when it was looked through: read again, or erased.
+    Doubtful {
+        slot: u32,
+    },
+    Erased,
     /// A frame of the log.
-    Frame { number: u64 },
+    Frame {
+        number: u64,
+    },
     /// A part of a job of reading the log.
-    LogPart { job: u64, part: usize },
+    LogPart {
+        job: u64,
+        part: usize,
+    },
     /// Something an egroup's job wrote to the data area.
-    Stored { job: u64 },
+    Stored {
+        job: u64,
+    },
     /// The flush of the data area.
     Flush,
     /// A part of a job of reading units.
-    Units { job: u64, part: usize },
+    Units {
+        job: u64,
+        part: usize,
+    },
     /// The frame that begins with this unit, read again alone.
-    UnitsAgain { job: u64, unit: u32 },
+    UnitsAgain {
+        job: u64,
+        unit: u32,
+    },
     /// The trailer of an egroup.
-    Trailer { job: u64 },
+    Trailer {
+        job: u64,
+    },
     /// The trailer of an egroup found at opening, for its hashes; the name, and the slot that it had.
-    Refill { name: (FamilyId, EgroupId), slot: u32 },
+    Refill {
+        name: (FamilyId, EgroupId),
+        slot: u32,
+    },
+    /// A run that an egroup's job may refer to, and that nobody has seen yet.
+    Proof {
+        job: u64,
+        run: usize,
+    },
     /// After this the run may be used again.
-    Discard { first: u64, blocks: u64 },
+    Discard {
+        first: u64,
+        blocks: u64,
+    },
 }
 
 impl Work {
@@ -53,13 +90,16 @@ impl Work {
         match self {
             Work::Superblock { .. }
             | Work::Sweep { .. }
+            | Work::Doubtful { .. }
             | Work::LogPart { .. }
             | Work::Units { .. }
             | Work::UnitsAgain { .. }
             | Work::Trailer { .. }
-            | Work::Refill { .. } => true,
+            | Work::Refill { .. }
+            | Work::Proof { .. } => true,
             Work::Format
             | Work::FirstFlush
+            | Work::Erased
             | Work::Frame { .. }
             | Work::Stored { .. }
             | Work::Flush

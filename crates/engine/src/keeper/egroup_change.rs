@@ -12,7 +12,8 @@ use crate::identity::{EgroupId, FamilyId};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Run, Store, Stored};
-use crate::keeper::sharing::{RUN_BYTES_MIN, found, own_entries, own_pieces};
+use crate::keeper::proof::Found;
+use crate::keeper::sharing::{Hashed, RUN_BYTES_MIN, own_entries, own_pieces};
 use crate::limits::EGROUP_UNITS;
 use crate::message::{Answer, Class, Content, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
@@ -23,12 +24,14 @@ use std::sync::Arc;
 enum Step {
     /// It is being hashed; nothing of it is on its way yet.
     Hash,
+    /// What it may refer to is being read; nothing of it is on its way yet.
+    Prove,
     /// A new egroup: data and page at once. A cut may leave the page without the data: nobody was told of
     /// this egroup, so that is garbage that its owner will find in the list.
     All,
     /// A new copy of one that exists: the page may come only when the data is durable, because with it
-    /// the former copy is gone. And an egroup with hashes: what the page of one tells after an opening may be referred to by others
-    /// without a look at it.
+    /// the former copy is gone. And an egroup with hashes: what the page of one tells after an opening is found by others, and by its
+    /// owner who writes the same again.
     Data,
     /// The page of the new copy.
     Page,
@@ -81,7 +84,7 @@ pub(super) struct WriteOrder {
 
 /// An egroup that is to be written.
 pub(super) struct Prepared {
-    name: Name,
+    pub name: Name,
     caller: Caller,
     class: Class,
     replace: bool,
@@ -92,7 +95,7 @@ pub(super) struct Prepared {
     pub checksums: Box<[u32]>,
     blocks: Vec<u64>,
     /// See [`Sharing`].
-    moved_from: Vec<EgroupId>,
+    pub moved_from: Vec<EgroupId>,
 }
 
 impl Prepared {
@@ -162,32 +165,29 @@ impl Store {
         self.sharing.begin(job, prepared);
     }
 
-    /// All of it is hashed: what lies here already is referred to, the rest is written.
-    pub fn write_shared(&mut self, job: u64, prepared: Prepared, hashes: Vec<Hash>, desk: &mut Desk) {
-        self.changes.remove(&job).expect("what is hashed has a change");
-        self.changing.remove(&prepared.name);
-        let name = prepared.name;
+    /// All of it is hashed: what lies here already is referred to, the rest is written. What of that nobody has seen is read first,
+    /// and then it comes here again.
+    pub fn write_shared(&mut self, job: u64, hashed: Hashed, desk: &mut Desk) {
+        let name = hashed.prepared.name;
         let references = if self.egroups.contains_key(&name) {
             // Something of the copy that is here may be bad, wherever it lies: the new one is all its own, and what comes later finds
             // that.
             self.forget_place_of(name);
             References::default()
         } else {
-            let Self { sharing, holds, egroups, .. } = self;
-            let leaving: Vec<(u64, u64)> = prepared
-                .moved_from
-                .iter()
-                .filter_map(|&egroup| egroups.get(&(name.0, egroup)))
-                .map(|stored| (stored.first, stored.first + u64::from(stored.own_blocks())))
-                .collect();
-            let may_use = |place: u64, len: u32| {
-                let blocks = place / BLOCK as u64..(place + u64::from(len)).div_ceil(BLOCK as u64);
-                let goes = leaving.iter().any(|(first, end)| blocks.start < *end && *first < blocks.end);
-                !goes || holds.is_held(blocks)
-            };
-            found(&mut sharing.index, prepared.packing.as_deref(), &hashes, may_use)
+            match self.look_up(&hashed) {
+                Found::Proven(references) => references,
+                Found::Doubtful(runs) => {
+                    let change = self.changes.get_mut(&job).expect("what is hashed has a change");
+                    change.step = Step::Prove;
+                    return self.prove(job, hashed, runs, desk);
+                }
+            }
         };
+        self.changes.remove(&job).expect("what is hashed has a change");
+        self.changing.remove(&name);
         desk.effects.tally.bytes_shared += u64::from(references.bytes());
+        let Hashed { prepared, hashes, .. } = hashed;
         self.begin_write(job, prepared, references, hashes, desk);
         if !self.changes.contains_key(&job) {
             // There was no room for it.
@@ -262,7 +262,8 @@ impl Store {
 
     /// What this egroup has of its own is durable: others may refer to it.
     pub fn learn(&mut self, stored: &Stored, hashes: &[Hash]) {
-        let entries = own_entries(stored.packing.as_deref(), stored.units(), &stored.references, hashes);
+        let packing = stored.packing.as_deref();
+        let entries = own_entries(packing, stored.units(), &stored.references, hashes, true);
         self.sharing.index.add(stored.first * BLOCK as u64, entries);
     }
 
@@ -396,7 +397,8 @@ impl Store {
     /// Submits a flush if something waits for one and none is in flight.
     pub fn pump_flush(&mut self, desk: &mut Desk) {
         if planted(Bug::FlushCoversInFlight) && self.covered.is_none() {
-            let submitted = self.changes.iter().filter(|(_, change)| change.step != Step::Hash);
+            let is_submitted = |change: &Change| !matches!(change.step, Step::Hash | Step::Prove);
+            let submitted = self.changes.iter().filter(|(_, change)| is_submitted(change));
             self.ended = submitted.map(|(job, _)| *job).collect();
         }
         if self.covered.is_none() && !self.ended.is_empty() {
@@ -420,7 +422,7 @@ impl Store {
             change.left = 0;
         }
         match change.step {
-            Step::Hash => unreachable!("nothing of what is hashed has been submitted"),
+            Step::Hash | Step::Prove => unreachable!("nothing of what is hashed has been submitted"),
             Step::All => self.tell_written(&mut change, desk),
             Step::Data => {
                 change.step = Step::Page;

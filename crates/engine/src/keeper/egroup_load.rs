@@ -1,5 +1,7 @@
 //! Finding the egroups of a drive again: every page of the table is looked at, and the free space is what
 //! no page names or refers to.
+//! Promises: a page that is not sound, and may have named something, is not taken for a free one at the first sight
+//! (`opening` reads it again, and erases what stays doubtful before anything is put where it may point to).
 
 use crate::buffer::BLOCK;
 use crate::formats::references::References;
@@ -11,15 +13,20 @@ use crate::keeper::egroups::{Name, Run, Store, Stored};
 #[derive(Default)]
 pub(super) struct TableLoad {
     pages: Vec<TablePage>,
+    /// Slots whose pages could not be read, or say nothing that is sound and were of this life of the drive.
+    doubtful: Vec<u32>,
 }
 
 impl TableLoad {
     /// Pages from the byte `offset` of the data area on.
     pub fn feed(&mut self, store: &Store, offset: u64, bytes: &[u8]) {
         let slot = offset / BLOCK as u64 - store.layout.table;
-        for (slot, page) in (slot..).zip(bytes.chunks_exact(BLOCK)) {
+        for (slot, bytes) in (slot..).zip(bytes.chunks_exact(BLOCK)) {
             // A page of an earlier life of the drive, or of another place, is as good as none.
-            let page = TablePage::decode(page);
+            let page = TablePage::decode(bytes);
+            if page.is_none() && TablePage::may_be_of(bytes, store.incarnation) {
+                self.doubtful.push(slot as u32);
+            }
             let ours = |page: &TablePage| {
                 page.incarnation == store.incarnation
                     && u64::from(page.slot) == slot
@@ -31,6 +38,25 @@ impl TableLoad {
             };
             self.pages.extend(page.filter(ours));
         }
+    }
+
+    /// What lies at this byte could not be read, and was fed as zeros.
+    pub fn doubt(&mut self, store: &Store, offset: u64) {
+        self.doubtful.push((offset / BLOCK as u64 - store.layout.table) as u32);
+    }
+
+    pub fn doubts(&self) -> usize {
+        self.doubtful.len()
+    }
+
+    /// A slot whose page has to be read again, or erased, and fed once more.
+    pub fn next_doubtful(&mut self) -> Option<u32> {
+        self.doubtful.pop()
+    }
+
+    /// Whether the page of this slot, which was fed last, is doubtful again; it is not told of another time.
+    pub fn takes_back(&mut self, slot: u32) -> bool {
+        self.doubtful.pop_if(|last| *last == slot).is_some()
     }
 
     /// Everything was fed: makes an empty store hold it.

@@ -211,7 +211,7 @@ impl Store {
     }
 }
 
-fn read_of(blocks: &Range<u64>) -> DriveWork {
+pub(super) fn read_of(blocks: &Range<u64>) -> DriveWork {
     let offset = blocks.start * BLOCK as u64;
     DriveWork::Read { offset, len: (blocks.end - blocks.start) as u32 * BLOCK as u32 }
 }
@@ -279,7 +279,7 @@ fn is_sound((family, egroup): Name, stored: &Stored, frame: &Frame, bytes: &[u8]
     unit_checksum(family, egroup, frame.first, bytes) == stored.checksums[frame.index as usize]
 }
 
-fn tell_damage((family, egroup): Name, stored: &mut Stored, desk: &mut Desk) {
+pub(super) fn tell_damage((family, egroup): Name, stored: &mut Stored, desk: &mut Desk) {
     if !stored.told {
         stored.told = true;
         let damage = Damage::CopyBad { family, egroup };

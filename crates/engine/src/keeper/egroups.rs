@@ -2,7 +2,7 @@
 //! their frames) in memory.
 //! Promises: no two egroups have a block in their runs; an egroup is told as written only when it is durable (I4).
 //! Leaves to others: writing and deleting (`egroup_change`), reading (`egroup_read`), finding them again
-//! (`egroup_load`), what egroups share (`sharing`, `holds`), free runs (`space`).
+//! (`egroup_load`), what egroups share (`sharing`, `proof`, `holds`), free runs (`space`).
 
 use crate::buffer::BLOCK;
 use crate::codec::Decompressor;
@@ -17,6 +17,7 @@ use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroup_change::{Change, DeleteCall, Later};
 use crate::keeper::egroup_read::{Describe, UnitRead};
 use crate::keeper::holds::Holds;
+use crate::keeper::proof::Proof;
 use crate::keeper::refill::Refill;
 use crate::keeper::sharing::Sharing;
 use crate::keeper::space::Space;
@@ -137,6 +138,8 @@ pub(super) struct Store {
     pub referred_blocks: u64,
     pub sharing: Sharing,
     pub refill: Refill,
+    /// Egroups that wait for a look at what they may refer to, by the number of their change.
+    pub proofs: BTreeMap<u64, Proof>,
 
     pub changes: BTreeMap<u64, Change>,
     /// The change that a name is going through; it goes through one at a time ...
@@ -171,6 +174,7 @@ impl Store {
             referred_blocks: 0,
             sharing: Sharing::new(incarnation, shared_entries_max),
             refill: Refill::default(),
+            proofs: BTreeMap::new(),
             changes: BTreeMap::new(),
             changing: BTreeMap::new(),
             later: BTreeMap::new(),

@@ -14,6 +14,7 @@ mod holding;
 mod holds;
 mod opening;
 mod pressure;
+mod proof;
 mod refill;
 mod ring;
 mod ring_append;
@@ -222,11 +223,14 @@ impl Keeper {
             Work::UnitsAgain { job, unit } => store.on_frame_read(job, unit, read, desk),
             Work::Trailer { job } => store.on_trailer_read(job, read, desk),
             Work::Refill { name, slot } => store.on_hashes_read(now, name, slot, read, desk),
+            Work::Proof { job, run } => store.on_proof_read(job, run, read, desk),
             Work::Discard { first, blocks } => store.on_discarded(first, blocks),
             Work::Superblock { .. }
             | Work::Format
             | Work::FirstFlush
             | Work::Sweep { .. }
+            | Work::Doubtful { .. }
+            | Work::Erased
             | Work::Frame { .. } => {
                 self.on_opened_further(now, work, read);
             }
@@ -241,6 +245,8 @@ impl Keeper {
             Work::Format => opening.on_formatted(),
             Work::FirstFlush => opening.on_first_flush(ring, store, desk),
             Work::Sweep { area, offset, len } => opening.on_sweep(area, offset, len, read, ring, store, desk),
+            Work::Doubtful { slot } => opening.on_read_again(slot, read, ring, store, desk),
+            Work::Erased => opening.clear_doubts(ring, store, desk),
             Work::Frame { number } => opening.on_first_frame(now, number, ring, desk),
             _ => unreachable!("the caller sorts them out"),
         };

@@ -1,7 +1,7 @@
-//! Opening a drive: superblock, then everything that lies on it, then the first frame of the session if
-//! frames were dropped; or formatting it. Nothing is answered before the end.
+//! Opening a drive: superblock, then everything that lies on it, then once more what of the table was not sound, then the
+//! first frame of the session if frames were dropped; or formatting it. Nothing is answered before the end.
 
-use crate::buffer::{BLOCK, Buffer};
+use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::checksum::crc32c;
 use crate::formats::superblock::{COPIES, Superblock, SuperblockFault};
 use crate::identity::Time;
@@ -13,6 +13,9 @@ use crate::keeper::ring::Ring;
 use crate::keeper::ring_scan::RingScan;
 use crate::keeper::sweep::Sweep;
 use crate::limits::Limits;
+
+/// A drive with more pages that are not sound is not to be trusted with erasing them: it may give them all tomorrow.
+const DOUBTS_MAX: usize = 64;
 
 pub(super) struct Opening {
     geometry: Geometry,
@@ -30,6 +33,8 @@ enum Step {
     Flush { left: usize },
     /// Reading the ring and the table.
     Sweep(Box<Sweeps>),
+    /// Reading, or erasing, pages of the table that were not sound, one after the other.
+    Doubts(Box<Sweeps>),
     /// Writing the first frame of the session.
     FirstFrame,
 }
@@ -192,7 +197,27 @@ impl Opening {
         if !sweeps.log.is_done() || !sweeps.data.is_done() {
             return Progress::Waiting;
         }
-        let Step::Sweep(sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
+        let Step::Sweep(mut sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
+            unreachable!("just seen");
+        };
+        let Sweeps { data, table, .. } = &mut *sweeps;
+        data.unreadable().iter().for_each(|offset| table.doubt(store, *offset));
+        if table.doubts() > DOUBTS_MAX {
+            return Progress::Failed(DriveTrouble::TableDamaged);
+        }
+        self.step = Step::Doubts(sweeps);
+        self.clear_doubts(ring, store, desk)
+    }
+
+    /// Reads the next doubtful page again. When there is none, what was found is what there is.
+    pub fn clear_doubts(&mut self, ring: &mut Ring, store: &mut Store, desk: &mut Desk) -> Progress {
+        let Step::Doubts(sweeps) = &mut self.step else { unreachable!("doubts follow the sweep") };
+        if let Some(slot) = sweeps.table.next_doubtful() {
+            let read = DriveWork::Read { offset: store.layout.page_offset(slot), len: BLOCK as u32 };
+            desk.submit(Area::Data, read, Work::Doubtful { slot });
+            return Progress::Waiting;
+        }
+        let Step::Doubts(sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
             unreachable!("just seen");
         };
         sweeps.table.finish(store, desk);
@@ -204,6 +229,31 @@ impl Opening {
             return Progress::Ready;
         }
         ring.write_first(desk);
+        Progress::Waiting
+    }
+
+    /// A doubtful page was read again; None if it could not be. What is sound now is what lies there. What is not is erased before
+    /// anything is put on the drive: nobody knows which blocks it names, and were it sound once more at a later opening,
+    /// it would name what is another's by then.
+    pub fn on_read_again(
+        &mut self,
+        slot: u32,
+        read: Option<Buffer>,
+        ring: &mut Ring,
+        store: &mut Store,
+        desk: &mut Desk,
+    ) -> Progress {
+        let Step::Doubts(sweeps) = &mut self.step else { unreachable!("doubts follow the sweep") };
+        let offset = store.layout.page_offset(slot);
+        if let Some(read) = &read {
+            sweeps.table.feed(store, offset, read.bytes());
+        }
+        if read.is_some() && !sweeps.table.takes_back(slot) {
+            return self.clear_doubts(ring, store, desk);
+        }
+        desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Table { offset } });
+        let write = DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true };
+        desk.submit(Area::Data, write, Work::Erased);
         Progress::Waiting
     }
 

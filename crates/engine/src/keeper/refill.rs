@@ -1,15 +1,19 @@
 //! Filling the index of what may be shared again after an opening: the hashes are in the trailers of the egroups.
-//! Promises: one small read at a time, with a pause behind each; it ends when the index is full. What is told by a trailer is durable: the
+//! Promises: one small read at a time, with a pause behind each; it ends when the index is full. What is told by a trailer was durable: the
 //! page that names the trailer came behind the data (`egroup_change`).
-//! Leaves to others: what is written meanwhile, which enters by itself.
+//! Leaves to others: what is written meanwhile, which enters by itself; whether what is told is still so (`proof`).
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::formats::table::decode_hashes;
+use crate::formats::table::{Hash, decode_hashes};
 use crate::identity::Time;
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
+use crate::keeper::egroup_read::tell_damage;
 use crate::keeper::egroups::{Name, Store, Stored};
+use crate::keeper::holds::Holds;
+use crate::keeper::share_index::ShareIndex;
 use crate::keeper::sharing::{entries_of, own_entries};
+use crate::sabotage::{Bug, planted};
 
 /// Between two reads. An egroup is 4 MiB, so what a large index has room for is known within seconds.
 const PAUSE_US: u64 = 2_000;
@@ -20,6 +24,8 @@ pub(super) struct Refill {
     names: Vec<Name>,
     /// The next one is read then; None while one is being read.
     at: Option<Time>,
+    /// Whose trailer was bad, or could not be read, and is read once more.
+    bad: Option<Name>,
 }
 
 impl Store {
@@ -29,7 +35,8 @@ impl Store {
         let mut places: Vec<(u64, Name)> = hashed.map(|(name, stored)| (stored.first, *name)).collect();
         // In order of place, for the sake of drives that turn.
         places.sort_unstable_by(|one, other| other.cmp(one));
-        self.refill = Refill { names: places.into_iter().map(|(_, name)| name).collect(), at: Some(Time(0)) };
+        let names = places.into_iter().map(|(_, name)| name).collect();
+        self.refill = Refill { names, at: Some(Time(0)), bad: None };
     }
 
     /// When the next trailer is to be read.
@@ -73,24 +80,39 @@ impl Store {
         desk: &mut Desk,
     ) {
         self.refill.at = Some(now.after(PAUSE_US));
-        let Self { egroups, sharing, holds, .. } = self;
-        let stored = egroups.get(&name).filter(|stored| stored.slot == slot && !stored.told);
-        if let (Some(stored), Some(bytes)) = (stored, bytes)
+        let Self { egroups, sharing, holds, refill, .. } = self;
+        let stored = egroups.get_mut(&name).filter(|stored| stored.slot == slot && !stored.told);
+        if let Some(stored) = stored
             && let Some(crc) = stored.hashes_crc
-            && let Some(hashes) = decode_hashes(bytes.bytes(), stored.units(), stored.hashes(), crc)
         {
-            let Stored { packing, references, .. } = stored;
-            let (packing, units) = (packing.as_deref(), stored.units());
-            let own = own_entries(packing, units, references, &hashes);
-            sharing.index.add(stored.first * BLOCK as u64, own);
-            // What no run has any more is told of only by those who refer to it.
-            for reference in references.iter().filter(|reference| holds.is_left(reference.blocks())) {
-                let entries = entries_of(packing, units, reference, &hashes);
-                if !sharing.index.is_at(reference.place, &entries[0].hash) {
-                    sharing.index.add(reference.place, entries);
+            let decoded = |bytes: Buffer| decode_hashes(bytes.bytes(), stored.units(), stored.hashes(), crc);
+            match bytes.and_then(decoded) {
+                Some(hashes) => enter(stored, &hashes, holds, &mut sharing.index),
+                // The fault may pass.
+                None if refill.bad != Some(name) => {
+                    refill.bad = Some(name);
+                    refill.names.push(name);
                 }
+                None => tell_damage(name, stored, desk),
             }
         }
         self.end_reading(slot, desk);
+    }
+}
+
+/// What the hashes of an egroup tell. Whether it is still so nobody has seen: it may be bad, and even be known to be from somebody else's
+/// read, or from before the opening.
+fn enter(stored: &Stored, hashes: &[Hash], holds: &Holds, index: &mut ShareIndex) {
+    let proven = planted(Bug::UnprovenShared);
+    let Stored { packing, references, .. } = stored;
+    let (packing, units) = (packing.as_deref(), stored.units());
+    let own = own_entries(packing, units, references, hashes, proven);
+    index.add(stored.first * BLOCK as u64, own);
+    // What no run has any more is told of only by those who refer to it.
+    for reference in references.iter().filter(|reference| holds.is_left(reference.blocks())) {
+        let entries = entries_of(packing, units, reference, hashes, proven);
+        if !index.is_at(reference.place, &entries[0].hash) {
+            index.add(reference.place, entries);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What lies on the drive and may be shared, by the hash of its stored bytes.
-//! Promises: whatever is told lies there durably, in blocks that are not free: entries come when an egroup is durable, and go when
+//! Promises: whatever is told was put there durably, in blocks that are not free: entries come when an egroup is durable, and go when
 //! a block is freed or found damaged. Never more entries than the limit: what came first goes first, unless it was used since (I10).
-//! Leaves to others: hashing (`sharing`), filling it again after an opening (`refill`).
+//! Leaves to others: hashing (`sharing`), filling it again after an opening (`refill`), a look at what nobody has seen since then (`proof`).
 //!
 //! Entries lie in batches, one for each stretch of bytes that was written together: so the neighbours of what was found are known,
 //! and a copy of a whole image is found in long runs although some of its blocks are in it many times.
@@ -23,8 +23,12 @@ const BATCH_BYTES_MAX: u64 = (EGROUP_UNITS * crate::buffer::BLOCK) as u64;
 pub(super) struct Entry {
     pub at: u32,
     pub len: u16,
+    /// It was written, or read and found right, since the drive was opened.
+    pub proven: bool,
     pub hash: Hash,
 }
+
+const _: () = assert!(size_of::<Entry>() == 24, "an entry costs what is said above");
 
 #[derive(Debug)]
 struct Batch {
@@ -107,14 +111,26 @@ impl ShareIndex {
     /// The place of stored bytes with this hash.
     pub fn find(&mut self, hash: &Hash) -> Option<u64> {
         let place = *self.known.get(&prefix(hash))?;
-        let key = self.key_of(place, hash)?;
+        let (key, _) = self.entry_at(place, hash)?;
         self.batches.get_mut(&key).expect("it was just found").is_used = true;
         Some(place)
     }
 
     /// Whether what begins at `place` has this hash.
     pub fn is_at(&self, place: u64, hash: &Hash) -> bool {
-        self.key_of(place, hash).is_some()
+        self.entry_at(place, hash).is_some()
+    }
+
+    /// Whether what begins at `place` has this hash, and was seen to have it.
+    pub fn is_proven(&self, place: u64, hash: &Hash) -> bool {
+        self.entry_at(place, hash).is_some_and(|(key, index)| self.batches[&key].entries[index].proven)
+    }
+
+    /// What begins at `place` was seen to have this hash. Nothing happens if it is not known to.
+    pub fn prove(&mut self, place: u64, hash: &Hash) {
+        if let Some((key, index)) = self.entry_at(place, hash) {
+            self.batches.get_mut(&key).expect("it was just found").entries[index].proven = true;
+        }
     }
 
     /// The stored bytes that end at `place`, if they have this hash: where they begin.
@@ -123,15 +139,15 @@ impl ShareIndex {
         self.is_at(begin, hash).then_some(begin)
     }
 
-    fn key_of(&self, place: u64, hash: &Hash) -> Option<Key> {
+    /// The batch of what begins at `place` and has this hash, and where it is in there.
+    fn entry_at(&self, place: u64, hash: &Hash) -> Option<(Key, usize)> {
         let low = place.saturating_sub(BATCH_BYTES_MAX);
         let mut batches = self.batches.range((low, 0)..=(place, u64::MAX)).rev();
-        let found = batches.find(|((start, _), batch)| {
-            let at = (place - start) as u32;
-            let index = batch.entries.binary_search_by_key(&at, |entry| entry.at);
-            index.is_ok_and(|index| batch.entries[index].hash == *hash)
-        });
-        found.map(|(key, _)| *key)
+        batches.find_map(|(key, batch)| {
+            let at = (place - key.0) as u32;
+            let index = batch.entries.binary_search_by_key(&at, |entry| entry.at).ok()?;
+            (batch.entries[index].hash == *hash).then_some((*key, index))
+        })
     }
 
     /// Nothing that lies on these bytes of the data area is to be found any more.
@@ -198,7 +214,13 @@ mod tests {
     }
 
     fn batch(of: &[u8]) -> Vec<Entry> {
-        (0..).zip(of).map(|(index, &of)| Entry { at: index * 4096, len: 4096, hash: hash(of) }).collect()
+        let entries = (0..).zip(of).map(|(index, &of)| Entry {
+            at: index * 4096,
+            len: 4096,
+            proven: false,
+            hash: hash(of),
+        });
+        entries.collect()
     }
 
     #[test]
@@ -213,6 +235,19 @@ mod tests {
         assert_eq!(index.find(&hash(2)), None, "of another place nobody has learnt");
         assert!(index.is_at(100 * 4096, &hash(2)), "but there it is");
         assert_eq!((index.find(&hash(3)), index.len()), (Some(20_480), 5));
+    }
+
+    #[test]
+    fn what_was_seen_in_one_place_is_proven_there_until_it_is_forgotten() {
+        let mut index = ShareIndex::new(100);
+        index.add(0, batch(&[1, 2, 1]));
+        index.prove(4096, &hash(2));
+        index.prove(0, &hash(2));
+        assert!(index.is_proven(4096, &hash(2)) && !index.is_proven(4096, &hash(1)));
+        assert!(!index.is_proven(0, &hash(1)) && !index.is_proven(8192, &hash(1)));
+        index.forget(4096..8192);
+        index.add(4096, batch(&[2]));
+        assert!(index.is_at(4096, &hash(2)) && !index.is_proven(4096, &hash(2)), "it is told once more");
     }
 
     #[test]

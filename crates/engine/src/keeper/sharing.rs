@@ -1,11 +1,12 @@
 //! Sharing: what an egroup is made of may lie on the drive already; then it is not written, but referred to.
 //! Promises: a step hashes a slice and no more; references are few and long, so that what is shared is read in long runs; what they
 //! name was durable before and is not free (`share_index`, `holds`).
-//! Leaves to others: writing the rest (`egroup_change`), what the owner wishes (`message::Sharing`).
+//! Leaves to others: a look at what nobody has seen yet (`proof`), writing the rest (`egroup_change`), what the owner wishes
+//! (`message::Sharing`).
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::packing::{Frame, Packing, frame_of};
-use crate::formats::references::References;
+use crate::formats::references::{Reference, References};
 use crate::formats::table::{Hash, references_max};
 use crate::identity::Time;
 use crate::keeper::desk::Desk;
@@ -28,6 +29,14 @@ pub(super) struct Hashing {
     hashes: Vec<Hash>,
     /// The first unit that was not hashed.
     next: u32,
+}
+
+/// An egroup whose frames are all hashed.
+pub(super) struct Hashed {
+    pub prepared: Prepared,
+    pub hashes: Vec<Hash>,
+    /// How often something was read of what it may refer to.
+    pub proofs: u32,
 }
 
 /// What a keeper needs for sharing besides what it knows of egroups.
@@ -62,7 +71,7 @@ impl Sharing {
     }
 
     /// Hashes a slice of the oldest egroup; gives it when all of it is hashed. Once in a moment.
-    fn advance(&mut self, now: Time, hashed: &mut u64) -> Option<(u64, Prepared, Vec<Hash>)> {
+    fn advance(&mut self, now: Time, bytes_hashed: &mut u64) -> Option<(u64, Hashed)> {
         if self.hashed_at == Some(now) {
             return None;
         }
@@ -76,12 +85,12 @@ impl Sharing {
             hashes.push(hash(&self.key, prepared.bytes_of(&frame).bytes()));
             *next = frame.end();
         }
-        *hashed += bytes as u64;
+        *bytes_hashed += bytes as u64;
         if *next < prepared.units() {
             return None;
         }
         let Hashing { job, prepared, hashes, .. } = self.queue.pop_front().expect("it was just there");
-        Some((job, prepared, hashes))
+        Some((job, Hashed { prepared, hashes, proofs: 0 }))
     }
 }
 
@@ -89,9 +98,26 @@ impl Store {
     /// Hashes some more, and writes what is hashed whole.
     pub fn continue_hashing(&mut self, now: Time, desk: &mut Desk) {
         let advanced = self.sharing.advance(now, &mut desk.effects.tally.bytes_hashed);
-        if let Some((job, prepared, hashes)) = advanced {
-            self.write_shared(job, prepared, hashes, desk);
+        if let Some((job, hashed)) = advanced {
+            self.write_shared(job, hashed, desk);
         }
+    }
+
+    /// What an egroup may refer to, as far as is known.
+    pub fn found_for(&mut self, Hashed { prepared, hashes, .. }: &Hashed) -> References {
+        let Self { sharing, holds, egroups, .. } = self;
+        let leaving: Vec<(u64, u64)> = prepared
+            .moved_from
+            .iter()
+            .filter_map(|&egroup| egroups.get(&(prepared.name.0, egroup)))
+            .map(|stored| (stored.first, stored.first + u64::from(stored.own_blocks())))
+            .collect();
+        let may_use = |place: u64, len: u32| {
+            let blocks = place / BLOCK as u64..(place + u64::from(len)).div_ceil(BLOCK as u64);
+            let goes = leaving.iter().any(|(first, end)| blocks.start < *end && *first < blocks.end);
+            !goes || holds.is_held(blocks)
+        };
+        found(&mut sharing.index, prepared.packing.as_deref(), hashes, may_use)
     }
 }
 
@@ -112,7 +138,7 @@ struct Run {
 
 /// What of an egroup lies on the drive already: the longest runs that its page has room for. `may_use` says whether the bytes at
 /// a place may be referred to.
-pub(super) fn found(
+fn found(
     index: &mut ShareIndex,
     packing: Option<&Packing>,
     hashes: &[Hash],
@@ -168,25 +194,27 @@ pub(super) fn found(
     References::of(runs, packing, units).expect("runs are in order and apart")
 }
 
-fn all_frames(packing: Option<&Packing>, units: u32) -> Vec<Frame> {
+pub(super) fn all_frames(packing: Option<&Packing>, units: u32) -> Vec<Frame> {
     match packing {
         Some(packing) => packing.frames().collect(),
         None => (0..units).map(Frame::of_unit).collect(),
     }
 }
 
-/// What an egroup has of its own, as it lies behind the beginning of its run.
+/// What an egroup has of its own, as it lies behind the beginning of its run. `proven`: it was just written.
 pub(super) fn own_entries(
     packing: Option<&Packing>,
     units: u32,
     references: &References,
     hashes: &[Hash],
+    proven: bool,
 ) -> Vec<Entry> {
     let own = all_frames(packing, units).into_iter().zip(hashes);
     let own = own.filter(|(frame, _)| references.find(frame.offset).is_none());
     own.map(|(frame, hash)| Entry {
         at: references.own_before(frame.offset),
         len: frame.len as u16,
+        proven,
         hash: *hash,
     })
     .collect()
@@ -196,14 +224,19 @@ pub(super) fn own_entries(
 pub(super) fn entries_of(
     packing: Option<&Packing>,
     units: u32,
-    reference: &crate::formats::references::Reference,
+    reference: &Reference,
     hashes: &[Hash],
+    proven: bool,
 ) -> Vec<Entry> {
     let frames = all_frames(packing, units).into_iter().zip(hashes);
     let frames = frames.skip(reference.frame as usize).take(reference.frames as usize);
-    frames
-        .map(|(frame, hash)| Entry { at: frame.offset - reference.at, len: frame.len as u16, hash: *hash })
-        .collect()
+    let entries = frames.map(|(frame, hash)| Entry {
+        at: frame.offset - reference.at,
+        len: frame.len as u16,
+        proven,
+        hash: *hash,
+    });
+    entries.collect()
 }
 
 /// What is the egroup's own of its pieces, which are whole blocks and together all of it.
@@ -261,7 +294,8 @@ mod tests {
         let mut index = ShareIndex::new(10_000);
         for (first, of) in copies {
             let entries = (0..).zip(hashes(of.iter().copied()));
-            let entries = entries.map(|(at, hash)| Entry { at: at * BLOCK32, len: BLOCK as u16, hash });
+            let entry = |(at, hash)| Entry { at: at * BLOCK32, len: BLOCK as u16, proven: true, hash };
+            let entries = entries.map(entry);
             index.add(first * BLOCK as u64, entries.collect());
         }
         index

@@ -1,5 +1,5 @@
 //! Reading through a whole area at opening: large reads, several in flight, given out in order.
-//! What cannot be read is read again block by block; a block that cannot be read at all counts as zeros.
+//! What cannot be read is read again block by block; a block that cannot be read at all counts as zeros, and is remembered.
 
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
 use crate::interface::{Area, DriveWork};
@@ -25,12 +25,14 @@ pub(super) struct Sweep {
     end: u64,
     /// By offset: what is in flight or not given out yet.
     chunks: BTreeMap<u64, Chunk>,
+    /// Blocks that could not be read, by offset.
+    unreadable: Vec<u64>,
 }
 
 impl Sweep {
     /// Reads bytes `from..end`, both whole blocks.
     pub fn begin(area: Area, from: u64, end: u64, desk: &mut Desk) -> Self {
-        let mut sweep = Self { area, submitted: from, end, chunks: BTreeMap::new() };
+        let mut sweep = Self { area, submitted: from, end, chunks: BTreeMap::new(), unreadable: Vec::new() };
         sweep.submit(desk);
         sweep
     }
@@ -53,7 +55,10 @@ impl Sweep {
         let chunk_len = (self.end - start).min(CHUNK) as usize;
         match (&mut *chunk, bytes) {
             (Chunk::Reading, Some(bytes)) => *chunk = Chunk::Read(bytes),
-            (Chunk::Reading, None) if chunk_len == BLOCK => *chunk = Chunk::Read(zeros(BLOCK)),
+            (Chunk::Reading, None) if chunk_len == BLOCK => {
+                self.unreadable.push(offset);
+                *chunk = Chunk::Read(zeros(BLOCK));
+            }
             (Chunk::Reading, None) => {
                 *chunk = Chunk::Piecewise { left: chunk_len / BLOCK, pages: Pages::zeroed(chunk_len) };
                 for offset in (offset..offset + u64::from(len)).step_by(BLOCK) {
@@ -65,6 +70,8 @@ impl Sweep {
                 if let Some(bytes) = bytes {
                     let at = (offset - start) as usize;
                     pages.bytes_mut()[at..at + BLOCK].copy_from_slice(bytes.bytes());
+                } else {
+                    self.unreadable.push(offset);
                 }
                 *left -= 1;
                 if *left == 0 {
@@ -88,6 +95,11 @@ impl Sweep {
             Chunk::Read(bytes) => Some((offset, bytes)),
             Chunk::Reading | Chunk::Piecewise { .. } => unreachable!("checked above"),
         }
+    }
+
+    /// Blocks of what was read that could not be, by offset, in any order.
+    pub fn unreadable(&self) -> &[u64] {
+        &self.unreadable
     }
 
     /// Whether everything was read and given out.

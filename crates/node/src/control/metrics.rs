@@ -77,6 +77,7 @@ pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[V
     page.family("weft_damage", "counter", "Damage met, by kind");
     for (kind, value) in [
         ("log", stats.damage.log),
+        ("table", stats.damage.tables),
         ("copy_bad", stats.damage.copies_bad),
         ("copy_repaired", stats.damage.copies_repaired),
         ("block_lost", stats.damage.blocks_lost),

@@ -192,6 +192,12 @@ impl Control {
                 self.damage.log += 1;
                 format!("drive {drive}: the log is damaged at byte {offset}")
             }
+            Damage::Table { offset } => {
+                self.damage.tables += 1;
+                format!(
+                    "drive {drive}: the table of egroups is damaged at byte {offset} of its data area; an egroup may be missing"
+                )
+            }
             Damage::CopyBad { family, egroup } => {
                 self.damage.copies_bad += 1;
                 format!(

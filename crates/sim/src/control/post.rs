@@ -122,6 +122,7 @@ impl World {
             }
             Notice::Damage { damage, .. } => self.coverage.count(match damage {
                 Damage::Log { .. } => "damage found in logs",
+                Damage::Table { .. } => "damage found in tables",
                 Damage::CopyBad { .. } => "bad copies found",
                 Damage::CopyRepaired { .. } => "copies repaired",
                 Damage::BlockLost { .. } => "blocks without any good copy at the time",

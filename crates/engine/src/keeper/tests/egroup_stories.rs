@@ -20,6 +20,13 @@ pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
     Question::ReadUnits { egroup, runs, frames: false, behind: false }
 }
 
+/// Where the page of the only egroup lies.
+fn page_of(rig: &Rig) -> Place {
+    let store = &rig.keeper.store;
+    let slot = store.egroups.values().next().expect("something is stored").slot;
+    (Area::Data, store.layout.page_offset(slot) / BLOCK as u64)
+}
+
 fn first_unit(rig: &Rig) -> u64 {
     rig.keeper.egroups().next().expect("something is stored").first
 }
@@ -87,6 +94,55 @@ fn only_what_is_bad_is_told_to_be_and_a_passing_fault_is_not() {
     assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()));
     let (_, stored, moving) = rig.keeper.unit_blocks();
     assert_eq!((stored, moving), (21, 0), "the former copy is gone");
+}
+
+#[test]
+fn a_page_of_the_table_that_is_misread_once_still_names_its_egroup() {
+    let mut rig = Rig::small(5);
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    let page = page_of(&rig);
+    for _ in 0..2 {
+        rig.drive.flips.insert(page);
+        rig.crash();
+        assert!(rig.drive.flips.is_empty(), "the page was read");
+        assert_eq!(rig.damages(), 0);
+        let answer = rig.ask(1, 1, read(EGROUP, &[(0, 20)]));
+        assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()));
+    }
+}
+
+#[test]
+fn a_page_of_the_table_that_is_not_sound_never_comes_back() {
+    const OTHERS: [EgroupId; 2] = [EgroupId(1 << 32 | 1), EgroupId(1 << 32 | 9)];
+    for unreadable in [false, true] {
+        let mut rig = Rig::small(6);
+        rig.ask(1, 1, write(OTHERS[0], 1, 1, Class::Data, false)).expect("written");
+        rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+        assert_eq!(rig.ask(1, 1, Question::DeleteEgroups { egroups: vec![OTHERS[0]] }), Ok(Answer::Deleted));
+        let page = page_of(&rig);
+        let flip = |rig: &mut Rig| rig.drive.durable.get_mut(&page).expect("written")[100] ^= 4;
+        if unreadable {
+            rig.drive.unreadable.insert(page);
+        } else {
+            flip(&mut rig);
+        }
+        rig.crash();
+        let damage = Damage::Table { offset: page.1 * BLOCK as u64 };
+        assert!(rig.notices.contains(&Notice::Damage { drive: DriveId(1), damage }));
+        assert_eq!(rig.ask(1, 1, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+        // Another comes to lie where it was, with a page elsewhere; then the place is as it was once more.
+        rig.ask(1, 1, write(OTHERS[1], 7, 30, Class::Data, false)).expect("written");
+        assert_ne!(page_of(&rig), page);
+        if unreadable {
+            rig.drive.unreadable.clear()
+        } else {
+            flip(&mut rig)
+        }
+        rig.crash();
+        assert_eq!(rig.ask(1, 1, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+        let answer = rig.ask(1, 1, read(OTHERS[1], &[(0, 30)]));
+        assert!(matches!(answer, Ok(Answer::Units(units)) if units[0].is_ok()), "unreadable: {unreadable}");
+    }
 }
 
 #[test]

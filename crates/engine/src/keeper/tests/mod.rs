@@ -7,6 +7,7 @@ mod log_stories;
 mod packed_stories;
 #[cfg(feature = "sabotage")]
 mod planted_bugs;
+mod proof_stories;
 mod share_model;
 mod share_stories;
 mod turn_stories;

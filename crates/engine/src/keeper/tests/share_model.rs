@@ -1,8 +1,9 @@
 //! Egroups that share against a map of what was acknowledged, through writes, deletes, repairs, damage and crashes; and a count of who
 //! holds each block of the drive.
 
-use super::share_stories::{MIB, is_as_written, name, write};
+use super::share_stories::{MIB, is_as_written, name, refill, rot, write};
 use super::*;
+use crate::keeper::StoredEgroup;
 use crate::message::Sharing;
 
 /// A copy of a part of one of two images, now and then with a change.
@@ -33,6 +34,23 @@ fn blocks_add_up(rig: &Rig) {
     let (_, stored, moving) = rig.keeper.unit_blocks();
     assert_eq!((stored, moving), (held.len() as u64, 0));
     assert_eq!(rig.keeper.shared().held_bytes, (held.len() as u64 - runs) * BLOCK as u64);
+}
+
+/// A block of a run rots. Gives the egroups that may need it.
+fn some_rot(rig: &mut Rig) -> Vec<u64> {
+    let runs: Vec<(u64, u64)> = rig.keeper.egroups().map(|stored| (stored.first, stored.blocks)).collect();
+    if runs.is_empty() {
+        return Vec::new();
+    }
+    let (first, blocks) = runs[rig.random.random_range(0..runs.len())];
+    let bad = rig.random.random_range(first..first + blocks);
+    rot(rig, bad);
+    let is_hit = |stored: &StoredEgroup| {
+        (stored.first..stored.first + stored.blocks).contains(&bad)
+            || stored.references.iter().any(|reference| reference.blocks().contains(&bad))
+    };
+    let hit = rig.keeper.egroups().filter(is_hit);
+    hit.map(|stored| stored.egroup.0 & u64::from(u32::MAX)).collect()
 }
 
 #[test]
@@ -79,9 +97,23 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
                         std::mem::take(&mut open).into_values().map(|(number, _)| number).collect();
                     let egroups = unsure.into_iter().map(name).collect();
                     rig.ask(1, 1, Question::DeleteEgroups { egroups }).expect("deletes");
+                    // What is bad stays there, and its trailers tell of it; whatever is written from now on has to be good. Now and then
+                    // somebody finds it.
                     if rig.random.random() {
-                        rig.now = rig.now.after(10_000);
-                        rig.run();
+                        for number in some_rot(&mut rig) {
+                            let marks = there.remove(&number).unwrap_or_default();
+                            if rig.random.random() {
+                                is_as_written(&mut rig, name(number), &marks);
+                            }
+                        }
+                    }
+                    match rig.random.random_range(0..4) {
+                        0 => {}
+                        1 => {
+                            rig.now = rig.now.after(10_000);
+                            rig.run();
+                        }
+                        _ => refill(&mut rig),
                     }
                     blocks_add_up(&rig);
                     for (number, marks) in &there {
@@ -102,6 +134,9 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
             }
         }
         rig.run();
+        for (number, marks) in &there {
+            assert!(is_as_written(&mut rig, name(*number), marks), "seed {seed}: {number}");
+        }
         found += rig.keeper.shared().saved_bytes / BLOCK as u64;
         blocks_add_up(&rig);
         let egroups = rig.keeper.egroups().map(|stored| stored.egroup).collect();

@@ -33,18 +33,23 @@ fn write_as(egroup: EgroupId, marks: &[u64], replace: bool, sharing: Option<Shar
     Question::WriteEgroup { egroup, class: Class::Data, content, blocks: marks.to_vec(), replace, sharing }
 }
 
-fn marks(range: std::ops::Range<u64>) -> Vec<u64> {
+pub(super) fn marks(range: std::ops::Range<u64>) -> Vec<u64> {
     range.collect()
 }
 
-fn stored(rig: &Rig, egroup: EgroupId) -> StoredEgroup {
+pub(super) fn stored(rig: &Rig, egroup: EgroupId) -> StoredEgroup {
     rig.keeper.egroups().find(|stored| stored.egroup == egroup).expect("it is stored")
 }
 
 /// Frames, and blocks of the drive where they lie.
-fn references(rig: &Rig, egroup: EgroupId) -> Vec<(u32, u32, u64)> {
+pub(super) fn references(rig: &Rig, egroup: EgroupId) -> Vec<(u32, u32, u64)> {
     let stored = stored(rig, egroup);
     stored.references.iter().map(|run| (run.frame, run.frames, run.place / BLOCK as u64)).collect()
+}
+
+/// Flips a bit of a block that is durable.
+pub(super) fn rot(rig: &mut Rig, block: u64) {
+    rig.drive.durable.get_mut(&(Area::Data, block)).expect("it was written")[100] ^= 4;
 }
 
 pub(super) fn is_as_written(rig: &mut Rig, egroup: EgroupId, marks: &[u64]) -> bool {
@@ -55,13 +60,13 @@ pub(super) fn is_as_written(rig: &mut Rig, egroup: EgroupId, marks: &[u64]) -> b
     units[0].as_ref().is_ok_and(|bytes| *bytes.bytes() == wanted)
 }
 
-fn delete(rig: &mut Rig, egroup: EgroupId) {
+pub(super) fn delete(rig: &mut Rig, egroup: EgroupId) {
     let deleted = rig.ask(1, 1, Question::DeleteEgroups { egroups: vec![egroup] });
     assert_eq!(deleted, Ok(Answer::Deleted));
 }
 
 /// Reads all trailers there are.
-fn refill(rig: &mut Rig) {
+pub(super) fn refill(rig: &mut Rig) {
     while rig.keeper.store.refill_at().is_some() {
         rig.now = rig.now.after(2_000);
         rig.run();
@@ -195,7 +200,7 @@ fn what_is_found_bad_is_not_given_to_others_and_a_repair_has_all_of_its_own() {
     rig.ask(1, 1, write(name(1), &image)).expect("written");
     rig.ask(1, 1, write(name(2), &image)).expect("written");
     let first = stored(&rig, name(1)).first;
-    rig.drive.durable.get_mut(&(Area::Data, first + 50)).expect("written")[9] ^= 1;
+    rot(&mut rig, first + 50);
     assert!(!is_as_written(&mut rig, name(2), &image));
     let damage = Damage::CopyBad { family: FamilyId(1), egroup: name(2) };
     assert!(rig.notices.contains(&Notice::Damage { drive: DriveId(1), damage }));
