@@ -26,6 +26,8 @@ pub enum Bug {
     NewMemberNotCounted,
     /// Copies on former members are deleted before all members have theirs.
     FormerCopiesDropped,
+    /// That a copy is bad is known only while it waits to be made anew.
+    BadCopyForgotten,
     /// Groups are told to be whole before anybody has looked.
     WholeTooEarly,
     /// Segments that nobody needs stay in the config record, on drives that shall go.

@@ -1,6 +1,6 @@
 //! The audit: asks every drive for the names of the family's egroups and compares them with the map.
 //! Promises: what no map record can ever name again is deleted, wherever it lies; what a member lacks is copied
-//! to it; a former member keeps its copies until all members have theirs.
+//! to it; a former member keeps its copies until all members have theirs, and none of those is known to be bad.
 //! Leaves to others: making copies (`copy`), deleting what has died since (`map/checkpoint.rs`).
 
 use super::copy::Copies;
@@ -35,8 +35,9 @@ struct Running {
     newest: EgroupId,
     /// ... and older ones that no durable record named yet. Neither may be in the drive's list.
     unfinished: BTreeSet<EgroupId>,
-    /// It lacks something.
+    /// It lacks something; and what of that cannot be owed yet.
     lacks: bool,
+    missing: BTreeSet<EgroupId>,
     /// The view changed on the way: what was found out says nothing about the drive as it is now.
     outdated: bool,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Nothing is being asked, nothing wants to be, and no copy is owed.
+    /// Nothing is being asked, nothing wants to be, and no copy is owed that can be made.
     pub fn is_clean(&self) -> bool {
         let began = self.next_round.is_some() && !self.due;
         began && self.running.is_none() && self.wanted.is_empty() && self.copies.is_empty()
@@ -109,15 +110,15 @@ impl Audit {
         self.wanted.insert(drive);
     }
 
-    /// A member needs a copy of this egroup.
-    pub(super) fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
+    /// A member needs a copy of this egroup. False: too many are owed already.
+    fn owe(&mut self, egroup: EgroupId, drive: DriveId) -> bool {
         self.whole.remove(&drive);
-        self.copies.owe(egroup, drive);
+        self.copies.owe(egroup, drive)
     }
 
     /// Whether this drive lacks the egroup, or has a bad copy, as far as is known.
     pub(crate) fn is_owed(&self, egroup: EgroupId, drive: DriveId) -> bool {
-        !self.copies.is_empty() && self.copies.knows(egroup, drive)
+        self.copies.knows(egroup, drive)
     }
 
     /// Whether every member of the group is known to have everything.
@@ -148,6 +149,7 @@ impl Volume {
             self.audit.due = false;
             self.audit.next_round = Some(ctx.now.after(ctx.limits.audit_interval_us));
             self.audit.copies.forget_hopeless();
+            self.forget_needless_bad_copies(ctx);
             // Not only members: any drive may hold what nobody wants any more.
             let up = ctx.view.drives.keys().copied().filter(|&drive| is_up(ctx.view, drive));
             self.audit.wanted.extend(up);
@@ -164,6 +166,8 @@ impl Volume {
     }
 
     fn begin_audit(&mut self, drive: DriveId, ctx: &mut Context) {
+        // Before what is missing takes all places: that is found anew each time, and these are not.
+        self.audit.copies.owe_bad_again(drive, self.audit.last);
         let task = self.audit.next_task();
         self.audit.kept.remove(&drive);
         let unfinished: BTreeSet<EgroupId> = self.unnamed().collect();
@@ -174,6 +178,7 @@ impl Volume {
             newest: self.placing.newest(),
             unfinished,
             lacks: false,
+            missing: BTreeSet::new(),
             outdated: false,
         });
         // A drive that was away missed what was said about the log.
@@ -247,6 +252,7 @@ impl Volume {
             _ => EgroupId(u64::MAX),
         };
         self.copy_what_is_missing(&mut running, listed, last, ctx);
+        self.look_for_suspects(&running, listed, last, ctx);
         self.delete_what_is_needless(&running, listed, ctx);
         running.after = last;
         if !end {
@@ -255,7 +261,11 @@ impl Volume {
             self.audit.running = Some(running);
             return;
         }
-        if !running.lacks && !running.outdated && !self.audit.copies.owes(running.drive) {
+        if running.outdated {
+            return;
+        }
+        self.audit.copies.lacks_also(running.drive, running.missing);
+        if !running.lacks && !self.audit.copies.owes(running.drive) {
             self.audit.whole.insert(running.drive);
             self.factoring.on_whole();
             self.audit.want_keepers_of_needless_copies(ctx.view);
@@ -284,8 +294,32 @@ impl Volume {
         }
         running.lacks |= !missing.is_empty();
         for egroup in missing {
-            self.audit.owe(egroup, running.drive);
+            self.audit.copies.bad.not_there(egroup, running.drive, running.task);
+            if !self.audit.owe(egroup, running.drive) {
+                running.missing.insert(egroup);
+            }
         }
+    }
+
+    fn look_for_suspects(&mut self, running: &Running, listed: &[EgroupId], last: EgroupId, ctx: &Context) {
+        let names = EgroupId(running.after.0 + 1)..=last;
+        let mut bad = std::mem::take(&mut self.audit.copies.bad);
+        let held = listed.iter().copied().filter(|&egroup| self.is_place_for(egroup, running.drive, ctx));
+        bad.on_listed(running.drive, names, held, running.task);
+        self.audit.copies.bad = bad;
+    }
+
+    /// Whether the egroup is to be on this drive.
+    pub(super) fn is_place_for(&self, egroup: EgroupId, drive: DriveId, ctx: &Context) -> bool {
+        self.map.group_of(egroup).is_some_and(|group| ctx.members(group).contains(&drive))
+    }
+
+    /// Forgets bad copies that nobody wants where they are: their egroup has died, or lies elsewhere by now.
+    fn forget_needless_bad_copies(&mut self, ctx: &Context) {
+        let mut bad = std::mem::take(&mut self.audit.copies.bad);
+        let is_member = |drive| ctx.view.groups.values().any(|group| group.members.contains(&drive));
+        bad.keep(|egroup, drive| self.is_place_for(egroup, drive, ctx), is_member);
+        self.audit.copies.bad = bad;
     }
 
     fn delete_what_is_needless(&mut self, running: &Running, listed: &[EgroupId], ctx: &mut Context) {
@@ -321,14 +355,15 @@ impl Volume {
 
     /// The copy of an egroup on this drive is damaged or missing: told once, and made anew.
     pub(crate) fn on_bad_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
-        let Some(group) = self.map.group_of(egroup) else { return };
-        if self.audit.copies.knows(egroup, drive) {
+        if self.map.group_of(egroup).is_none() || self.audit.copies.knows(egroup, drive) {
             return;
         }
         ctx.counters.copies_bad += 1;
         ctx.notice(Notice::Damage { drive, damage: Damage::CopyBad { family: self.family, egroup } });
-        if ctx.members(group).contains(&drive) {
-            self.audit.owe(egroup, drive);
+        if self.is_place_for(egroup, drive, ctx) {
+            self.audit.whole.remove(&drive);
+            let task = self.audit.last;
+            self.audit.copies.found_bad(egroup, drive, task);
         }
     }
 

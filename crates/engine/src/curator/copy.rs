@@ -1,9 +1,11 @@
 //! Copies of egroups made anew: read from whoever has good frames, written to the member that lacks them as they are.
 //! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; frames are taken
 //! from several sources if no single one is good; a copy that cannot
-//! be made is given up until the next round of the audit, so nothing waits for it for ever.
-//! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads).
+//! be made is given up until the next round of the audit, so nothing waits for it for ever. Only a bad one of which a good copy may be
+//! on a drive that is away keeps its own drive from counting as whole until then.
+//! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads), remembering the bad ones (`bad`).
 
+use super::bad::BadCopies;
 use super::factor::is_move;
 use crate::buffer::{Buffer, Pages};
 use crate::context::{Context, Purpose, earlier};
@@ -23,7 +25,7 @@ const URGENT_MAX: usize = 8;
 const CHOICE: usize = 64;
 /// When drives have no time they are asked again after so long.
 const NO_TIME_US: u64 = 20_000;
-/// Copies remembered as owed at most: the next audit of the drive finds the rest.
+/// Copies owed at most: the next audit of the drive finds the rest of what is missing, and owes the rest of what is bad.
 const OWED_MAX: usize = 4096;
 /// Units read in one run as long as they are good: of a run with a bad one, each frame is asked for alone.
 const RUN_UNITS: u32 = 64;
@@ -140,7 +142,7 @@ impl Copy {
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     /// To be made, with how often it was tried.
-    owed: BTreeMap<Key, u32>,
+    pub(super) owed: BTreeMap<Key, u32>,
     /// Those of them that may be the second copy there is; and those not looked at since drives came or went.
     urgent: BTreeSet<Key>,
     unsorted: BTreeSet<Key>,
@@ -153,6 +155,10 @@ pub(super) struct Copies {
     hopeless: BTreeSet<Key>,
     /// Drives that had no room for a copy they are owed.
     cramped: BTreeSet<DriveId>,
+    /// Also those that are owed.
+    pub(super) bad: BadCopies,
+    /// What drives were found to lack, and cannot be owed yet. As many as the directory has names at most.
+    missing: BTreeMap<DriveId, BTreeSet<EgroupId>>,
 }
 
 impl Copies {
@@ -167,34 +173,80 @@ impl Copies {
 
     /// Whether this copy is known to be bad or missing.
     pub fn knows(&self, egroup: EgroupId, drive: DriveId) -> bool {
-        let key = (egroup, drive);
+        self.is_queued((egroup, drive))
+            || self.bad.has(egroup, drive)
+            || self.missing.get(&drive).is_some_and(|missing| missing.contains(&egroup))
+    }
+
+    fn is_queued(&self, key: Key) -> bool {
         self.owed.contains_key(&key)
             || self.later.contains_key(&key)
             || self.hopeless.contains(&key)
             || self.running.values().any(|copy| copy.key() == key)
     }
 
-    /// Whether some copy is owed to this drive.
-    pub fn owes(&self, drive: DriveId) -> bool {
+    /// Whether some copy for this drive is to be made, or was given up in this round.
+    pub fn awaits(&self, drive: DriveId) -> bool {
         self.owed.keys().chain(self.later.keys()).chain(&self.hopeless).any(|(_, to)| *to == drive)
             || self.running.values().any(|copy| copy.drive == drive)
+    }
+
+    /// Whether some copy is owed to this drive, be it in its turn or not.
+    pub fn owes(&self, drive: DriveId) -> bool {
+        self.awaits(drive) || self.bad.has_some_of(drive)
     }
 
     pub fn cramped(&self) -> &BTreeSet<DriveId> {
         &self.cramped
     }
 
-    pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) {
-        if self.owed.len() < OWED_MAX && !self.knows(egroup, drive) {
-            self.owed.insert((egroup, drive), 0);
-            self.unsorted.insert((egroup, drive));
+    /// False: too many are owed already.
+    pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) -> bool {
+        let is_queued = self.is_queued((egroup, drive));
+        if !is_queued && self.owed.len() < OWED_MAX {
+            self.queue((egroup, drive), 0);
+            return true;
         }
+        is_queued
+    }
+
+    fn queue(&mut self, (egroup, drive): Key, attempts: u32) {
+        self.owed.insert((egroup, drive), attempts);
+        self.unsorted.insert((egroup, drive));
+        if let Some(missing) = self.missing.get_mut(&drive) {
+            missing.remove(&egroup);
+        }
+    }
+
+    /// A copy was read and is bad. `task`: the last one that was begun.
+    pub fn found_bad(&mut self, egroup: EgroupId, drive: DriveId, task: u64) {
+        self.bad.note(egroup, drive, task);
+        self.owe(egroup, drive);
+    }
+
+    /// Bad copies of a drive that wait for nothing, because there was no place for them, they were given up, or their drive
+    /// was away: those whose last turn is longest ago are owed again, and tried once.
+    pub fn owe_bad_again(&mut self, drive: DriveId, task: u64) {
+        let waits = |&(_, egroup): &(u64, EgroupId)| !self.is_queued((egroup, drive));
+        let mut waiting: Vec<(u64, EgroupId)> = self.bad.of(drive).filter(waits).collect();
+        waiting.sort_unstable();
+        for (_, egroup) in waiting.into_iter().take(OWED_MAX.saturating_sub(self.owed.len())) {
+            self.queue((egroup, drive), ATTEMPTS_MAX - 1);
+            self.bad.had_turn(egroup, drive, task);
+        }
+    }
+
+    /// What else than what is owed the drive lacks.
+    pub fn lacks_also(&mut self, drive: DriveId, missing: BTreeSet<EgroupId>) {
+        self.missing.insert(drive, missing);
+        self.missing.retain(|_, missing| !missing.is_empty());
     }
 
     /// Drives came or went: what waited for one may go on.
     pub fn on_view(&mut self) {
         self.hopeless.clear();
         self.cramped.clear();
+        self.missing.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
         self.urgent.clear();
@@ -314,11 +366,12 @@ impl Volume {
 
     /// Asks the next source, or writes when everything is there.
     fn continue_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
-        let group = self.map.group_of(copy.egroup);
-        let wanted =
-            group.is_some_and(|group| ctx.members(group).contains(&copy.drive)) && ctx.is_up(copy.drive);
-        if !wanted {
+        if !self.is_place_for(copy.egroup, copy.drive, ctx) {
             // It died, or its place is elsewhere by now.
+            self.audit.copies.bad.forget(copy.egroup, copy.drive);
+            return self.end_copy(copy.drive);
+        }
+        if !ctx.is_up(copy.drive) {
             return self.end_copy(copy.drive);
         }
         if !copy.frames.is_empty() && copy.frames.iter().all(Option::is_some) {
@@ -332,6 +385,8 @@ impl Volume {
             if may_come_back(self, copy.egroup, &others, ctx) {
                 self.audit.copies.put_off(&copy, ctx.now);
             } else {
+                // Nobody has a good one, so nothing is better for waiting: whoever reads it finds it again.
+                self.audit.copies.bad.forget(copy.egroup, copy.drive);
                 self.audit.copies.hopeless.insert(copy.key());
             }
             return;
@@ -410,9 +465,11 @@ impl Volume {
                 self.audit.copies.cramped.insert(copy.drive);
                 return self.audit.copies.put_off(&copy, ctx.now);
             }
-            // The member went away; it is audited when it is back.
+            // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
             (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, ctx),
+            // Of its copy nothing is known: it may come back with a good one.
+            (_, Err(Refusal::DriveGone)) => {}
             (_, Err(_)) => copy.tried.push(drive),
             (step, Ok(other)) => unreachable!("a copy in step {step:?} is not answered by {other:?}"),
         }
@@ -427,6 +484,7 @@ impl Volume {
     }
 
     fn on_copied(&mut self, copy: &Copy, ctx: &mut Context) {
+        self.audit.copies.bad.forget(copy.egroup, copy.drive);
         if self.map.group_of(copy.egroup).is_none() {
             // It died while it was written, and the order to delete it may have come before the copy.
             let question = Question::DeleteEgroups { egroups: vec![copy.egroup] };
@@ -439,9 +497,9 @@ impl Volume {
         self.end_copy(copy.drive);
     }
 
-    /// With the last copy that a drive was owed, its list is looked at again: then it counts as whole.
+    /// With the last copy that a drive was owed, its list is looked at again: then it counts as whole, or is owed more.
     fn end_copy(&mut self, drive: DriveId) {
-        if !self.audit.copies.owes(drive) {
+        if !self.audit.copies.awaits(drive) {
             self.audit.copies.cramped.remove(&drive);
             self.audit.want(drive);
         }

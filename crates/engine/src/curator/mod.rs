@@ -1,8 +1,9 @@
 //! The curator: looks after what was written long ago. It compares what drives hold with what they should hold
-//! (`audit`), makes missing and bad copies anew (`copy`), as many at once as clients bear (`budget`), and moves live units out of egroups that are mostly
+//! (`audit`), remembers what was read and found bad (`bad`), makes missing and bad copies anew (`copy`), as many at once as clients bear (`budget`), and moves live units out of egroups that are mostly
 //! dead (`compact`, `moves`), packed otherwise than is wanted now (`repack`) or kept by another number of drives (`factor`).
 
 pub mod audit;
+mod bad;
 pub mod budget;
 pub mod compact;
 pub mod copy;
