@@ -54,6 +54,8 @@ pub enum Bug {
     SnapshotUnitsDeleted,
     /// Units that only a dropped snapshot saw count as live for ever.
     PastLeak,
+    /// A pool that was full once is full until something is drained, whether there is anything to drain or not.
+    FullForEver,
     /// A leaf and its past change at different instants.
     PastApart,
     /// Of a leaf with a long past only some pages change, and the others are forgotten.

@@ -419,6 +419,7 @@ impl Shard {
                 if let Some(volume) = self.volumes.get_mut(&family) {
                     volume.compression = compression;
                     volume.repacking.on_policy(compression, now);
+                    self.touched.insert(family);
                 }
             }
             Order::SetCeiling { family, ceiling } => {

@@ -339,6 +339,7 @@ impl World {
                 ));
             }
         }
+        self.together_is_over()?;
         self.snapshots_done(false)?;
         self.volumes_are_settled()?;
         let (named, held) = (named(self)?, held(self)?);
@@ -385,6 +386,11 @@ impl World {
                 engine.volume(FamilyId(family as u32)).ok_or(format!("family {family} has no volume"))?;
             if !volume.is_settled() {
                 return Err(format!("family {family} is not settled: {}", self.describe(family, owner)));
+            }
+            if volume.was_refused_room() {
+                return Err(format!(
+                    "family {family} has nothing left to drain, and refuses writes for a full pool"
+                ));
             }
         }
         Ok(())

@@ -112,6 +112,11 @@ fn a_unit_of_another_frame_is_caught() {
 }
 
 #[test]
+fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
+    is_caught(Bug::FullForEver, &[Plan::Full]);
+}
+
+#[test]
 fn a_map_record_before_its_egroup_is_caught() {
     is_caught(Bug::MapBeforeData, &[Plan::Full, Plan::Swarm]);
 }

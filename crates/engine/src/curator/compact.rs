@@ -38,6 +38,8 @@ const EVEN_FULL_ONES: u32 = 101;
 const SMALL_UNITS: u32 = EGROUP_UNITS as u32 / 4;
 /// So many more egroups than the data needs are nobody's concern.
 const SCATTERED_MIN: usize = 16;
+/// The pause between attempts that find no room is doubled so often at most: to about four minutes.
+const REFUSALS_MAX: u32 = 9;
 /// Dead units that nobody minds.
 const SLACK_UNITS: u64 = 2 * EGROUP_UNITS as u64;
 
@@ -52,6 +54,9 @@ pub(crate) struct Compaction {
     pub(super) units_max: UnitsMax,
     /// Nothing begins before this.
     not_before: Time,
+    /// Refusals in a row, and until when what could as well stay as it is is left alone for them.
+    refusals: u32,
+    pub(super) no_room_until: Time,
     /// There may be more to do then.
     more: bool,
 }
@@ -80,6 +85,14 @@ impl Compaction {
     pub fn found_no_room(&mut self, units: usize, now: Time) {
         self.units_max.refused(units, 1);
         self.not_before = now.after(AVOID_US / 10);
+        self.no_room_until = now.after((AVOID_US / 10) << self.refusals.min(REFUSALS_MAX));
+        self.refusals += 1;
+    }
+
+    /// There was room.
+    pub(super) fn found_room(&mut self) {
+        self.units_max.fitted();
+        self.refusals = 0;
     }
 
     /// Forgets what is over. Whether so many are emptied and not deleted yet that the next checkpoint comes first.

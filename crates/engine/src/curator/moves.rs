@@ -275,7 +275,7 @@ impl Volume {
         let mut job = self.compaction.jobs.remove(&number).expect("a placed egroup has its compaction");
         assert_eq!(job.step, Step::Placing, "an egroup is placed once");
         assert_eq!(named.units as usize, job.moves.len(), "each unit has a block that moved");
-        self.compaction.units_max.fitted();
+        self.compaction.found_room();
         job.named = Some(named);
         job.step = Step::Naming;
         let mut moves: Vec<UnitMove> = Vec::new();

@@ -94,6 +94,7 @@ impl Volume {
     /// Begins a job if something is packed otherwise than is wanted, and it is time.
     pub(crate) fn start_repacking(&mut self, ctx: &mut Context) {
         self.repacking.wake_at = None;
+        self.repacking.forget_deleted(&self.map.directory);
         let is_full = self.placing.is_full() || self.placing.pool() < ROOM_MIN;
         let is_busy = !self.compaction.is_empty() || self.checkpointing.is_running();
         let base = Recipe::of(self.compression);
@@ -105,8 +106,10 @@ impl Volume {
             // Each of these ends with an input that comes here again.
             return;
         }
-        if ctx.now < self.repacking.not_before {
-            self.repacking.wake_at = Some(self.repacking.not_before);
+        // A pool in pieces may have no run that is long enough: what is written for nothing wears the drives.
+        let not_before = self.repacking.not_before.max(self.compaction.no_room_until);
+        if ctx.now < not_before {
+            self.repacking.wake_at = Some(not_before);
             return;
         }
         if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
@@ -118,7 +121,6 @@ impl Volume {
             self.repacking.wake_at = Some(self.repacking.not_before);
             return;
         }
-        self.repacking.forget_deleted(&self.map.directory);
         let found = if is_changed { self.changed_egroups(is_wanted) } else { None };
         let (victims, packing) = match (found, cold) {
             (Some(victims), _) => (victims, self.compression),

@@ -16,7 +16,7 @@ use crate::volume::snapshots::FROZEN_MAX;
 use crate::volume::{Volume, bypass::add_block};
 
 /// Smaller egroups than this would use up the tables of drives.
-const UNITS_LEAST: usize = 8;
+pub(crate) const UNITS_LEAST: usize = 8;
 
 /// Blocks that go into the reserve at once: what is left of it is for others.
 const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
@@ -28,7 +28,7 @@ pub(crate) struct Drain {
     /// Since when the oldest dirty record is known.
     oldest: Option<(Seq, Time)>,
     /// Of the next egroups.
-    units_max: UnitsMax,
+    pub(crate) units_max: UnitsMax,
     /// After a refusal, client data is left alone until then.
     blocked_until: Time,
     /// ... and what pins a ring until then, after the reserve refused it as well.
@@ -241,10 +241,9 @@ impl Volume {
         generation: Generation,
         edits: Vec<Edit>,
         class: Class,
-        ctx: &Context,
+        again_at: Time,
     ) {
         self.drain.placing -= 1;
-        let again_at = ctx.now.after(200_000);
         if class == Class::Pressed {
             self.drain.pressed_after = again_at;
         }

@@ -6,6 +6,7 @@
 use super::pack::Packer;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
+use crate::drain::UNITS_LEAST;
 use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
@@ -196,6 +197,10 @@ impl Placing {
         self.full_since.is_some() || self.short
     }
 
+    pub fn was_refused(&self) -> bool {
+        self.full_since.is_some()
+    }
+
     /// Bytes of client data that the emptiest group could take.
     pub fn pool(&self) -> u64 {
         self.pool
@@ -256,6 +261,9 @@ impl Placing {
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
 const POOL_SLACK: u64 = 1 << 20;
 
+/// So long after a refusal client data is tried again.
+const PROBE_AGAIN_US: u64 = 200_000;
+
 /// A pool that has been full for so long is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
@@ -271,6 +279,10 @@ impl Volume {
                 up.map(|drive| ctx.free.get(drive).copied().unwrap_or(u64::MAX)).min()
             };
             self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
+        }
+        // Nothing is left that could find out by being drained: what is let in next will.
+        if self.overlay.is_empty() && ctx.now >= self.placing.probe_at && !planted(Bug::FullForEver) {
+            self.placing.full_since = None;
         }
         self.placing.short = self.is_pool_short(ctx);
         if !self.placing.is_full() {
@@ -426,12 +438,7 @@ impl Volume {
     fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
         let no_room = !job.tried.is_empty();
         if matches!(job.class, Class::Data | Class::Pressed) && no_room {
-            self.placing.full_since.get_or_insert(ctx.now);
-            if job.class == Class::Data {
-                self.placing.probe_at = ctx.now.after(200_000);
-            }
-            self.on_place_refused(job.intent, job.class, ctx);
-            return;
+            return self.on_place_refused(job, ctx);
         }
         if let Intent::Compact { job: number, .. } = job.intent {
             // Nobody needs it now.
@@ -563,9 +570,23 @@ impl Volume {
         self.waiters.insert(seq, waiter);
     }
 
-    fn on_place_refused(&mut self, intent: Intent, class: Class, ctx: &mut Context) {
+    /// No group has room for it.
+    fn on_place_refused(&mut self, job: Job, ctx: &mut Context) {
+        let Job { class, units, intent, content, .. } = job;
         match intent {
-            Intent::Drain { generation, edits } => self.on_drain_refused(generation, edits, class, ctx),
+            Intent::Drain { generation, edits } => {
+                // A pool in pieces has no run of this length, and is not full for that: smaller ones are tried at once.
+                let bytes = (content.blocks() * BLOCK) as u64;
+                let in_pieces = units.len() > UNITS_LEAST && self.placing.pool >= 2 * bytes + POOL_SLACK;
+                if !in_pieces {
+                    self.placing.full_since.get_or_insert(ctx.now);
+                    if class == Class::Data {
+                        self.placing.probe_at = ctx.now.after(PROBE_AGAIN_US);
+                    }
+                }
+                let again_at = if in_pieces { ctx.now } else { ctx.now.after(PROBE_AGAIN_US) };
+                self.on_drain_refused(generation, edits, class, again_at);
+            }
             Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
             Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
         }

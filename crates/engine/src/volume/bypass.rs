@@ -8,11 +8,13 @@ use crate::buffer::{BLOCK, is_zero};
 use crate::context::Context;
 use crate::egroup::place::{Intent, Units, units_max};
 use crate::formats::record::Edit;
-use crate::identity::{Block, Seq};
-use crate::interface::RequestError;
+use crate::identity::{Block, Seq, Time};
 use crate::log::overlay::Content;
 use crate::message::Class;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Large writes go through the log for so long after a pool had no room for one: drained in smaller pieces they may have.
+const REFUSED_US: u64 = 1_000_000;
 
 /// Egroups of bypassing writes being placed at once: enough to keep the drives busy.
 const PLACED_AT_ONCE: usize = 2;
@@ -28,15 +30,17 @@ struct Queued {
 pub(crate) struct Bypass {
     queue: VecDeque<Queued>,
     placing: usize,
-    /// Request and lock of every piece that is being placed or named, by the number of its lock.
-    under_way: std::collections::BTreeMap<u64, u64>,
+    /// What is being placed or named, by the number of its lock.
+    under_way: BTreeMap<u64, Work>,
+    not_before: Time,
 }
 
 impl Volume {
     pub(crate) fn may_bypass(&self, work: &Work, ctx: &Context) -> bool {
         let bytes = work.count * BLOCK as u64;
         matches!(work.change, Change::Whole(Content::Data(_)))
-            && work.count <= units_max(self.compression) as u64
+            && work.count <= self.bypass_units() as u64
+            && ctx.now >= self.requests.bypass.not_before
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
@@ -45,6 +49,11 @@ impl Volume {
             && self.map.edits.len() < ctx.limits.edits_max
             && !self.overlay.overlaps(work.block, work.count)
             && !self.is_being_written(work.block, work.count)
+    }
+
+    /// Units of an egroup of bypassing writes at most: not more than drains found room for.
+    fn bypass_units(&self) -> usize {
+        units_max(self.compression).min(self.drain.units_max.get())
     }
 
     pub(crate) fn take_bypass(&mut self, work: Work, ctx: &mut Context) {
@@ -62,11 +71,11 @@ impl Volume {
             let mut edits = Vec::new();
             let mut locks = Vec::new();
             while let Some(next) = self.requests.bypass.queue.front() {
-                if !units.is_empty() && units.len() + next.work.count as usize > units_max(self.compression) {
+                if !units.is_empty() && units.len() + next.work.count as usize > self.bypass_units() {
                     break;
                 }
                 let Queued { work, lock } = self.requests.bypass.queue.pop_front().expect("there is a front");
-                let Change::Whole(Content::Data(data)) = work.change else {
+                let Change::Whole(Content::Data(data)) = &work.change else {
                     unreachable!("only data bypasses")
                 };
                 for index in 0..work.count {
@@ -74,7 +83,7 @@ impl Volume {
                     // The log's records up to now do not overlap: there is nothing to cover.
                     add_block(&mut units, &mut edits, work.block.plus(index), block, Seq(0));
                 }
-                self.requests.bypass.under_way.insert(lock, work.request);
+                self.requests.bypass.under_way.insert(lock, work);
                 locks.push(lock);
             }
             self.requests.bypass.placing += 1;
@@ -88,23 +97,29 @@ impl Volume {
         Waiter::Bypass(locks)
     }
 
-    /// There is no room for it.
+    /// There is no room for an egroup so large. The writes go through the log, before all that came behind them: a pool in pieces has
+    /// room for what is drained from there, and one that is full is found to be by them as by any other.
     pub(crate) fn on_bypass_refused(&mut self, locks: Vec<u64>, ctx: &mut Context) {
         self.requests.bypass.placing -= 1;
-        self.end_bypass(locks, Some(RequestError::NoSpace), ctx);
+        self.requests.bypass.not_before = ctx.now.after(REFUSED_US);
+        for lock in locks.into_iter().rev() {
+            let work = self.take_under_way(lock);
+            self.requests.wait_in_front(work, ctx.now);
+        }
     }
 
     /// Named: the writes are done.
     pub(crate) fn on_bypassed(&mut self, locks: Vec<u64>, ctx: &mut Context) {
-        self.end_bypass(locks, None, ctx);
+        for lock in locks {
+            let work = self.take_under_way(lock);
+            self.finish_part(work.request, None, ctx);
+        }
     }
 
-    fn end_bypass(&mut self, locks: Vec<u64>, error: Option<RequestError>, ctx: &mut Context) {
-        for lock in locks {
-            let request = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
-            self.requests.unlock(lock);
-            self.finish_part(request, error, ctx);
-        }
+    fn take_under_way(&mut self, lock: u64) -> Work {
+        let work = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
+        self.requests.unlock(lock);
+        work
     }
 }
 

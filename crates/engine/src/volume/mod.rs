@@ -283,6 +283,11 @@ impl Volume {
         self.placing.is_full()
     }
 
+    /// Data was refused, and has not been tried since. Nothing stays so that has nothing in its log.
+    pub fn was_refused_room(&self) -> bool {
+        self.placing.was_refused()
+    }
+
     /// What it is at and waits for, for people who wonder why it stands still.
     pub fn describe(&self) -> String {
         let phase = match &self.phase {

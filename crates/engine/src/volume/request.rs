@@ -68,8 +68,6 @@ pub(crate) struct Requests {
     pub last_written: Time,
     /// Those that wait leave the log to others; there is room.
     pub crowded: bool,
-    /// Something may have changed for those that wait.
-    pub stirred: bool,
     pub waited_since: Option<Time>,
     /// Since when the log has had no room for those that wait, not even for one of them.
     pub without_room_since: Option<Time>,
@@ -97,6 +95,13 @@ impl Requests {
         self.open.get_mut(&request).expect("a part belongs to an open request").parts += 1;
     }
 
+    /// It goes before all that wait.
+    pub fn wait_in_front(&mut self, mut work: Work, now: Time) {
+        work.waits_since = Some(now);
+        self.waiting.push_front(work);
+        self.waited_since.get_or_insert(now);
+    }
+
     pub fn lock(&mut self, block: Block, count: u64) -> u64 {
         assert!(!self.is_locked(block, count), "a range is locked once");
         self.last += 1;
@@ -108,7 +113,6 @@ impl Requests {
         let before = self.locks.len();
         self.locks.retain(|lock| lock.number != number);
         assert_eq!(self.locks.len() + 1, before, "a lock ends once");
-        self.stirred = true;
     }
 
     pub fn is_locked(&self, block: Block, count: u64) -> bool {
@@ -265,13 +269,16 @@ impl Volume {
 
     /// Where the data of a read came from, which is answered next.
     pub(crate) fn note_source(&mut self, request: u64, source: Source, ctx: &mut Context) {
-        let open = self.requests.open.get(&request).expect("it is answered next");
+        let Some(open) = self.requests.open.get(&request) else { return };
         ctx.out.sources.push((open.ticket, source));
     }
 
     /// The one reply.
     pub(crate) fn reply(&mut self, request: u64, reply: Reply, ctx: &mut Context) {
-        let open = self.requests.open.remove(&request).expect("a request is answered once");
+        let Some(open) = self.requests.open.remove(&request) else {
+            assert!(self.is_failed(), "a request is answered once");
+            return;
+        };
         self.requests.outstanding -= open.bytes;
         ctx.reply(open.ticket, reply);
     }

@@ -9,7 +9,7 @@ use super::{Volume, Waiter};
 use crate::buffer::{BLOCK, Buffer, is_zero};
 use crate::context::Context;
 use crate::formats::record::Body;
-use crate::identity::{Block, Time};
+use crate::identity::{Block, DriveId, Time};
 use crate::interface::RequestError;
 use crate::limits::{EGROUP_UNITS, RECORD_BLOCKS};
 use crate::log::overlay::Content;
@@ -182,7 +182,8 @@ impl Volume {
     /// Others hold the ring who find no space on other drives: who does, nobody tells. Where all drives have space, the ring
     /// waits for something that comes back, such as a member, and so do clients.
     fn is_room_stuck(&self, ctx: &Context) -> bool {
-        let is_some_drive_full = || ctx.free.values().any(|&free| free < (EGROUP_UNITS * BLOCK) as u64);
+        let is_full = |drive: &DriveId, free: u64| ctx.is_up(*drive) && free < (EGROUP_UNITS * BLOCK) as u64;
+        let is_some_drive_full = || ctx.free.iter().any(|(drive, &free)| is_full(drive, free));
         let impatient = |since: Time| ctx.now.since(since) > ROOM_PATIENCE_US && is_some_drive_full();
         self.requests.without_room_since.is_some_and(impatient)
     }
@@ -231,15 +232,13 @@ impl Volume {
             let bytes = data.slice(first as usize * BLOCK..data.len());
             let change = Change::Whole(Content::Data(bytes));
             self.requests.add_part(request);
-            let mut work = Work { request, block: block.plus(first), count: rest, change, waits_since: None };
+            let work = Work { request, block: block.plus(first), count: rest, change, waits_since: None };
             match self.verdict(&work, ctx) {
                 Verdict::Go => self.start(work, ctx),
                 Verdict::Refuse(error) => self.refuse(work, error, ctx),
                 verdict @ (Verdict::Locked | Verdict::NoRoom | Verdict::NoTurn) => {
                     self.requests.crowded = matches!(verdict, Verdict::NoTurn);
-                    work.waits_since = Some(ctx.now);
-                    self.requests.waiting.push_front(work);
-                    self.requests.waited_since.get_or_insert(ctx.now);
+                    self.requests.wait_in_front(work, ctx.now);
                 }
             }
         }

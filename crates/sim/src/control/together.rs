@@ -131,6 +131,14 @@ impl World {
         }
     }
 
+    /// Whether nobody waits for the others of a group: if that is in vain, those that were taken go.
+    pub fn together_is_over(&self) -> Result<(), String> {
+        self.control
+            .together
+            .as_ref()
+            .map_or(Ok(()), |together| Err(format!("snapshots of a group are being taken: {together:?}")))
+    }
+
     /// What was not in time goes.
     pub(super) fn reconcile_together(&mut self) {
         let Some(together) = &self.control.together else { return };
