@@ -114,7 +114,7 @@ pub struct Warmed {
     pub pages: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// There is no room for more data.
+    /// There is no room for more.
     pub full: bool,
 }
 
@@ -130,6 +130,7 @@ pub struct Extent {
 pub enum RequestError {
     #[error("the range is outside the vDisk")]
     OutOfRange,
+    /// Nobody serves it here now, or every good copy of what is read is on a drive that is away: who asks again later may get it.
     #[error("no shard serves this vDisk here")]
     NotServed,
     #[error("the pool is full")]

@@ -333,18 +333,28 @@ impl Volume {
 
     pub(crate) fn on_replayed(
         &mut self,
-        _drive: DriveId,
+        drive: DriveId,
         answer: Result<Answer, Refusal>,
         _ctx: &mut Context,
     ) {
+        let segments = &self.log.segments;
         let Phase::Opening(recovery) = &mut self.phase else { return };
         recovery.reading = false;
-        if let Ok(Answer::Records { records, .. }) = answer {
-            for record in records {
-                if record.seq >= recovery.need || matches!(recovery.stage, Stage::Checkpoint(_)) {
-                    recovery.found.entry(record.seq).or_insert(record);
+        match answer {
+            Ok(Answer::Records { records, .. }) => {
+                for record in records {
+                    // Who is no member where a record belongs may have one of an older epoch there, that was never acknowledged.
+                    let is_member = segment_of(segments, record.seq).members.contains(&drive);
+                    let is_needed =
+                        record.seq >= recovery.need || matches!(recovery.stage, Stage::Checkpoint(_));
+                    if is_member && is_needed {
+                        recovery.found.entry(record.seq).or_insert(record);
+                    }
                 }
             }
+            // It may come back with what it holds.
+            Err(Refusal::DriveGone) => drop(recovery.tried.remove(&drive)),
+            _ => {}
         }
     }
 
@@ -439,6 +449,7 @@ impl Volume {
     pub(crate) fn on_loaded(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>) {
         let family = self.family;
         let Some(mut load) = self.recovery().loading.remove(&number) else { return };
+        let is_away = answer == Err(Refusal::DriveGone);
         let page: Option<Buffer> = match answer {
             Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
             _ => None,
@@ -448,7 +459,7 @@ impl Volume {
             Page::Directory(number, _) => self.map.directory.load_page(page.bytes(), *number, family).is_ok(),
         });
         if !loaded {
-            load.tried.push(drive);
+            load.tried.extend((!is_away).then_some(drive));
             self.recovery().to_load.push_front(load);
         }
     }

@@ -337,6 +337,9 @@ impl Volume {
                         }
                         merges += 1;
                         self.merge_next(ctx);
+                        if self.is_failed() {
+                            return;
+                        }
                         continue;
                     }
                     if has_more || job.fetching > 0 {
@@ -398,6 +401,9 @@ impl Volume {
         job.merges.insert(number, merge);
         for (kind, page, place) in asked {
             self.fetch_page(kind, page, place, PageWaiter::Merge { leaf: number }, ctx);
+            if self.is_failed() {
+                return;
+            }
         }
     }
 

@@ -378,11 +378,11 @@ impl Volume {
                 fetch.waiters.drain(..).partition(|waiter| matches!(waiter, PageWaiter::Merge { .. }));
             fetch.waiters = stay;
             let leaf = fetch.leaf();
-            return self.fail_page_waiters(go, leaf, ctx);
+            return self.fail_page_waiters(go, leaf, true, ctx);
         }
         let fetch = self.end_fetch(number);
         let leaf = fetch.leaf();
-        self.fail_page_waiters(fetch.waiters, leaf, ctx);
+        self.fail_page_waiters(fetch.waiters, leaf, false, ctx);
     }
 
     fn end_fetch(&mut self, number: u64) -> Fetch {
@@ -395,6 +395,9 @@ impl Volume {
         if self.map.pages.stalled_until.is_some_and(|at| at <= ctx.now) {
             self.map.pages.stalled_until = None;
             for number in std::mem::take(&mut self.map.pages.stalled) {
+                if self.is_failed() {
+                    return;
+                }
                 self.ask_page(number, ctx);
             }
         }
@@ -408,7 +411,11 @@ impl Volume {
         ctx: &mut Context,
     ) {
         let Some(fetch) = self.map.pages.fetches.get_mut(&number) else { return };
-        fetch.tried.push(drive);
+        // A drive that is away may come back with its copy, and is not accused of a bad one.
+        let is_away = matches!(&answer, Err(refusal) if *refusal != Refusal::NotFound);
+        if answer != Err(Refusal::DriveGone) {
+            fetch.tried.push(drive);
+        }
         let (place, kind, page_number) = (fetch.place, fetch.kind, fetch.number);
         let page = match answer {
             Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
@@ -418,7 +425,7 @@ impl Volume {
         // Its units were verified, so a page that cannot be decoded was written wrong: no copy is better.
         let page = page.and_then(|page| MapPage::decode(kind, page.bytes(), page_number, self.family));
         let Some(page) = page else {
-            if self.map.index.get(kind, page_number) == Some(place) {
+            if !is_away && self.map.index.get(kind, page_number) == Some(place) {
                 self.on_bad_copy(place.egroup, drive, ctx);
             }
             return self.ask_page(number, ctx);
@@ -437,6 +444,10 @@ impl Volume {
         ctx: &mut Context,
     ) {
         for waiter in waiters {
+            // For one of them another page may have been asked for, and be lost.
+            if self.is_failed() {
+                return;
+            }
             match waiter {
                 PageWaiter::Read { job, block, count } => {
                     self.look_up(job, block, count, ctx);
@@ -456,19 +467,16 @@ impl Volume {
         }
     }
 
-    fn fail_page_waiters(&mut self, waiters: Vec<PageWaiter>, leaf: u64, ctx: &mut Context) {
+    /// `away`: a copy of the page is on a drive that may come back.
+    fn fail_page_waiters(&mut self, waiters: Vec<PageWaiter>, leaf: u64, away: bool, ctx: &mut Context) {
         for waiter in waiters {
             match waiter {
-                PageWaiter::Read { job, block, .. } => {
-                    ctx.counters.blocks_lost += 1;
-                    self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
-                }
+                PageWaiter::Read { job, block, .. } => self.fail_read(job, block, away, ctx),
                 PageWaiter::Extents(job) => {
-                    let block = leaf * LEAF_BLOCKS;
-                    self.reply(job.request, Reply::Error(RequestError::Damaged { block }), ctx);
+                    self.reply(job.request, unread(Block(leaf * LEAF_BLOCKS), away), ctx)
                 }
                 PageWaiter::Merge { .. } => self.fail(FamilyTrouble::PageLost(leaf), ctx),
-                PageWaiter::View { job } => self.fail_view(job, leaf, ctx),
+                PageWaiter::View { job } => self.fail_view(job, leaf, away, ctx),
                 PageWaiter::Compact { job } => self.abandon_compaction(job, ctx),
                 PageWaiter::Warm(step) => self.on_warm_page(step, ctx),
                 PageWaiter::Nobody => {}
@@ -478,6 +486,11 @@ impl Volume {
             }
         }
     }
+}
+
+/// The answer to who cannot be given what is at this block.
+pub(crate) fn unread(block: Block, away: bool) -> Reply {
+    Reply::Error(if away { RequestError::NotServed } else { RequestError::Damaged { block: block.0 } })
 }
 
 /// Whether a copy lies on a drive that was not tried and may be up again.

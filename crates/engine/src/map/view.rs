@@ -4,12 +4,11 @@
 //! Leaves to others: the overlay and the edits, which come before it (`lookup`), keeping pages (`checkpoint`).
 
 use super::leaf::{Leaf, LeafEdit, Run};
-use super::lookup::{Located, MapPage, PRESENT, PageWaiter, Where};
+use super::lookup::{Located, MapPage, PRESENT, PageWaiter, Where, unread};
 use super::past::Past;
 use crate::context::Context;
 use crate::formats::record::{PageKind, PagePlace};
 use crate::identity::{Block, EgroupId, Generation};
-use crate::interface::{Reply, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
@@ -181,6 +180,9 @@ impl Volume {
         self.map.views.under_way.remove(&(at, leaf));
         self.make_view(at, leaf, job.sources, &job.have);
         for waiter in job.waiters {
+            if self.is_failed() {
+                return;
+            }
             match waiter {
                 ViewWaiter::Read { job, block, count } => {
                     self.look_up(job, block, count, ctx);
@@ -211,18 +213,14 @@ impl Volume {
     }
 
     /// A page of it cannot be read.
-    pub(crate) fn fail_view(&mut self, number: u64, leaf: u64, ctx: &mut Context) {
+    pub(crate) fn fail_view(&mut self, number: u64, leaf: u64, away: bool, ctx: &mut Context) {
         let Some(job) = self.map.views.jobs.remove(&number) else { return };
         self.map.views.under_way.remove(&(job.at, job.leaf));
         for waiter in job.waiters {
             match waiter {
-                ViewWaiter::Read { job, block, .. } => {
-                    ctx.counters.blocks_lost += 1;
-                    self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
-                }
+                ViewWaiter::Read { job, block, .. } => self.fail_read(job, block, away, ctx),
                 ViewWaiter::Extents(job) => {
-                    let block = leaf * LEAF_BLOCKS;
-                    self.reply(job.request, Reply::Error(RequestError::Damaged { block }), ctx);
+                    self.reply(job.request, unread(Block(leaf * LEAF_BLOCKS), away), ctx)
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::context::{Context, Purpose};
 use crate::counters::{ReadSources, Source};
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
-use crate::map::lookup::{PRESENT, PageWaiter, Where};
+use crate::map::lookup::{PRESENT, PageWaiter, Where, may_come_back};
 use crate::map::view::ViewWaiter;
 use crate::message::{Answer, PackedFrame, Question, Refusal, UnitRun};
 use std::collections::BTreeMap;
@@ -281,11 +281,13 @@ impl Volume {
             let (block, run) = parts[0];
             let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
             if self.is_place_of(at, block, egroup, run.first) {
-                ctx.counters.blocks_lost += 1;
-                let drive = tried.first().copied().unwrap_or_default();
-                let damage = Damage::BlockLost { family: self.family, block: block.0 };
-                ctx.notice(Notice::Damage { drive, damage });
-                return self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
+                let away = may_come_back(self, egroup, &tried, ctx);
+                if !away {
+                    let drive = tried.first().copied().unwrap_or_default();
+                    let damage = Damage::BlockLost { family: self.family, block: block.0 };
+                    ctx.notice(Notice::Damage { drive, damage });
+                }
+                return self.fail_read(job, block, away, ctx);
             }
             for (block, run) in parts {
                 self.look_up(job, block, u64::from(run.count), ctx);
@@ -369,6 +371,8 @@ impl Volume {
             Ok(Answer::UnitsAndFrames(units, frames)) => (Ok(Answer::Units(units)), frames),
             other => (other, Vec::new()),
         };
+        // A drive that is away may come back with its copy.
+        let is_away = answer == Err(Refusal::DriveGone);
         let units = self.units_of(at, egroup, parts, drive, answer, ctx);
         let job = match reader {
             Reader::Job(job) => job,
@@ -399,7 +403,7 @@ impl Volume {
             job.give(block, data, source);
         }
         if !again.is_empty() {
-            tried.push(drive);
+            tried.extend((!is_away).then_some(drive));
             self.read_units(job, egroup, again, tried, ctx);
         }
         self.finish_job(job, ctx);
@@ -500,6 +504,20 @@ impl Volume {
             job.give(at, piece, Source::Origin);
             at = at.plus(blocks);
         }
+    }
+
+    /// A read needs a block of which no copy is to be had: for now, if one is on a drive that may come back.
+    pub(crate) fn fail_read(&mut self, number: u64, block: Block, away: bool, ctx: &mut Context) {
+        ctx.counters.blocks_lost += u64::from(!away);
+        // Part of a write may have been done already: of such a one nobody may be told that it was not.
+        let is_partial =
+            self.reads.jobs.get(&number).is_some_and(|job| matches!(job.target, Target::Partial { .. }));
+        let error = match (away, is_partial) {
+            (false, _) => RequestError::Damaged { block: block.0 },
+            (true, false) => RequestError::NotServed,
+            (true, true) => RequestError::Fenced,
+        };
+        self.fail_job(number, error, ctx);
     }
 
     pub(crate) fn fail_job(&mut self, number: u64, error: RequestError, ctx: &mut Context) {
