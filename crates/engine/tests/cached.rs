@@ -162,6 +162,15 @@ fn a_vdisk_is_warmed_before_anybody_reads() {
 }
 
 #[test]
+fn pages_of_the_map_are_warmed_as_far_as_there_is_room() {
+    let limits = Limits { pages_bytes_max: 40 * KIB as usize, ..Limits::default() };
+    let mut world = filled(limits.clone());
+    world.restart(limits);
+    let (pages, _, all) = warm(&mut world, false);
+    assert!(!all && (1..4).contains(&pages), "{pages}");
+}
+
+#[test]
 fn warming_ends_when_there_is_no_more_room() {
     let limits = Limits { cache_bytes: 4 * MIB, ..Limits::default() };
     let mut world = filled(limits.clone());

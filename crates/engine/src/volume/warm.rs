@@ -1,5 +1,6 @@
 //! Bringing a vDisk's map, and its data if that is wanted, into memory before anybody reads it.
-//! Promises: one request does a bounded step and says how far it came; nothing that is kept already is pushed out for it.
+//! Promises: one request does a bounded step and says how far it came; nothing that is kept already is pushed out
+//! for it, but for the one page of the map that a step with data needs.
 //! Leaves to others: asking for the next step (the control plane), what is kept and for how long (`cache`).
 
 use super::Volume;
@@ -10,12 +11,15 @@ use crate::context::Context;
 use crate::identity::{Block, EgroupId};
 use crate::interface::{Reply, Warmed};
 use crate::limits::LEAF_BLOCKS;
+use crate::map::leaf::Run;
 use crate::map::lookup::{PageWaiter, Where};
 use crate::message::{PackedFrame, UnitRun};
 use std::collections::BTreeMap;
 
 /// Pages that one step brings.
 const STEP_LEAVES: u64 = 64;
+/// Memory that the largest of them takes.
+const LEAF_BYTES_MAX: usize = LEAF_BLOCKS as usize * size_of::<Run>();
 
 #[derive(Debug)]
 pub(crate) struct Warming {
@@ -41,8 +45,15 @@ impl Volume {
         let warming =
             Warming { request, first: Block(first), count: step_end - first, data, waits: 1, warmed };
         self.reads.warmings.insert(number, warming);
+        let room = ctx.limits.pages_bytes_max.saturating_sub(self.map.pages.bytes());
+        let mut pages_left = if data { leaves } else { (room / LEAF_BYTES_MAX) as u64 };
         for found in self.resolve(Block(first), step_end - first, ctx) {
             if let Where::Page { leaf, place } = found.place {
+                if pages_left == 0 {
+                    self.warming(number).warmed.full = true;
+                    break;
+                }
+                pages_left -= 1;
                 self.warming(number).waits += 1;
                 self.fetch_leaf(leaf, place, PageWaiter::Warm(number), ctx);
                 if self.is_failed() {
