@@ -161,7 +161,7 @@ impl DrivePlan {
                 Found::Unusable(error) => Standing::Down(error.to_string()),
                 Found::Lost => Standing::Lost,
             };
-            (record.id(), Drive { record: record.clone(), keeper: keeper(record), standing })
+            (record.id(), Drive { record: record.clone(), keeper: keeper(record), standing, in_news: false })
         };
         records.iter().map(drive).collect()
     }

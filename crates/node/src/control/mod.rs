@@ -144,6 +144,8 @@ pub struct Drive {
     /// The index of the shard that keeps it.
     keeper: usize,
     standing: Standing,
+    /// Of a member: the store was seen to have it.
+    in_news: bool,
 }
 
 /// How a drive stands in this life of the node.

@@ -123,7 +123,11 @@ impl Control {
     /// A drive of this node has come or gone.
     pub(super) fn drives_changed(&mut self) {
         match &self.part {
-            Part::Member(_) => self.announce(),
+            Part::Member(_) => {
+                // Others hear of it by the store; here it is known now.
+                self.tell_view();
+                self.announce();
+            }
             // Before the first view nobody has to be told: the start sends it.
             Part::Alone(alone) if alone.view_version > 0 => self.send_view(),
             Part::Alone(_) => {}

@@ -154,6 +154,11 @@ impl Control {
     }
 
     pub(super) fn begin_life(&mut self, living: Living, membership: Membership) {
+        // A lease that was lost while somebody was busy with it may have a successor already.
+        let is_newer = |other: &Living| other.incarnation > living.incarnation;
+        if self.part.member().and_then(|member| member.life.as_ref()).is_some_and(is_newer) {
+            return;
+        }
         let deadline = living.lease.deadline();
         for shard in &self.shards {
             shard.send(Mail::Lease(deadline.clone()));

@@ -345,16 +345,16 @@ impl crate::control::Control {
     pub(super) fn forget_drives(&mut self) {
         let Some(member) = self.part.member() else { return };
         let mirror = &member.mirror;
-        let is_out = |id: &DriveId| {
-            mirror.drives.get(id).is_none_or(|drive| drive.record.state == DriveRecordState::Lost)
-        };
-        // One that is just being made is not in the news yet.
-        let out: Vec<DriveId> = self
-            .drives
-            .iter()
-            .filter(|(id, drive)| drive.standing == Standing::Up && is_out(id))
-            .map(|(&id, _)| id)
-            .collect();
+        let mut out = Vec::new();
+        for (&id, drive) in &mut self.drives {
+            let record = mirror.drives.get(&id).map(|drive| &drive.record);
+            drive.in_news |= record.is_some();
+            // One that was just made may not be in the news yet.
+            let is_out = record.map_or(drive.in_news, |record| record.state == DriveRecordState::Lost);
+            if is_out && drive.standing == Standing::Up {
+                out.push(id);
+            }
+        }
         for id in out {
             let Some(drive) = self.drives.get_mut(&id) else { continue };
             tracing::info!(drive = %id, "a drive was taken out of the cluster");

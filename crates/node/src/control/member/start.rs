@@ -80,20 +80,7 @@ pub fn run(
             record.transport = vec![here.clone(); record.shards as usize];
             record.api.clone_from(&api_address);
         })?;
-        let (begun, known) = {
-            let store = store.clone();
-            let (dir, lock, losses) = (dir.to_path_buf(), Arc::clone(lock), losses.clone());
-            let name = known.record.name;
-            let begun = tokio::task::spawn_blocking(move || {
-                let begun = life::begin(&store, &mut membership, &dir, &lock, &losses);
-                begun.and_then(|living| Ok((living, membership, store.load()?)))
-            });
-            (
-                begun.await.map_err(|_| StartError::BadInput("the start failed an assertion".to_string()))?,
-                name,
-            )
-        };
-        let (living, membership, config) = begun?;
+        let config = store.load()?;
         let follower = store.follow();
         let part = Member {
             node,
@@ -103,7 +90,7 @@ pub fn run(
             membership: membership.clone(),
             jobs,
             chores: jobs::Chores::default(),
-            losses,
+            losses: losses.clone(),
             life: None,
             announcing: life::Announcing::default(),
             attachments_at: None,
@@ -123,6 +110,7 @@ pub fn run(
         };
         let keeper = |record: &DriveRecord| (record.shard % shards.mailboxes.len() as u32) as usize;
         let drives = plan.drives(&records, keeper);
+        let beginning = (store.clone(), dir.to_path_buf(), Arc::clone(lock), losses);
         let factor = settings.factor.unwrap_or(FACTOR);
         let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
         control.set_read_cache(settings.read_cache);
@@ -132,6 +120,15 @@ pub fn run(
         tokio::spawn(life::keep(control.clone(), lost));
         let begin = async {
             start::open_drives(&control, plan).await;
+            // Not before: whoever lives is given vDisks, and on large drives that turn an opening takes longer than others should wait.
+            let begun = tokio::task::spawn_blocking(move || {
+                let (store, dir, lock, losses) = beginning;
+                let begun = life::begin(&store, &mut membership, &dir, &lock, &losses);
+                begun.map(|living| (living, membership))
+            });
+            let begun =
+                begun.await.map_err(|error| io_error("begin a life")(std::io::Error::other(error)))?;
+            let (living, membership) = begun?;
             control.lock().begin_life(living, membership);
             {
                 let mut control = control.lock();

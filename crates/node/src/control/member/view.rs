@@ -77,7 +77,7 @@ impl Control {
     }
 
     /// Tells all shards how things stand, if that has changed.
-    pub(super) fn tell_view(&mut self) {
+    pub(in crate::control) fn tell_view(&mut self) {
         let Some(member) = self.part.member_mut() else { return };
         let mirror = &member.mirror;
         let mut drives = BTreeMap::new();
