@@ -78,6 +78,9 @@ pub struct ScheduleView {
     pub snapshots: u64,
     /// Seconds since 1970: when the next one is due.
     pub next: u64,
+    /// Why the last one could not be taken; empty: it was, or none was due yet.
+    #[serde(default)]
+    pub trouble: String,
 }
 
 /// What may have changed between a snapshot and another one, or the present.

@@ -190,13 +190,14 @@ async fn create_in_cluster(control: &SharedControl, wanted: &CreateClones) -> Re
     for names in wanted.names.chunks(CLONES_MAX) {
         let made = match create_part(control, &wanted.snapshot, names).await {
             Ok(made) => made,
-            Err(Refusal { status, line }) if !families.is_empty() => {
+            Err(refusal) if !families.is_empty() => {
                 let (first, last) = (&wanted.names[0], &wanted.names[families.len() - 1]);
                 let line = format!(
-                    "{line}; {} clones were made before that, and stay ({first} to {last})",
+                    "{}; {} clones were made before that, and stay ({first} to {last})",
+                    refusal.line,
                     families.len()
                 );
-                return Err(Refusal { status, line });
+                return Err(Refusal { line, ..refusal }.half_done());
             }
             Err(refusal) => return Err(refusal),
         };

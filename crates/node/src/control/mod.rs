@@ -321,8 +321,11 @@ impl Control {
                 lines.push(format!("vDisk {name} is not exported at {address}: {reason}"));
             }
         }
+        for view in self.schedule_views().iter().filter(|view| !view.trouble.is_empty()) {
+            lines.push(format!("vDisk {}: its schedule takes no snapshots: {}", view.vdisk, view.trouble));
+        }
         if self.damage.blocks_lost > 0 {
-            lines.push(format!("{} blocks were found without any good copy", self.damage.blocks_lost));
+            lines.push(format!("{} reads found no good copy", self.damage.blocks_lost));
         }
         lines
     }

@@ -268,6 +268,8 @@ impl Control {
         if entry.serving == Serving::Dropping {
             return Err(Refusal::no_vdisk(name));
         }
+        // It would get the size of the snapshot in the end.
+        self.check_not_going_back(family)?;
         check_growth(name, entry.config.size, size)?;
         self.change_vdisk_here(family, |record| record.size = size)?;
         let entry = &self.families[&family];

@@ -193,11 +193,20 @@ pub(in crate::control) async fn resize(
         let control = control.lock();
         control.check_ready()?;
         let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
+        control.check_not_going_back(family)?;
         check_growth(name, control.families[&family].config.size, size)?;
         family
     };
-    // It never shrinks, also when two change it at once.
-    change_vdisk(control, family, move |record| record.size = record.size.max(size)).await?;
+    // It never shrinks, also when two change it at once. On its way back to a snapshot it would get the size of that in the end.
+    let changed = change_vdisk(control, family, move |record| {
+        if record.rollback.is_none() {
+            record.size = record.size.max(size);
+        }
+    })
+    .await?;
+    if changed.rollback.is_some() {
+        return Err(Refusal::going_back(name));
+    }
     let control = control.lock();
     let mut view = control.view_of(family)?;
     if (!view.exports.is_empty() || view.attached.is_some()) && note.is_empty() {

@@ -14,7 +14,8 @@ use std::time::Duration;
 /// News of the store are here by then. They may never come as far as the store has: others may write into the same etcd.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
 
-/// Passes a request on; again, if what it names was not known but may have become so. What was not found is not done.
+/// Passes a request on; again, if what it names was not known but may have become so. Of what was not found nothing was done:
+/// what was done in part is refused as something else (`Refusal::half_done`).
 pub async fn look_again(State(control): State<SharedControl>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     // Nodes ask each other what each knows itself.

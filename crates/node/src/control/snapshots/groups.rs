@@ -11,7 +11,7 @@
 use super::name::{check_snapshot_name, time_name};
 use super::{DiskName, orders, records, requests};
 use crate::api::{
-    ConsistencyView, CreateConsistency, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
+    ConsistencyView, CreateConsistency, ErrorView, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
 };
 use crate::config::{
     ConsistencyRecord, FamilyState, Followed, SnapshotOrigin, SnapshotRecord, SnapshotState,
@@ -93,16 +93,22 @@ impl Control {
     fn group_records(&self, group: &str, wanted: &GroupSnapshot) -> Result<Vec<SnapshotRecord>, Refusal> {
         self.check_ready()?;
         let created = super::now();
-        let name = wanted.name.clone().unwrap_or_else(|| time_name(created));
-        check_snapshot_name(&name)?;
+        if let Some(name) = &wanted.name {
+            check_snapshot_name(name)?;
+        }
+        let stays = |family: &FamilyId| {
+            self.families.get(family).is_some_and(|entry| entry.config.state != FamilyState::Dropping)
+        };
+        let families: Vec<FamilyId> =
+            self.group_named(group)?.families.into_iter().map(FamilyId).filter(stays).collect();
+        // All of them are called the same.
+        let name = wanted.name.clone().unwrap_or_else(|| self.free_name(&families, &time_name(created)));
         let mut records = Vec::new();
-        for family in self.group_named(group)?.families.into_iter().map(FamilyId) {
-            let Some(entry) = self.families.get(&family) else { continue };
-            if entry.config.state == FamilyState::Dropping {
-                continue;
-            }
+        for family in families {
+            self.check_may_be_taken(family)?;
             if self.snapshot(&(family, name.clone())).is_some() {
-                let disk = DiskName { vdisk: entry.config.name.clone(), snapshot: Some(name) };
+                let vdisk = self.families[&family].config.name.clone();
+                let disk = DiskName { vdisk, snapshot: Some(name) };
                 return Err(Refusal::conflict(format!(
                     "the snapshot {disk} exists already; choose another name"
                 )));
@@ -250,11 +256,11 @@ pub async fn snapshot(
 ) -> Result<Vec<SnapshotView>, Refusal> {
     let all = control.lock().group_records(group, wanted)?;
     let taken = match put_all(control, &all).await {
-        Ok(()) => take_together(control, &all).await,
+        Ok(()) => take_together(control, &all).await.map_err(Refusal::half_done),
         Err(refusal) => Err(refusal),
     };
     let counted = match taken {
-        Ok(()) => count_all(control, &all).await,
+        Ok(()) => count_all(control, &all).await.map_err(Refusal::half_done),
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = counted {
@@ -287,7 +293,7 @@ async fn put_all(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), 
     for put in others.join_all().await {
         result = result.and(put);
     }
-    result
+    result.map_err(Refusal::half_done)
 }
 
 /// All were taken in time: says so in the record of the first one, and the others follow.
@@ -403,9 +409,8 @@ impl Step {
         let body = body.expect("a document can be written");
         let asked = tokio::task::spawn_blocking(move || {
             let url = format!("http://{api}/v1/internal/{path}");
-            ureq::post(&url).timeout(HOLD * 2).send_string(&body).map(drop).map_err(|error| {
-                Refusal::failed(format!("the node at {api} did not do its part: {error}; try again"))
-            })
+            let answer = ureq::post(&url).timeout(HOLD * 2).send_string(&body);
+            answer.map(drop).map_err(|error| not_done(&api, error))
         });
         asked.await.map_err(|_| Refusal::failed("an assertion failed; see the node's log"))?
     }
@@ -424,6 +429,24 @@ impl Step {
                 let snapshots = vdisks.iter().map(|(family, snapshot)| (family.0, snapshot.0)).collect();
                 Wish::Take(TakeSnapshots { snapshots })
             }
+        }
+    }
+}
+
+/// Why another node did not do its part: in its own words, if it has any.
+fn not_done(api: &str, error: ureq::Error) -> Refusal {
+    match error {
+        ureq::Error::Status(code, answer) => match answer.into_json::<ErrorView>() {
+            Ok(ErrorView { error: line }) => {
+                let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                Refusal { status, line }
+            }
+            Err(_) => Refusal::failed(format!(
+                "the node at {api} did not do its part, with status {code}; try again"
+            )),
+        },
+        ureq::Error::Transport(error) => {
+            Refusal::failed(format!("the node at {api} did not do its part: {error}; try again"))
         }
     }
 }
@@ -469,14 +492,20 @@ pub async fn take(control: &SharedControl, wanted: TakeSnapshots) -> Result<(), 
         wanted.snapshots.iter().map(|&(family, id)| (FamilyId(family), SnapshotId(id))).collect();
     {
         let control = control.lock();
+        for &(family, _) in &all {
+            control.check_not_going_back(family)?;
+        }
         for &(family, snapshot) in &all {
             control.order_owner(family, Order::TakeSnapshot { family, snapshot });
         }
     }
     let taken = control
         .wait_for(HOLD, |control| {
-            let taken = all.iter().all(|(_, snapshot)| control.taken_together.contains(snapshot));
-            taken.then_some(())
+            if all.iter().all(|(_, snapshot)| control.taken_together.contains(snapshot)) {
+                return Some(Ok(()));
+            }
+            // Clients wait: not for what will not come.
+            all.iter().find_map(|&(family, snapshot)| control.given_up(family, snapshot)).map(Err)
         })
         .await;
     {
@@ -485,5 +514,21 @@ pub async fn take(control: &SharedControl, wanted: TakeSnapshots) -> Result<(), 
             control.taken_together.remove(snapshot);
         }
     }
-    taken.ok_or_else(|| Refusal::failed("the snapshots of a group were not taken within a second; try again"))
+    taken.unwrap_or_else(|| {
+        Err(Refusal::failed("the snapshots of a group were not taken within a second; try again"))
+    })
+}
+
+impl Control {
+    /// Why a snapshot that was ordered will not be taken; None: it was, or may be.
+    fn given_up(&self, family: FamilyId, snapshot: SnapshotId) -> Option<Refusal> {
+        let reason = match self.snapshot_with_id(family, snapshot) {
+            Some(record) if record.state != SnapshotState::Deleting => return None,
+            Some(record) if !record.trouble.is_empty() => record.trouble,
+            Some(_) | None => "it was removed meanwhile".to_string(),
+        };
+        let vdisk = self.families.get(&family).map(|entry| entry.config.name.as_str());
+        let vdisk = vdisk.unwrap_or("(deleted)");
+        Some(Refusal::failed(format!("the snapshot of vDisk {vdisk} could not be taken: {reason}")))
+    }
 }

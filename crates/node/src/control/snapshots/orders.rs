@@ -1,9 +1,10 @@
 //! What the owner of a vDisk does about its snapshots: orders to the engine until the records say that nothing is left.
 //! Orders can be given twice, so whatever may have been lost (an owner, a message, an answer of the store) is done again.
 
+use super::schedules::Refused;
 use crate::config::{SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::{Control, Part, Serving, SharedControl, Stage};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weft_engine::interface::{Order, SnapshotTrouble};
 use weft_engine::{Epoch, FamilyId, Generation, SnapshotId};
@@ -17,13 +18,17 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// A snapshot of a group that is not taken by then never will be: who should have ordered it is gone.
 const GROUP_WAIT: Duration = Duration::from_secs(30);
 
-/// About snapshots that are not finished.
+/// About snapshots that are not finished, could not be taken, or may not be begun.
 #[derive(Debug, Default)]
 pub struct Orders {
     /// What was ordered last, in which epoch and when.
     last: BTreeMap<SnapshotId, (Epoch, Wish, Instant)>,
     /// Since when this node has known of them: clocks of other nodes do not count.
     since: BTreeMap<SnapshotId, Instant>,
+    /// What was refused last, of vDisks with a schedule: their records go at once.
+    pub(super) refused: BTreeMap<FamilyId, Refused>,
+    /// vDisks whose newer snapshots are being removed, so that they can go back to one: no others are begun here meanwhile.
+    pub(super) preparing: BTreeSet<FamilyId>,
 }
 
 /// What a record that is not finished asks for.
@@ -90,19 +95,25 @@ impl Control {
     /// Gives the orders that unfinished snapshots of vDisks served here need.
     pub(in crate::control) fn order_snapshots(&mut self) {
         let now = Instant::now();
-        let unfinished: Vec<_> = self
-            .snapshots()
-            .into_iter()
-            .filter(|record| record.state != SnapshotState::Ready)
-            .filter_map(|record| Some((record.clone(), self.epoch_served(record.family())?)))
-            .collect();
-        let is_open = |id: &SnapshotId| unfinished.iter().any(|(record, _)| record.id() == *id);
+        let all = self.snapshots().into_iter();
+        let unfinished: Vec<_> = all.filter(|record| record.state != SnapshotState::Ready).cloned().collect();
+        // Whoever serves them: every node can be asked how its schedules fare.
+        self.note_refused(&unfinished);
+        let epoch_of = |record: SnapshotRecord| Some((self.epoch_served(record.family())?, record));
+        let unfinished: Vec<_> = unfinished.into_iter().filter_map(epoch_of).collect();
+        let is_open = |id: &SnapshotId| unfinished.iter().any(|(_, record)| record.id() == *id);
         self.snapshot_orders.last.retain(|id, _| is_open(id));
         self.snapshot_orders.since.retain(|id, _| is_open(id));
-        for (record, epoch) in unfinished {
+        // Nobody waits any more for what was taken too late.
+        self.taken_together.retain(is_open);
+        for (epoch, record) in unfinished {
             let since = *self.snapshot_orders.since.entry(record.id()).or_insert(now);
             let verdict = self.verdict(&record);
             let Some(wish) = Wish::of(&record, verdict, now.duration_since(since)) else { continue };
+            if wish == Wish::Take && self.check_not_going_back(record.family()).is_err() {
+                // It would be newer than what the vDisk goes back to, and stop that; it waits.
+                continue;
+            }
             let last = self.snapshot_orders.last.get(&record.id());
             let is_ordered = last.is_some_and(|&(at_epoch, what, at)| {
                 at_epoch == epoch && what == wish && now.duration_since(at) < AGAIN_AFTER
@@ -159,7 +170,7 @@ impl Control {
         }
     }
 
-    fn snapshot_with_id(&self, family: FamilyId, snapshot: SnapshotId) -> Option<SnapshotRecord> {
+    pub(super) fn snapshot_with_id(&self, family: FamilyId, snapshot: SnapshotId) -> Option<SnapshotRecord> {
         self.snapshots_of(family).into_iter().find(|record| record.id() == snapshot).cloned()
     }
 
@@ -214,12 +225,18 @@ impl Control {
         reason: SnapshotTrouble,
     ) {
         let Some(record) = self.snapshot_with_id(family, snapshot) else { return };
-        tracing::warn!(%family, name = record.name, %reason, "a snapshot was refused");
+        let reason = reason.to_string();
+        if record.origin == SnapshotOrigin::Schedule && self.is_refused_again(family, &reason) {
+            // A schedule comes again in each interval: its log would be of nothing else.
+            tracing::debug!(%family, name = record.name, reason, "a snapshot was refused, as the one before");
+        } else {
+            tracing::warn!(%family, name = record.name, reason, "a snapshot was refused");
+        }
         // Whoever waits for it finds the reason, before the record goes with the next look.
         self.change_snapshot_soon(record.key(), snapshot, move |record| {
             if record.state != SnapshotState::Ready && record.generation.is_none() {
                 record.state = SnapshotState::Deleting;
-                record.trouble = reason.to_string();
+                record.trouble.clone_from(&reason);
             }
         });
     }

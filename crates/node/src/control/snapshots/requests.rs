@@ -123,13 +123,14 @@ impl Control {
         if self.families[&family].config.state == FamilyState::Dropping {
             return Err(Refusal::no_vdisk(vdisk));
         }
+        self.check_may_be_taken(family)?;
         let created = super::now();
         let name = match &wanted.name {
             Some(name) => {
                 check_snapshot_name(name)?;
                 name.clone()
             }
-            None => self.free_name(family, &time_name(created)),
+            None => self.free_name(&[family], &time_name(created)),
         };
         if let Some(there) = self.snapshot(&(family, name.clone())) {
             let how =
@@ -165,9 +166,10 @@ impl Control {
         }
     }
 
-    /// The name, or the name and a number.
-    pub(super) fn free_name(&self, family: FamilyId, name: &str) -> String {
-        let is_free = |name: &String| self.snapshot(&(family, name.clone())).is_none();
+    /// The name, or the name and a number: what no snapshot of any of these is called.
+    pub(super) fn free_name(&self, families: &[FamilyId], name: &str) -> String {
+        let is_free =
+            |name: &String| families.iter().all(|&family| self.snapshot(&(family, name.clone())).is_none());
         let numbered = (2u32..).map(|number| format!("{name}-{number}"));
         let mut names = std::iter::once(name.to_string()).chain(numbered);
         names.find(is_free).expect("there are more numbers than snapshots")

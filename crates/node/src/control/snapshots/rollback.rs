@@ -1,16 +1,18 @@
 //! Rolling a vDisk back to one of its snapshots.
 //! Promises: the record says so before anything happens and until it is done, so whoever serves the vDisk finishes it, and no client
-//! is served in between; newer snapshots and users are in the way unless they are told to go.
+//! is served in between; newer snapshots and users are in the way unless they are told to go; what went is told, also if the vDisk
+//! does not go back then.
 
 use super::DiskName;
 use super::requests::{check_removable, remove};
 use crate::api::{RollBack, VdiskView};
-use crate::config::{FamilyConfig, FamilyState, RollbackRecord};
+use crate::config::{FamilyConfig, FamilyState, RollbackRecord, SnapshotRecord};
 use crate::control::change::change_vdisk;
 use crate::control::member::Chore;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl};
 use crate::shard_loop::Disk;
+use axum::http::StatusCode;
 use std::time::Duration;
 use weft_engine::interface::{Order, RollbackTrouble};
 use weft_engine::{FamilyId, Generation};
@@ -18,56 +20,96 @@ use weft_engine::{FamilyId, Generation};
 /// It is waited for so long; it goes on by itself afterwards.
 const WAIT: Duration = Duration::from_secs(120);
 
+/// Newer snapshots are removed so often, should others be taken at the same moments: other nodes do not know that they should not.
+const ATTEMPTS_MAX: u32 = 5;
+
 pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<VdiskView, Refusal> {
-    let (family, record, newer) = control.lock().plan_rollback(&wanted)?;
+    let family = control.lock().prepare_rollback(&wanted)?;
+    let mut gone = Vec::new();
+    let done = go_back(control, &wanted, &mut gone).await;
+    control.lock().snapshot_orders.preparing.remove(&family);
+    done.map_err(|refusal| and_gone(refusal, &gone))
+}
+
+/// Notes the snapshots that it removes.
+async fn go_back(
+    control: &SharedControl,
+    wanted: &RollBack,
+    gone: &mut Vec<String>,
+) -> Result<VdiskView, Refusal> {
+    let attempts = if wanted.discard_newer { ATTEMPTS_MAX } else { 1 };
+    for _ in 0..attempts {
+        let (family, record, newer) = control.lock().plan_rollback(wanted)?;
+        discard(control, newer, gone).await?;
+        if !begin(control, family, record, wanted).await? {
+            continue;
+        }
+        control.lock().order_rollbacks();
+        // Its outcome stands in the record, by its number: another one may have begun since.
+        let outcome = control
+            .wait_for(WAIT, |control| match control.families.get(&family).map(|entry| &entry.config) {
+                Some(config) if config.rollback.is_some_and(|under_way| under_way.id == record.id) => None,
+                Some(config) => Some(Ok(config.rolled_back == Some(record.id))),
+                None => Some(Err(Refusal::not_found("the vDisk was deleted meanwhile"))),
+            })
+            .await
+            .transpose()?;
+        match outcome {
+            Some(true) => return control.lock().view_of(family),
+            // Its owner had taken another snapshot by then.
+            Some(false) => {}
+            None => {
+                let mut view = control.lock().view_of(family)?;
+                view.note =
+                    format!("it is on its way back to {}; clients wait until it is there", wanted.snapshot);
+                return Ok(view);
+            }
+        }
+    }
+    Err(Refusal::conflict(format!(
+        "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({})",
+        wanted.snapshot
+    )))
+}
+
+/// Removes newer snapshots. What somebody else removes meanwhile is in nobody's way.
+async fn discard(control: &SharedControl, newer: Vec<String>, gone: &mut Vec<String>) -> Result<(), Refusal> {
     // None of them goes before it is known that all of them can.
     for name in &newer {
-        check_removable(control, name).await?;
-    }
-    let mut gone: Vec<String> = Vec::new();
-    for name in newer {
-        if let Err(Refusal { status, line }) = remove(control, &name).await {
-            let line = match gone.is_empty() {
-                true => line,
-                false => {
-                    format!("{line}; the vDisk stays as it is, but these are removed: {}", gone.join(", "))
-                }
-            };
-            return Err(Refusal { status, line });
+        match check_removable(control, name).await {
+            Err(refusal) if refusal.status != StatusCode::NOT_FOUND => return Err(refusal),
+            Ok(_) | Err(_) => {}
         }
-        gone.push(name);
     }
-    begin(control, family, record, &wanted).await?;
-    control.lock().order_rollbacks();
-    // Its outcome stands in the record, by its number: another one may have begun since.
-    let outcome = control
-        .wait_for(WAIT, |control| match control.families.get(&family).map(|entry| &entry.config) {
-            Some(config) if config.rollback.is_some_and(|under_way| under_way.id == record.id) => None,
-            Some(config) => Some(Ok(config.rolled_back == Some(record.id))),
-            None => Some(Err(Refusal::not_found("the vDisk was deleted meanwhile"))),
-        })
-        .await
-        .transpose()?;
-    if outcome == Some(false) {
-        return Err(Refusal::conflict(format!(
-            "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({})",
-            wanted.snapshot
-        )));
+    for name in newer {
+        match remove(control, &name).await {
+            Ok(note) if note.is_empty() => gone.push(name),
+            // As long as its owner has it the vDisk cannot go back.
+            Ok(note) => return Err(Refusal::unavailable(format!("{note}; try again then"))),
+            Err(refusal) if refusal.status == StatusCode::NOT_FOUND => {}
+            Err(refusal) => return Err(refusal),
+        }
     }
-    let mut view = control.lock().view_of(family)?;
-    if outcome.is_none() {
-        view.note = format!("it is on its way back to {}; clients wait until it is there", wanted.snapshot);
+    Ok(())
+}
+
+/// A refusal that also says which snapshots went before it.
+fn and_gone(refusal: Refusal, gone: &[String]) -> Refusal {
+    if gone.is_empty() {
+        return refusal;
     }
-    Ok(view)
+    let line = format!("{}; these snapshots were removed before that: {}", refusal.line, gone.join(", "));
+    Refusal { line, ..refusal }.half_done()
 }
 
 /// Writes down that it is to go back, if nobody has begun to use it, and no other rollback has begun, since that was planned.
+/// False: a newer snapshot is there again.
 async fn begin(
     control: &SharedControl,
     family: FamilyId,
     record: RollbackRecord,
     wanted: &RollBack,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     let force = wanted.force;
     let attached = {
         let control = control.lock();
@@ -84,8 +126,12 @@ async fn begin(
     let config = {
         let mut control = control.lock();
         let vdisk = DiskName::parse(&wanted.snapshot).vdisk;
-        // On a node that is alone nobody can attach it between this and the change; in a cluster the record decides.
+        // On a node that is alone nobody can attach it, or take a snapshot of it, between this and the change; in a cluster
+        // the record decides, and its owner.
         control.check_unused(family, &vdisk, force)?;
+        if !control.newer_than(family, record.generation).is_empty() {
+            return Ok(false);
+        }
         match control.part {
             Part::Alone(_) => Some(control.change_vdisk_here(family, alter.clone())?),
             Part::Member(_) => None,
@@ -98,7 +144,7 @@ async fn begin(
     if config.rollback.is_some_and(|under_way| under_way.id == record.id)
         || config.rolled_back == Some(record.id)
     {
-        return Ok(());
+        return Ok(true);
     }
     Err(Refusal::conflict(format!(
         "the vDisk of {} came into use, or began to go back, at this moment; look again (weft vdisk ls)",
@@ -118,16 +164,10 @@ impl Control {
         })?;
         let family = record.family();
         self.check_stays(family, &vdisk)?;
-        if self.families.get(&family).is_some_and(|entry| entry.config.rollback.is_some()) {
-            return Err(Refusal::conflict(format!("vDisk {vdisk} is on its way back to a snapshot already")));
-        }
+        self.check_not_going_back(family)?;
         self.check_unused(family, &vdisk, wanted.force)?;
-        let newer: Vec<String> = self
-            .snapshots_of(family)
-            .into_iter()
-            .filter(|other| other.generation.is_none_or(|other| other > generation.0))
-            .map(|other| format!("{vdisk}@{}", other.name))
-            .collect();
+        let newer = self.newer_than(family, generation.0).into_iter();
+        let newer: Vec<String> = newer.map(|other| format!("{vdisk}@{}", other.name)).collect();
         if !newer.is_empty() && !wanted.discard_newer {
             return Err(Refusal::conflict(format!(
                 "{vdisk} has {} newer snapshot(s) ({}), which would go; say so (--discard-newer), or clone {name} instead",
@@ -140,6 +180,40 @@ impl Control {
             RollbackRecord { id: rand::random(), generation: generation.0, size: record.size },
             newer,
         ))
+    }
+
+    /// From here on no snapshot of the vDisk is begun on this node, until whoever asked for the rollback has an answer: it would come
+    /// between the newer ones that go and the record.
+    fn prepare_rollback(&mut self, wanted: &RollBack) -> Result<FamilyId, Refusal> {
+        let (family, _, _) = self.plan_rollback(wanted)?;
+        if !self.snapshot_orders.preparing.insert(family) {
+            return Err(Refusal::going_back(&DiskName::parse(&wanted.snapshot).vdisk));
+        }
+        Ok(family)
+    }
+
+    /// Refuses a snapshot of a vDisk that goes back to one, or is just being prepared for that.
+    pub(super) fn check_may_be_taken(&self, family: FamilyId) -> Result<(), Refusal> {
+        match self.families.get(&family) {
+            Some(entry) if self.snapshot_orders.preparing.contains(&family) => {
+                Err(Refusal::going_back(&entry.config.name))
+            }
+            Some(_) | None => self.check_not_going_back(family),
+        }
+    }
+
+    /// The snapshots of a vDisk that were taken after one, or will be.
+    fn newer_than(&self, family: FamilyId, generation: u32) -> Vec<&SnapshotRecord> {
+        let all = self.snapshots_of(family).into_iter();
+        all.filter(|other| other.generation.is_none_or(|other| other > generation)).collect()
+    }
+
+    /// Refuses what cannot be done while a vDisk is on its way back: what there is will not be what there was.
+    pub(in crate::control) fn check_not_going_back(&self, family: FamilyId) -> Result<(), Refusal> {
+        match self.families.get(&family).map(|entry| &entry.config) {
+            Some(config) if config.rollback.is_some() => Err(Refusal::going_back(&config.name)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Refuses if somebody would not see that it changes; with `force` only if it is attached.
@@ -232,5 +306,22 @@ fn end_rollback(config: &mut FamilyConfig) {
     if let Some(rollback) = config.rollback.take() {
         config.size = rollback.size;
         config.rolled_back = Some(rollback.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_removed_is_told_whatever_came_then() {
+        let refusal = Refusal::not_found("the vDisk was deleted meanwhile");
+        assert_eq!(and_gone(refusal.clone(), &[]), refusal);
+        let told = and_gone(refusal, &["v@a".to_string(), "v@b".to_string()]);
+        assert!(told.line.contains("v@a, v@b"), "{told}");
+        // Of what was not found a node that is behind looks again, and would forget what it removed.
+        assert_eq!(told.status, StatusCode::CONFLICT);
+        let late = and_gone(Refusal::unavailable("etcd does not answer"), &["v@a".to_string()]);
+        assert_eq!(late.status, StatusCode::SERVICE_UNAVAILABLE);
     }
 }
