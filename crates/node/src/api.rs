@@ -56,7 +56,8 @@
 //! | `DELETE /v1/drives/DRIVE?lost=true` | | [`DoneView`] |
 //! | `GET /v1/groups` | | list of [`GroupPlaceView`] |
 //! | `POST /v1/vdisks/NAME/move` | [`MoveVdisk`] | [`VdiskView`] |
-//! | `GET /healthz`, `GET /readyz` | | 200 `ok`, or 503 and why |
+//! | `GET /healthz` | | 200 `ok`: the process lives |
+//! | `GET /readyz` | | 200 `ok`: the node serves; or 503 and why not. What else is wrong is in [`StatusView::trouble`] |
 //! | `GET /`, `/latency`, `/cache_stats`, `/vdisk_stats`, `/vdisk_stats/NAME` | | pages for people |
 //! | `POST /latency/reset` | | the same as with `/v1`, and 303 to the page |
 //! | `GET /metrics` | | Prometheus text |
@@ -421,20 +422,27 @@ pub struct SharedView {
     pub saved_bytes: u64,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct StatsView {
     pub uptime_us: u64,
     pub drives: Vec<DriveStatsView>,
+    /// In a cluster those that the node serves, on a node that is alone all.
     pub vdisks: Vec<VdiskStatsView>,
+    /// The others.
+    #[serde(default)]
+    pub elsewhere: Vec<ElsewhereView>,
     pub shards: Vec<ShardStatsView>,
+    /// Shards that did not answer in time: their drives and vDisks are missing here.
+    #[serde(default)]
+    pub silent_shards: Vec<u32>,
     pub damage: DamageView,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct DriveStatsView {
     pub drive: u32,
     pub state: String,
-    /// Bytes of the data area that new egroups could take.
+    /// Bytes of the data area that new egroups could take, and those that are taken. Both are 0 while it is not up: nobody knows.
     pub free_bytes: u64,
     pub used_bytes: u64,
     pub log_bytes: u64,

@@ -136,6 +136,8 @@ pub struct VdiskFiguresListView {
     pub uptime_us: u64,
     pub vdisks: Vec<VdiskFiguresView>,
     pub elsewhere: Vec<ElsewhereView>,
+    /// Shards that did not answer in time: vDisks that they serve are missing in both lists.
+    pub silent_shards: Vec<u32>,
 }
 
 /// A vDisk that this node does not serve.

@@ -49,8 +49,8 @@ impl Control {
 }
 
 pub async fn show(control: &SharedControl) -> CacheView {
-    let stats = statistics::gather(control).await;
-    let (_, minute) = figures::rated(&figures::gather(control).await);
+    let (stats, figures) = tokio::join!(statistics::gather_totals(control), figures::gather(control));
+    let (_, minute) = figures::rated(&figures);
     let sum = |name: &str| stats.shards.iter().filter_map(|shard| shard.engine.get(name)).sum();
     let of_drives = |figure: fn(&DriveStatsView) -> u64| stats.drives.iter().map(figure).sum();
     CacheView {
@@ -79,28 +79,14 @@ pub async fn show(control: &SharedControl) -> CacheView {
 
 pub async fn resize(control: &SharedControl, bytes: u64) -> Result<CacheView, Refusal> {
     check_size(bytes)?;
-    let before = {
+    {
         let mut control = control.lock();
         control.check_ready()?;
-        let before = control.read_cache;
         control.set_read_cache(bytes);
-        before
-    };
-    // Shards answer after they have carried out what was ordered before.
-    let view = show(control).await;
-    if bytes < before {
-        give_back_memory();
     }
-    Ok(view)
-}
-
-/// What shards have let go of lies between other things, where the allocator keeps it: it is told to give it back.
-fn give_back_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it touches nothing but the allocator's own free memory, under the allocator's locks.
-    unsafe {
-        libc::malloc_trim(0);
-    }
+    // Shards answer after they have carried out what was ordered before. What they have let go of is given back to the machine by
+    // the program's allocator, a moment later and without being told.
+    Ok(show(control).await)
 }
 
 /// Warms a vDisk from this offset on, for a moment. Whichever node serves it does so.

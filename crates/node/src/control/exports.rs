@@ -1,19 +1,36 @@
 //! Where vDisks and their snapshots can be reached over NBD: adding, ending and restoring exports.
+//! Promises: what could not be opened is tried again until it can, and is trouble until then.
 
 use super::listener::{Address, Listener};
 use super::refusal::Refusal;
 use super::snapshots::DiskName;
 use super::vdisks::check_name;
-use super::{Control, Serving};
+use super::{Control, Serving, SharedControl, Stage};
 use crate::api::{ExportVdisk, ExportView};
 use crate::config::{ExportRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
 use crate::shard_loop::{Disk, Mail};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use weft_engine::{FamilyId, SnapshotId};
 use weft_frontends::nbd::ExportInfo;
 
 /// Exports of one vDisk, and of one snapshot.
 pub(super) const EXPORTS_MAX: usize = 16;
+
+/// What could not be opened is tried again so often: somebody else may have left the address.
+const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// Why exports do not open: by vDisk, and by address.
+type Troubles = BTreeMap<FamilyId, BTreeMap<String, String>>;
+
+/// Tries again what could not be opened.
+pub(super) async fn look_after(control: SharedControl) {
+    loop {
+        tokio::time::sleep(AGAIN_AFTER).await;
+        control.lock().open_exports_again();
+    }
+}
 
 /// What can be exported, with what its record says about that.
 #[derive(Debug, Clone)]
@@ -198,23 +215,68 @@ impl Control {
     pub(super) fn restore_exports(&mut self) {
         for target in self.all_exportable() {
             for export in &target.exports {
-                self.restore_export(&target, export);
+                self.restore_export(&target, export, None);
             }
         }
     }
 
-    pub(super) fn restore_export(&mut self, target: &Exportable, export: &ExportRecord) {
-        let Err(refusal) = self.open_export(target, export) else { return };
-        let family = target.disk.family;
-        tracing::error!(
-            name = target.name,
-            address = export.address,
-            reason = refusal.line,
-            "an export does not open"
-        );
-        if let Some(entry) = self.families.get_mut(&family) {
+    /// `before`: why it did not open the last time. That is not told again and again.
+    pub(super) fn restore_export(
+        &mut self,
+        target: &Exportable,
+        export: &ExportRecord,
+        before: Option<&String>,
+    ) {
+        let Err(refusal) = self.open_export(target, export) else {
+            if before.is_some() {
+                tracing::info!(
+                    name = target.name,
+                    address = export.address,
+                    "an export opens that did not before"
+                );
+            }
+            return;
+        };
+        if before != Some(&refusal.line) {
+            tracing::error!(
+                name = target.name,
+                address = export.address,
+                reason = refusal.line,
+                "an export does not open"
+            );
+        }
+        if let Some(entry) = self.families.get_mut(&target.disk.family) {
             entry.export_trouble.insert(export.address.clone(), refusal.line);
         }
+    }
+
+    fn open_exports_again(&mut self) {
+        if self.stage != Stage::Ready {
+            return;
+        }
+        // All is forgotten first: what fails again is noted again, and what is not wanted any more is no trouble.
+        let troubled = self.families.iter_mut().filter(|(_, entry)| !entry.export_trouble.is_empty());
+        let before: Troubles =
+            troubled.map(|(&family, entry)| (family, std::mem::take(&mut entry.export_trouble))).collect();
+        if before.is_empty() {
+            return;
+        }
+        let (node, all) = match self.part.member() {
+            Some(member) => (member.number(), self.exportable_in_store()),
+            None => (0, self.all_exportable()),
+        };
+        for target in all {
+            for export in target.exports.iter().filter(|export| export.node == node) {
+                let reason = before.get(&target.disk.family).and_then(|reasons| reasons.get(&export.address));
+                if reason.is_some() && !self.is_exported(target.disk, &export.address) {
+                    self.restore_export(&target, export, reason);
+                }
+            }
+        }
+    }
+
+    fn is_exported(&self, disk: Disk, address: &str) -> bool {
+        self.listeners.get(address).is_some_and(|listener| listener.table.size(disk).is_some())
     }
 
     pub(super) fn open_export(&mut self, target: &Exportable, export: &ExportRecord) -> Result<(), Refusal> {

@@ -1,22 +1,30 @@
 //! What the shards observe, put together for the pages, the API and the metrics.
-//! Promises: a node answers for the vDisks that it serves, and says of the others who does.
+//! Promises: a node answers for the vDisks that it serves, and says of the others who does, and which shards were silent.
 //! Leaves to others: observing (the shards), looks (`pages`).
 
 use super::refusal::Refusal;
-use super::statistics::{ANSWER_WAIT, ask_shards};
+use super::statistics::{ANSWER_WAIT, Teller, ask_shards};
 use super::{Control, Serving, SharedControl};
 use crate::api::{
     DestinationView, ElsewhereView, HistogramView, LatencyView, MinuteView, PatternView, SourceView,
     StageView, TouchedView, VdiskFiguresListView, VdiskFiguresView, WorkingSetView,
 };
-use crate::shard_loop::{FamilyFigures, Mail, RATED, Rated, ShardFigures, TouchedSet};
+use crate::shard_loop::{FamilyFigures, Latencies, Mail, Question, RATED, Rated, ShardFigures, TouchedSet};
+use std::collections::BTreeMap;
 use weft_engine::FamilyId;
 use weft_engine::counters::Source;
 use weft_engine::stages::{Stage, Stages};
 
-/// What all shards have observed.
-pub async fn gather(control: &SharedControl) -> Vec<ShardFigures> {
-    ask_shards(control, ANSWER_WAIT, Mail::Figures).await
+/// What each shard has observed of its vDisks.
+type OfVdisks = Vec<Option<BTreeMap<FamilyId, FamilyFigures>>>;
+
+/// What each shard has observed of itself.
+pub async fn gather(control: &SharedControl) -> Vec<Option<ShardFigures>> {
+    ask_shards(control, ANSWER_WAIT, Question::Figures).await
+}
+
+async fn gather_of_vdisks(control: &SharedControl) -> OfVdisks {
+    ask_shards(control, ANSWER_WAIT, Question::VdiskFigures).await
 }
 
 /// The stages of all shards together.
@@ -26,13 +34,13 @@ struct AllStages {
     since_reset_us: u64,
 }
 
-fn all_stages(shards: &[ShardFigures]) -> AllStages {
+fn all_stages(shards: &[Option<ShardFigures>]) -> AllStages {
     let (mut since_start, mut since_reset) = (Stages::default(), Stages::default());
-    for shard in shards {
+    for shard in shards.iter().flatten() {
         since_start.add(&shard.stages);
         since_reset.add(&shard.stages_since_reset);
     }
-    let since_reset_us = shards.iter().map(|shard| shard.since_reset_us).max().unwrap_or(0);
+    let since_reset_us = shards.iter().flatten().map(|shard| shard.since_reset_us).max().unwrap_or(0);
     AllStages { since_start, since_reset, since_reset_us }
 }
 
@@ -60,11 +68,11 @@ pub fn reset_latency(control: &SharedControl) {
 }
 
 /// What caches were asked, of all shards together: since the start, and in the last minute.
-pub fn rated(shards: &[ShardFigures]) -> (MinuteView, MinuteView) {
+pub fn rated(shards: &[Option<ShardFigures>]) -> (MinuteView, MinuteView) {
     let sum = |of: &dyn Fn(&ShardFigures) -> Rated| {
         let counter = |name: &str| {
             let index = RATED.iter().position(|other| *other == name).expect("it is one of them");
-            shards.iter().map(|shard| of(shard)[index]).sum()
+            shards.iter().flatten().map(|shard| of(shard)[index]).sum()
         };
         MinuteView {
             us: 0,
@@ -78,19 +86,31 @@ pub fn rated(shards: &[ShardFigures]) -> (MinuteView, MinuteView) {
             ahead_used: counter("ahead_used"),
         }
     };
-    let us = shards.iter().map(|shard| shard.minute_us).max().unwrap_or(0);
+    let us = shards.iter().flatten().map(|shard| shard.minute_us).max().unwrap_or(0);
     let minute = MinuteView { us, ..sum(&|shard| shard.rated_minute) };
     (sum(&|shard| shard.rated), minute)
 }
 
-/// vDisks that this node serves, and its stages since the start.
-pub fn for_metrics(control: &SharedControl, shards: &[ShardFigures]) -> (Vec<VdiskFiguresView>, Stages) {
-    (control.lock().figures_view(shards).vdisks, all_stages(shards).since_start)
+/// The stages of all shards since the start; None if one has not told its own: a sum that goes down looks like a node that was
+/// started again.
+pub fn whole_stages(shards: &[Option<ShardFigures>]) -> Option<Stages> {
+    shards.iter().all(Option::is_some).then(|| all_stages(shards).since_start)
+}
+
+/// How long reads and writes took of the vDisks that this node serves, by their names.
+pub async fn latencies(control: &SharedControl) -> BTreeMap<String, Latencies> {
+    let told = ask_shards(control, ANSWER_WAIT, Question::Latencies).await;
+    let control = control.lock();
+    let latencies = control.families.iter().filter_map(|(&family, entry)| {
+        let Teller::Shard(shard) = control.teller(family, &told) else { return None };
+        Some((entry.config.name.clone(), shard.get(&family)?.clone()))
+    });
+    latencies.collect()
 }
 
 pub async fn vdisks(control: &SharedControl) -> VdiskFiguresListView {
-    let shards = gather(control).await;
-    control.lock().figures_view(&shards)
+    let told = gather_of_vdisks(control).await;
+    control.lock().figures_view(&told)
 }
 
 /// Of one vDisk; the other one if somebody else serves it.
@@ -99,20 +119,31 @@ pub async fn vdisk(
     name: &str,
 ) -> Result<Result<VdiskFiguresView, ElsewhereView>, Refusal> {
     let family = control.lock().family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
-    let shards = gather(control).await;
+    let told = gather_of_vdisks(control).await;
     let control = control.lock();
-    let found = shards.iter().find_map(|shard| shard.families.get(&family));
-    match found {
-        Some(figures) => Ok(Ok(control.figures_of(family, figures))),
-        None => Ok(Err(control.elsewhere(family))),
-    }
+    let figures = match control.teller(family, &told) {
+        Teller::Shard(shard) => shard.get(&family),
+        Teller::Silent(shard) => {
+            return Err(Refusal::unavailable(format!(
+                "shard {shard}, which has vDisk {name}, did not answer within {} s; ask again",
+                ANSWER_WAIT.as_secs()
+            )));
+        }
+        Teller::Elsewhere => None,
+    };
+    Ok(figures.map(|figures| control.figures_of(family, figures)).ok_or_else(|| control.elsewhere(family)))
 }
 
 impl Control {
-    fn figures_view(&self, shards: &[ShardFigures]) -> VdiskFiguresListView {
+    fn figures_view(&self, told: &OfVdisks) -> VdiskFiguresListView {
         let (mut vdisks, mut elsewhere) = (Vec::new(), Vec::new());
         for (&family, entry) in &self.families {
-            match shards.iter().find_map(|shard| shard.families.get(&family)) {
+            let figures = match self.teller(family, told) {
+                Teller::Shard(shard) => shard.get(&family),
+                Teller::Silent(_) => continue,
+                Teller::Elsewhere => None,
+            };
+            match figures {
                 Some(figures) => vdisks.push(self.figures_of(family, figures)),
                 None if entry.serving == Serving::Dropping => {}
                 None => elsewhere.push(self.elsewhere(family)),
@@ -125,12 +156,17 @@ impl Control {
             uptime_us: self.began.elapsed().as_micros() as u64,
             vdisks,
             elsewhere,
+            silent_shards: self.silent(told),
         }
     }
 
-    fn elsewhere(&self, family: FamilyId) -> ElsewhereView {
+    pub(super) fn elsewhere(&self, family: FamilyId) -> ElsewhereView {
         let name = self.families.get(&family).map_or_else(String::new, |entry| entry.config.name.clone());
-        let owner = self.part.member().and_then(|member| member.served_by(family));
+        let owner = self.part.member().and_then(|member| {
+            let owner = member.served_by(family);
+            // This node has it, and has not opened it yet: who asked here is not sent here again.
+            owner.filter(|(node, _)| *node != member.number())
+        });
         let (node, api) = owner.map_or((None, None), |(node, api)| (Some(node), Some(api)));
         ElsewhereView { name, node, api }
     }

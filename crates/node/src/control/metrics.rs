@@ -1,13 +1,20 @@
 //! The statistics as Prometheus wants them.
+//! Promises: what is not known is not there. A 0 in its place would be taken for a counter that began again.
 
-use crate::api::{HistogramView, ShardStatsView, StatsView, StatusView, VdiskFiguresView};
-use crate::shard_loop::GAUGES;
+use crate::api::{DriveStatsView, ShardStatsView, StatsView, StatusView};
+use crate::shard_loop::{GAUGES, Latencies};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use weft_engine::histogram::Histogram;
 use weft_engine::stages::{Stage, Stages};
 
-/// The text format, version 0.0.4.
-pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[VdiskFiguresView]) -> String {
+/// The text format, version 0.0.4. `stages`: None if not all shards have told theirs.
+pub fn text(
+    status: &StatusView,
+    stats: &StatsView,
+    stages: Option<&Stages>,
+    latencies: &BTreeMap<String, Latencies>,
+) -> String {
     let mut page = Page::default();
     page.family("weft_up", "gauge", "1 when the node is ready");
     page.sample("weft_up", "", u64::from(status.state == "ready"));
@@ -26,7 +33,8 @@ pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[V
             )*
         };
     }
-    each!(stats.drives, drive, "weft_drive_":
+    let drives_up: Vec<&DriveStatsView> = stats.drives.iter().filter(|drive| drive.state == "up").collect();
+    each!(drives_up, drive, "weft_drive_":
         free_bytes "gauge" "Bytes that new egroups could take",
         used_bytes "gauge" "Bytes of the data area in use",
         log_bytes "gauge" "Bytes of the log area",
@@ -34,6 +42,8 @@ pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[V
         shared_saved_bytes "gauge" "Bytes that egroups would take more if each had all of its own",
         shared_held_bytes "gauge" "Bytes that are there only because egroups refer to them",
         shared_entries "gauge" "Frames of which the hashes are known",
+    );
+    each!(stats.drives, drive, "weft_drive_":
         reads "counter" "Reads of the drive",
         read_bytes "counter" "Bytes read from the drive",
         writes "counter" "Writes to the drive",
@@ -73,7 +83,7 @@ pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[V
         }
     }
     peers(&mut page, &stats.shards);
-    times(&mut page, stages, vdisks);
+    times(&mut page, stages, latencies);
     page.family("weft_damage", "counter", "Damage met, by kind");
     for (kind, value) in [
         ("log", stats.damage.log),
@@ -88,20 +98,23 @@ pub fn text(status: &StatusView, stats: &StatsView, stages: &Stages, vdisks: &[V
 }
 
 /// How long requests and stages took.
-fn times(page: &mut Page, stages: &Stages, vdisks: &[VdiskFiguresView]) {
+fn times(page: &mut Page, stages: Option<&Stages>, latencies: &BTreeMap<String, Latencies>) {
     for (name, help, of) in [
         (
             "weft_vdisk_read_seconds",
             "Time of reads from the socket to the reply",
-            (|vdisk| &vdisk.read_us) as fn(&VdiskFiguresView) -> &HistogramView,
+            (|latencies| &latencies.read) as fn(&Latencies) -> &Histogram,
         ),
-        ("weft_vdisk_write_seconds", "Time of writes from the socket to the reply", |vdisk| &vdisk.write_us),
+        ("weft_vdisk_write_seconds", "Time of writes from the socket to the reply", |latencies| {
+            &latencies.write
+        }),
     ] {
         page.family(name, "histogram", help);
-        for vdisk in vdisks {
-            page.histogram(name, &format!("name=\"{}\"", vdisk.name), &of(vdisk).histogram(), 4..=24, 1e-6);
+        for (vdisk, latencies) in latencies {
+            page.histogram(name, &format!("name=\"{vdisk}\""), of(latencies), 4..=24, 1e-6);
         }
     }
+    let Some(stages) = stages else { return };
     page.family("weft_stage_seconds", "histogram", "Time of the stages of /latency");
     for stage in Stage::ALL.into_iter().filter(|&stage| stages.of(stage).count() > 0) {
         let labels = format!("stage=\"{}\"", stage.name());
@@ -187,5 +200,58 @@ impl Page {
         } else {
             writeln!(self.0, "{name}{{{labels}}} {value}")
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::VdiskStatsView;
+
+    fn a_drive(drive: u32, state: &str) -> DriveStatsView {
+        DriveStatsView { drive, state: state.to_string(), faults: 3, ..DriveStatsView::default() }
+    }
+
+    fn page(stats: &StatsView, stages: Option<&Stages>) -> String {
+        let status = StatusView {
+            version: String::new(),
+            pid: 1,
+            dir: String::new(),
+            state: "ready".to_string(),
+            uptime_us: 1,
+            shards: 2,
+            factor: 1,
+            drives: Vec::new(),
+            vdisks: 1,
+            trouble: Vec::new(),
+        };
+        let mut latencies = Latencies::default();
+        latencies.write.record(100);
+        text(&status, stats, stages, &BTreeMap::from([("v".to_string(), latencies)]))
+    }
+
+    #[test]
+    fn space_is_told_of_drives_that_are_up_and_counters_of_all() {
+        let vdisk = VdiskStatsView { name: "v".to_string(), reads: 7, ..VdiskStatsView::default() };
+        let drives = vec![a_drive(1, "up"), a_drive(2, "down"), a_drive(3, "lost")];
+        let page = page(&StatsView { drives, vdisks: vec![vdisk], ..StatsView::default() }, None);
+        for there in ["used_bytes{drive=\"1\"} 0", "free_bytes{drive=\"1\"} 0", "faults{drive=\"2\"} 3"] {
+            assert!(page.contains(&format!("\nweft_drive_{there}\n")), "{there} in {page}");
+        }
+        for gone in ["used_bytes{drive=\"2\"}", "free_bytes{drive=\"3\"}"] {
+            assert!(!page.contains(&format!("weft_drive_{gone}")), "{gone} in {page}");
+        }
+        assert!(page.contains("\nweft_vdisk_reads{name=\"v\"} 7\n"), "{page}");
+        assert!(page.contains("\nweft_vdisk_write_seconds_count{name=\"v\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn stages_that_not_all_shards_have_told_are_not_there() {
+        let mut stages = Stages::default();
+        stages.record_us(Stage::Write, 10);
+        let whole = page(&StatsView::default(), Some(&stages));
+        let count = format!("weft_stage_seconds_count{{stage=\"{}\"}} 1\n", Stage::Write.name());
+        assert!(whole.contains(&count), "{whole}");
+        assert!(!page(&StatsView::default(), None).contains("weft_stage_seconds"));
     }
 }

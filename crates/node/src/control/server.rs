@@ -51,7 +51,8 @@ pub fn router(control: SharedControl) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(control.clone(), behind::look_again))
-        .layer(middleware::from_fn(origin::refuse_others))
+        .layer(middleware::from_fn_with_state(origin::OwnNames::of_this_machine(), origin::refuse_others))
+        .layer(middleware::from_fn_with_state(run, run::refuse_misdirected))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(control)
 }
@@ -261,18 +262,21 @@ async fn stats(State(control): State<SharedControl>) -> Json<StatsView> {
 }
 
 async fn prometheus(State(control): State<SharedControl>) -> Response {
-    let stats = statistics::gather(&control).await;
-    let shards = figures::gather(&control).await;
-    let (vdisks, stages) = figures::for_metrics(&control, &shards);
-    let text = metrics::text(&control.lock().status_view(), &stats, &stages, &vdisks);
+    let (stats, shards, latencies) = tokio::join!(
+        statistics::gather_totals(&control),
+        figures::gather(&control),
+        figures::latencies(&control),
+    );
+    let stages = figures::whole_stages(&shards);
+    let text = metrics::text(&control.lock().status_view(), &stats, stages.as_ref(), &latencies);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
+/// Whoever sends clients here, or starts nodes one after the other, wants to know whether this one serves. Trouble that it goes on
+/// serving with is told by its status: a node that is taken out for a drive that others stand in for makes things worse.
 async fn ready(State(control): State<SharedControl>) -> Result<&'static str, Refusal> {
-    let control = control.lock();
-    control.check_ready()?;
-    let trouble = control.trouble();
-    if trouble.is_empty() { Ok("ok\n") } else { Err(Refusal::unavailable(trouble.join("; "))) }
+    control.lock().check_serving()?;
+    Ok("ok\n")
 }
 
 async fn shutdown(State(control): State<SharedControl>) -> Json<DoneView> {

@@ -197,6 +197,7 @@ pub(super) async fn serve(
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io_error("serve the API"))?;
     let address = listener.local_addr().map_err(io_error("serve the API"))?;
     let api = tokio::spawn(axum::serve(listener, server::router(control.clone())).into_future());
+    tokio::spawn(super::exports::look_after(control.clone()));
     // Watched from here on, so that a start that takes long can be ended too.
     let mut signals = Signals::new().map_err(io_error("listen for signals"))?;
     let started = tokio::select! {

@@ -1,15 +1,18 @@
 //! Status and statistics: what the control plane knows, and what the shards have counted.
+//! Promises: a shard that does not answer in time is named, and nothing is said of what only it knows.
 
 use super::{Control, Serving, SharedControl, Stage, Standing};
 use crate::api::{DriveStatusView, StatsView, StatusView};
 use crate::drives::describe;
-use crate::shard_loop::{Mail, Mailbox, ShardStatistics};
+use crate::shard_loop::{Mail, Mailbox, Question, ShardStatistics, owner_of};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use weft_engine::FamilyId;
 
-/// A shard that does not answer somebody who looks at figures within this time is left out.
-pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// A shard that does not answer somebody who looks at figures within this time is left out. Other nodes, which ask this one, wait
+/// for longer.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 impl Standing {
     pub(super) fn word(&self) -> &'static str {
@@ -59,58 +62,133 @@ impl Control {
         }
     }
 
-    fn stats_view(&self, shards: Vec<ShardStatistics>) -> StatsView {
-        let mut drives = Vec::new();
-        let mut vdisks = Vec::new();
-        for (&id, drive) in &self.drives {
-            let counted = shards.iter().find_map(|shard| shard.drives.get(&id)).cloned().unwrap_or_default();
-            let state = drive.standing.word().to_string();
-            drives.push(counted.view(id, state, drive.record.log, drive.record.data));
-        }
-        for (&id, family) in &self.families {
-            let counted =
-                shards.iter().find_map(|shard| shard.families.get(&id)).cloned().unwrap_or_default();
-            let mut view = counted.view;
-            view.name = family.config.name.clone();
-            view.family = id.0;
-            vdisks.push(view);
-        }
-        StatsView {
+    fn stats_view(&self, told: Vec<Option<ShardStatistics>>) -> StatsView {
+        let mut view = StatsView {
             uptime_us: self.began.elapsed().as_micros() as u64,
-            drives,
-            vdisks,
-            shards: shards.into_iter().map(|shard| shard.shard).collect(),
+            silent_shards: self.silent(&told),
             damage: self.damage.clone(),
+            ..StatsView::default()
+        };
+        for (&id, drive) in &self.drives {
+            let Some(shard) = &told[drive.keeper] else { continue };
+            let counted = shard.drives.get(&id).cloned().unwrap_or_default();
+            let (state, is_up) = (drive.standing.word().to_string(), drive.standing == Standing::Up);
+            view.drives.push(counted.view(id, state, is_up, drive.record.log, drive.record.data));
+        }
+        let is_alone = self.part.member().is_none();
+        for (&id, family) in &self.families {
+            let counted = match self.teller(id, &told) {
+                Teller::Shard(shard) => shard.families.get(&id),
+                Teller::Silent(_) => continue,
+                Teller::Elsewhere => None,
+            };
+            if counted.is_some() || is_alone {
+                let mut vdisk = counted.map(|counted| counted.view.clone()).unwrap_or_default();
+                vdisk.name = family.config.name.clone();
+                vdisk.family = id.0;
+                view.vdisks.push(vdisk);
+            } else if family.serving != Serving::Dropping {
+                view.elsewhere.push(self.elsewhere(id));
+            }
+        }
+        view.shards = told.into_iter().flatten().map(|shard| shard.shard).collect();
+        view
+    }
+
+    /// The numbers of the shards that did not answer.
+    pub(super) fn silent<T>(&self, told: &[Option<T>]) -> Vec<u32> {
+        let shards = self.shards.iter().zip(told).filter(|(_, told)| told.is_none());
+        shards.map(|(shard, _)| shard.shard().0).collect()
+    }
+
+    /// Whose word about a vDisk counts: others may remember it from before.
+    pub(super) fn teller<'a, T>(&self, family: FamilyId, told: &'a [Option<T>]) -> Teller<'a, T> {
+        let index = match self.part.member() {
+            Some(member) => member.shard_of(family),
+            None => Some(owner_of(family, self.shards.len()).0 as usize),
+        };
+        match index.map(|index| (index, &told[index])) {
+            None => Teller::Elsewhere,
+            Some((_, Some(told))) => Teller::Shard(told),
+            Some((index, None)) => Teller::Silent(self.shards[index].shard().0),
         }
     }
 }
 
-/// What all shards answer; one that does not within `longest` is left out.
+/// Who knows about a vDisk.
+pub(super) enum Teller<'a, T> {
+    /// A shard of this node, which told this.
+    Shard(&'a T),
+    /// One that did not answer.
+    Silent(u32),
+    /// Another node, if anybody.
+    Elsewhere,
+}
+
+/// What each shard answers, in their order; None: nothing within `longest`.
 pub(in crate::control) async fn ask_shards<T>(
     control: &SharedControl,
     longest: Duration,
-    question: impl Fn(oneshot::Sender<T>) -> Mail,
-) -> Vec<T> {
+    question: impl Fn(oneshot::Sender<T>) -> Question,
+) -> Vec<Option<T>> {
     let asked: Vec<_> = {
         let control = control.lock();
         let ask = |shard: &Arc<Mailbox>| {
             let (to, answer) = oneshot::channel();
-            shard.send(question(to));
+            shard.send(Mail::Question(question(to)));
             answer
         };
         control.shards.iter().map(ask).collect()
     };
-    let mut answers = Vec::new();
+    answers(asked, longest).await
+}
+
+/// All are waited for until the same moment: a node with many slow shards answers no later than one with a single one.
+async fn answers<T>(asked: Vec<oneshot::Receiver<T>>, longest: Duration) -> Vec<Option<T>> {
+    let until = tokio::time::Instant::now() + longest;
+    let mut answers = Vec::with_capacity(asked.len());
     for answer in asked {
-        if let Ok(Ok(answer)) = tokio::time::timeout(longest, answer).await {
-            answers.push(answer);
-        }
+        let answer = tokio::time::timeout_at(until, answer).await;
+        answers.push(answer.ok().and_then(Result::ok));
     }
     answers
 }
 
-/// Asks all shards for their counters.
+/// Asks all shards for all their counters.
 pub async fn gather(control: &SharedControl) -> StatsView {
-    let shards = ask_shards(control, ANSWER_WAIT, Mail::Statistics).await;
-    control.lock().stats_view(shards)
+    let told = ask_shards(control, ANSWER_WAIT, |to| Question::Statistics { details: true, to }).await;
+    control.lock().stats_view(told)
+}
+
+/// The same without what the engine counts of each vDisk.
+pub async fn gather_totals(control: &SharedControl) -> StatsView {
+    let told = ask_shards(control, ANSWER_WAIT, |to| Question::Statistics { details: false, to }).await;
+    control.lock().stats_view(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_do_not_answer_are_waited_for_once() {
+        let longest = Duration::from_millis(200);
+        let (mut kept, mut asked) = (Vec::new(), Vec::new());
+        for number in 0..50 {
+            let (to, answer) = oneshot::channel();
+            asked.push(answer);
+            match number {
+                30 => assert!(to.send(number).is_ok()),
+                40 => drop(to),
+                _ => kept.push(to),
+            }
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let began = std::time::Instant::now();
+        let told = runtime.expect("a runtime is made").block_on(answers(asked, longest));
+        // One after the other they would take ten seconds.
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!((told.len(), told[30]), (50, Some(30)), "also behind those that are silent");
+        assert_eq!(told.iter().flatten().count(), 1);
+    }
 }

@@ -12,7 +12,7 @@ use weft_engine::interface::{Reply, Request};
 use weft_engine::{FamilyId, Generation};
 
 /// Who asks for figures waits no longer than this for what clones see to be counted.
-const COUNT_WAIT: Duration = Duration::from_secs(1);
+const COUNT_WAIT: Duration = Duration::from_millis(500);
 
 /// Extents in one question to the engine.
 const EXTENTS_MAX: u32 = 4096;

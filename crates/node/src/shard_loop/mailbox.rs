@@ -5,7 +5,7 @@
 use crate::config::cluster::Deadline;
 use crate::drives::OpenDrive;
 use crate::shard_loop::socket::Socket;
-use crate::shard_loop::statistics::{ShardFigures, ShardStatistics};
+use crate::shard_loop::statistics::Question;
 use crate::shard_loop::worker::Route;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -91,8 +91,8 @@ pub enum Mail {
     /// No more requests are taken from any connection; each closes when what is open has been answered.
     /// The sender is dropped when all are closed.
     Drain(tokio::sync::oneshot::Sender<()>),
-    Statistics(tokio::sync::oneshot::Sender<ShardStatistics>),
-    Figures(tokio::sync::oneshot::Sender<ShardFigures>),
+    /// Answered when all that came before has been done.
+    Question(Question),
     /// The times of stages are told as if they were counted from now on.
     ResetStages,
     Stop,

@@ -23,7 +23,9 @@ pub use engine_counters::GAUGES;
 pub use mailbox::{Answer, Disk, Mail, Mailbox};
 pub use news::{News, PeerTrouble};
 pub use peer::PeerListener;
-pub use statistics::{FamilyFigures, RATED, Rated, ShardFigures, ShardStatistics, TouchedSet};
+pub use statistics::{
+    FamilyFigures, Latencies, Question, RATED, Rated, ShardFigures, ShardStatistics, TouchedSet,
+};
 pub use worker::Route;
 pub use worker::owner_of;
 

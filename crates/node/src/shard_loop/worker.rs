@@ -5,6 +5,7 @@
 //! (`peer`), who is asked what (`forward`).
 
 mod forward;
+mod questions;
 mod routes;
 mod waiting;
 
@@ -17,7 +18,7 @@ use super::news::News;
 use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
-use super::statistics::{FamilyStatistics, Observer, ShardFigures, ShardStatistics};
+use super::statistics::{FamilyStatistics, Observer, Question};
 use super::tickets::{Origin, Tickets};
 use crate::config::cluster::{Deadline, SHARDS_PER_NODE};
 use forward::{Forwards, Held};
@@ -26,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use weft_engine::counters::Source;
-use weft_engine::interface::{Input, OriginRequest, Outputs, Reply, RequestError};
+use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::stages::Stage;
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
@@ -115,10 +116,8 @@ pub struct Worker {
     bell_value: Box<u64>,
     bell_armed: bool,
     draining: Option<tokio::sync::oneshot::Sender<()>>,
-    /// Who wants to know the statistics, as they are when all that came before has been done.
-    counted: Vec<tokio::sync::oneshot::Sender<ShardStatistics>>,
-    /// Likewise the figures.
-    figured: Vec<tokio::sync::oneshot::Sender<ShardFigures>>,
+    /// Answered when all that came before has been done.
+    questions: Vec<Question>,
     /// The node is about to stop: nobody is made to wait for somebody who might serve a vDisk.
     ending: bool,
     stopping: bool,
@@ -182,8 +181,7 @@ impl Worker {
             bell_value: Box::new(0),
             bell_armed: false,
             draining: None,
-            counted: Vec::new(),
-            figured: Vec::new(),
+            questions: Vec::new(),
             ending: false,
             stopping: false,
             may_spin: setup.may_spin,
@@ -204,7 +202,7 @@ impl Worker {
             self.statistics.turns += 1;
             let now = self.now();
             self.look_at_lease();
-            self.observer.note(now, &self.shard);
+            self.observer.note(now, &self.shard, &mut self.families);
             self.ring.completions(&mut completions);
             for (tag, result) in completions.drain(..) {
                 self.on_completed(now, tag, result);
@@ -218,12 +216,8 @@ impl Worker {
             while self.send_replies() {
                 self.work(now);
             }
-            while let Some(to) = self.counted.pop() {
-                // Whoever asked may have gone away.
-                let _ = to.send(self.statistics());
-            }
-            while let Some(to) = self.figured.pop() {
-                let _ = to.send(self.observer.report(now, &self.shard, &self.families));
+            while let Some(question) = self.questions.pop() {
+                self.tell_figures(now, question);
             }
             if self.stopping && self.is_idle() {
                 return;
@@ -267,6 +261,13 @@ impl Worker {
 
     /// Gives the engine an input. Unpacking what a drive gave is the longest thing it does in one step.
     fn take(&mut self, now: Time, input: Input) {
+        if let Input::Order(Order::OpenFamily(record)) = &input
+            && self.shard.volume(record.family).is_none_or(|volume| volume.epoch() < record.epoch)
+        {
+            // The volume counts from here on, and so does everybody.
+            self.families.remove(&record.family);
+            self.observer.begin(record.family);
+        }
         let is_from_drive = matches!(input, Input::DriveDone { .. });
         let before = is_from_drive.then(|| (Instant::now(), self.shard.counters().frames_unpacked));
         self.shard.take(now, input, &mut self.outputs);
@@ -538,8 +539,7 @@ impl Worker {
                 self.retry_at = Some(now);
                 self.end_sockets(Socket::finish);
             }
-            Mail::Statistics(to) => self.counted.push(to),
-            Mail::Figures(to) => self.figured.push(to),
+            Mail::Question(question) => self.questions.push(question),
             Mail::ResetStages => self.observer.reset(now, &self.shard),
             Mail::Stop => {
                 self.stopping = true;
@@ -607,26 +607,6 @@ impl Worker {
             let done = self.draining.take().expect("it was just looked at");
             let _ = done.send(());
         }
-    }
-
-    fn statistics(&self) -> ShardStatistics {
-        let mut shard = self.statistics.clone();
-        shard.enters = self.ring.enters;
-        shard.peers = self.peers.statistics();
-        shard.engine = super::engine_counters::named(&self.shard);
-        let mut drives = self.drives.statistics();
-        for (&drive, statistics) in &mut drives {
-            super::engine_counters::fill_drive(&self.shard, drive, statistics);
-        }
-        let mut families = self.families.clone();
-        for (family, volume) in self.shard.volumes() {
-            let mut counted = super::engine_counters::named_of(volume);
-            if let Some(progress) = self.shard.factor_progress(family, self.now()) {
-                super::engine_counters::put_copies(&progress, &mut counted);
-            }
-            families.entry(family).or_default().view.engine = counted;
-        }
-        ShardStatistics { shard, drives, families }
     }
 }
 

@@ -1,12 +1,16 @@
 //! Asking the other nodes what only they know. Blocks: not for the control plane's own thread.
 
 use crate::config::cluster::ClusterConfig;
+use crate::control::statistics;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::time::Duration;
 
 /// Who does not answer by then is done without.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
+
+// A node with a slow shard answers without it, and in time.
+const _: () = assert!(ANSWER_WAIT.as_millis() > statistics::ANSWER_WAIT.as_millis());
 
 /// No answer is larger; those of some thousand vDisks have several MiB.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;

@@ -47,14 +47,15 @@ impl Control {
                 .families
                 .get(&target.disk.family)
                 .is_some_and(|entry| entry.export_trouble.contains_key(&export.address));
+            // What has failed is tried again in its own time, not with every news of the store.
             if !has_failed {
-                self.restore_export(&target, &export);
+                self.restore_export(&target, &export, None);
             }
         }
     }
 
     /// What has exports, whoever serves it.
-    fn exportable_in_store(&self) -> Vec<Exportable> {
+    pub(in crate::control) fn exportable_in_store(&self) -> Vec<Exportable> {
         let Some(member) = self.part.member() else { return Vec::new() };
         let mirror = Arc::clone(&member.mirror);
         let living = |record: &crate::config::FamilyConfig| record.state == FamilyState::Live;

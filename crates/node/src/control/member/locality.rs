@@ -5,7 +5,7 @@ use super::{Phase, Served};
 use crate::config::cluster::NodeState;
 use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
-use crate::shard_loop::{Mail, ShardStatistics};
+use crate::shard_loop::{Question, ShardStatistics};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use weft_engine::FamilyId;
@@ -56,20 +56,23 @@ impl Clients {
 pub async fn watch(control: SharedControl) {
     loop {
         tokio::time::sleep(LOOK).await;
-        let counted = ask_shards(&control, LOOK, Mail::Statistics).await;
+        let question = |to| Question::Statistics { details: false, to };
+        let counted = ask_shards(&control, LOOK, question).await;
         control.lock().note_clients(&counted);
     }
 }
 
 impl Control {
-    fn note_clients(&mut self, counted: &[ShardStatistics]) {
+    fn note_clients(&mut self, counted: &[Option<ShardStatistics>]) {
         let now = Instant::now();
         let Some(member) = self.part.member_mut() else { return };
         let here = member.node;
         let mut moves: Vec<(FamilyId, u32)> = Vec::new();
         for (&family, served) in &mut member.served {
-            let Served { clients, since, phase, .. } = served;
-            let Some(family_counted) = counted.iter().find_map(|shard| shard.families.get(&family)) else {
+            let Served { shard, clients, since, phase, .. } = served;
+            // Another shard may remember it from before.
+            let told = counted[*shard].as_ref();
+            let Some(family_counted) = told.and_then(|told| told.families.get(&family)) else {
                 continue;
             };
             clients.note(&family_counted.asked_by, now);

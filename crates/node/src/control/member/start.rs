@@ -84,7 +84,7 @@ pub fn run(
         let follower = store.follow();
         let part = Member {
             node,
-            name: known,
+            name: known.record.name,
             dir: dir.to_path_buf(),
             lock: Arc::clone(lock),
             membership: membership.clone(),

@@ -39,7 +39,7 @@ struct Reports {
 
 /// What another node wants to know of this one for its page.
 pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
-    let StatsView { drives: used, vdisks, .. } = statistics::gather(control).await;
+    let StatsView { drives, vdisks, .. } = statistics::gather(control).await;
     let control = control.lock();
     let member = control.member()?;
     let waiting = member.served.iter().filter_map(|(family, served)| {
@@ -51,7 +51,11 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
         Some((family.0, why))
     });
     Ok(ReportView {
-        used: used.into_iter().map(|drive| (drive.drive, drive.used_bytes)).collect(),
+        used: drives
+            .into_iter()
+            .filter(|drive| drive.state == "up")
+            .map(|drive| (drive.drive, drive.used_bytes))
+            .collect(),
         waiting: waiting.collect(),
         copying: vdisks
             .iter()
@@ -95,6 +99,11 @@ pub(super) fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
     mirror.alive.values().flat_map(|alive| alive.record.up.iter().copied()).collect()
 }
 
+/// Only of drives that the cluster takes for up, as their capacity: what is on others counts when they are back.
+fn used_of(used: &Used, up: &BTreeSet<u32>) -> Used {
+    used.iter().filter(|&(drive, _)| up.contains(drive)).map(|(&drive, &bytes)| (drive, bytes)).collect()
+}
+
 fn copies(group: &GroupRecord, up: &BTreeSet<u32>) -> Copies {
     if !group.members.iter().all(|member| up.contains(member)) {
         Copies::Thin
@@ -131,6 +140,7 @@ impl Member {
         let Reports { used, waiting, copying } = reports;
         let mirror = &self.mirror;
         let up = drives_up(mirror);
+        let used = &used_of(used, &up);
         let nodes: Vec<_> = mirror
             .nodes
             .values()
@@ -377,6 +387,19 @@ impl Member {
 }
 
 impl Control {
+    /// Refuses if this node serves nothing, whatever the reason.
+    pub(in crate::control) fn check_serving(&self) -> Result<(), Refusal> {
+        self.check_ready()?;
+        let Some(member) = self.part.member() else { return Ok(()) };
+        let living = member.life.as_ref();
+        if living.is_some_and(|living| !living.lease.deadline().has_passed()) {
+            return Ok(());
+        }
+        Err(Refusal::unavailable(
+            "the node has no lease at this moment: its vDisks go to others until etcd gives it a new one",
+        ))
+    }
+
     pub(in crate::control) fn drive_views(&self) -> Result<Vec<ClusterDriveView>, Refusal> {
         let member = self.member()?;
         let mirror = &member.mirror;
@@ -429,5 +452,16 @@ impl Control {
             Some(crate::control::Standing::Up) => "it has not answered for seconds".to_string(),
             _ => "its node tells why (weft status)".to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_drives_that_are_down_is_not_counted_beside_the_capacity_of_the_others() {
+        let used = Used::from([(1, 100), (2, 1_000), (3, 10)]);
+        assert_eq!(used_of(&used, &BTreeSet::from([1, 3, 4])), Used::from([(1, 100), (3, 10)]));
     }
 }

@@ -17,13 +17,13 @@ pub use latency::latency;
 pub use vdisk::{vdisk, vdisk_elsewhere};
 pub use vdisks::vdisks;
 
-use crate::api::{StatusView, VdiskFiguresListView};
+use crate::api::StatusView;
 use html::{Page, duration, escape};
 
-/// Where everything is.
-pub fn index(status: &StatusView, list: &VdiskFiguresListView) -> String {
+/// Where everything is. `node`: its number in a cluster.
+pub fn index(status: &StatusView, node: Option<u32>) -> String {
     let mut page = Page::new("Weft", "");
-    let who = list.node.map_or_else(|| "a node that stands alone".to_string(), |node| format!("node {node}"));
+    let who = node.map_or_else(|| "a node that stands alone".to_string(), |node| format!("node {node}"));
     page.line(&format!("{who}, {}, up for {}", status.state, duration(status.uptime_us)));
     for trouble in &status.trouble {
         page.warning(trouble);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::{
     CacheView, ElsewhereView, HistogramView, LatencyView, MinuteView, SharedView, SourceView, StageView,
-    TimesView, VdiskFiguresView,
+    TimesView, VdiskFiguresListView, VdiskFiguresView,
 };
 use weft_engine::histogram::Histogram;
 use weft_engine::stages::Stage;
@@ -94,9 +94,11 @@ fn names_are_text_whatever_is_in_them() {
         node: Some(1),
         vdisks: vec![a_vdisk(HOSTILE), a_vdisk("plain")],
         elsewhere: vec![elsewhere.clone(), nowhere],
+        silent_shards: vec![65],
         ..Default::default()
     };
     let page = vdisks(&list);
+    assert!(page.contains("shard 65 did not answer"), "{page}");
     for page in [&page, &vdisk(&a_vdisk(HOSTILE)), &vdisk_elsewhere(&elsewhere)] {
         assert_well_formed(page);
         assert!(page.contains("&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&quot;&amp;"), "{page}");
@@ -116,7 +118,7 @@ fn names_are_text_whatever_is_in_them() {
         vdisks: 0,
         trouble: vec![HOSTILE.to_string()],
     };
-    let page = index(&status, &list);
+    let page = index(&status, Some(1));
     assert_well_formed(&page);
     assert!(page.contains("node 1, ready, up for 5 min") && page.contains("/cache_stats"));
 }

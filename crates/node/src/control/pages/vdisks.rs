@@ -5,6 +5,9 @@ use crate::api::{ElsewhereView, VdiskFiguresListView, VdiskFiguresView};
 
 pub fn vdisks(list: &VdiskFiguresListView) -> String {
     let mut page = Page::new("vDisks", "/vdisk_stats");
+    for shard in &list.silent_shards {
+        page.warning(&format!("shard {shard} did not answer: the vDisks that it serves are missing here"));
+    }
     if list.vdisks.is_empty() {
         page.line("this node serves none");
     } else {

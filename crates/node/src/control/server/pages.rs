@@ -53,9 +53,9 @@ fn misdirected(elsewhere: ElsewhereView) -> MisdirectedView {
 }
 
 async fn index_page(State(control): State<SharedControl>) -> Html<String> {
-    let list = figures::vdisks(&control).await;
-    let status = control.lock().status_view();
-    Html(pages::index(&status, &list))
+    let control = control.lock();
+    let node = control.part.member().map(|member| member.number());
+    Html(pages::index(&control.status_view(), node))
 }
 
 async fn latency_page(State(control): State<SharedControl>) -> Html<String> {

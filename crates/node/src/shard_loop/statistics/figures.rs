@@ -83,7 +83,7 @@ pub struct Observer {
 /// How often vDisks are looked for that are not served here any more.
 const LOOK_US: u64 = 10_000_000;
 
-/// A copy of all that for the control plane.
+/// A copy of what is of the shard as a whole, for the control plane.
 #[derive(Debug, Default)]
 pub struct ShardFigures {
     pub stages: Stages,
@@ -94,8 +94,13 @@ pub struct ShardFigures {
     pub rated_minute: Rated,
     /// How long the last minute is: less at first.
     pub minute_us: u64,
-    /// vDisks that this shard serves.
-    pub families: BTreeMap<FamilyId, FamilyFigures>,
+}
+
+/// How long requests of one vDisk took, in microseconds.
+#[derive(Debug, Clone, Default)]
+pub struct Latencies {
+    pub read: Histogram,
+    pub write: Histogram,
 }
 
 /// Of one vDisk.
@@ -120,23 +125,34 @@ impl Observer {
     }
 
     /// A turn begins.
-    pub fn note(&mut self, now: Time, shard: &Shard) {
+    pub fn note(&mut self, now: Time, shard: &Shard, counted: &mut BTreeMap<FamilyId, FamilyStatistics>) {
         self.recent.note(now, || rated(shard));
         if self.look_at <= now {
             self.look_at = now.after(LOOK_US);
             self.families
                 .retain(|&family, figures| figures.outstanding > 0 || shard.volume(family).is_some());
+            counted.retain(|&family, _| shard.volume(family).is_some());
+        }
+    }
+
+    /// A vDisk is opened here, for the first time or again: what was seen of it before was of another life, which the engine's
+    /// counters have forgotten too. What is outstanding is answered yet.
+    pub fn begin(&mut self, family: FamilyId) {
+        if let Some(figures) = self.families.get_mut(&family) {
+            *figures = Figures { outstanding: figures.outstanding, ..Figures::default() };
         }
     }
 
     /// A request goes to the engine. How many are outstanding now, this one included.
     pub fn opened(&mut self, now: Time, family: FamilyId, request: &Request) -> u32 {
+        if matches!(request, Request::ReadOrigin { .. }) {
+            // Seen where the clone is.
+            return 0;
+        }
         let figures = self.families.entry(family).or_default();
         figures.outstanding += 1;
         match request {
-            Request::Read { offset, len }
-            | Request::ReadSnapshot { offset, len, .. }
-            | Request::ReadOrigin { offset, len, .. } => {
+            Request::Read { offset, len } | Request::ReadSnapshot { offset, len, .. } => {
                 figures.touched.read(now, *offset, u64::from(*len));
             }
             Request::Write { offset, data } => figures.touched.written(now, *offset, data.len() as u64),
@@ -147,6 +163,9 @@ impl Observer {
 
     /// The engine has answered. `took_us` is None when the request is asked again, and not over.
     pub fn answered(&mut self, open: &Open, reply: &Reply, source: Option<Source>, took_us: Option<u64>) {
+        if matches!(open.kind, Kind::ReadOrigin { .. }) {
+            return;
+        }
         let figures = self.families.entry(open.family).or_default();
         figures.outstanding = figures.outstanding.saturating_sub(1);
         let Some(took_us) = took_us.filter(|_| !matches!(reply, Reply::Error(_))) else { return };
@@ -167,7 +186,7 @@ impl Observer {
                 histograms.flush_us.record(took_us);
                 Some(Stage::Flush)
             }
-            Kind::Warm { .. } | Kind::Other => return,
+            Kind::ReadOrigin { .. } | Kind::Warm { .. } | Kind::Other => return,
         };
         histograms.outstanding.record(u64::from(open.depth));
         if let Some(stage) = stage {
@@ -187,14 +206,38 @@ impl Observer {
         self.reset_at = now;
     }
 
-    pub fn report(
+    /// Of the shard as a whole.
+    pub fn report(&self, now: Time, shard: &Shard) -> ShardFigures {
+        let (stages, rated) = (self.all_stages(shard), rated(shard));
+        let (rated_minute, minute_us) = self.recent.minute(now, rated);
+        ShardFigures {
+            stages_since_reset: stages.since(&self.before),
+            stages,
+            since_reset_us: now.since(self.reset_at),
+            rated,
+            rated_minute,
+            minute_us,
+        }
+    }
+
+    /// Of the vDisks that the shard serves, what the metrics want.
+    pub fn latencies(&self, shard: &Shard) -> BTreeMap<FamilyId, Latencies> {
+        let copied =
+            |seen: &Histograms| Latencies { read: seen.read_us.clone(), write: seen.write_us.clone() };
+        let families = shard.volumes().map(|(family, _)| {
+            let seen = self.families.get(&family).map(|figures| &figures.histograms);
+            (family, seen.map(copied).unwrap_or_default())
+        });
+        families.collect()
+    }
+
+    /// Of the vDisks that the shard serves, everything.
+    pub fn of_vdisks(
         &self,
         now: Time,
         shard: &Shard,
         counted: &BTreeMap<FamilyId, FamilyStatistics>,
-    ) -> ShardFigures {
-        let (stages, rated) = (self.all_stages(shard), rated(shard));
-        let (rated_minute, minute_us) = self.recent.minute(now, rated);
+    ) -> BTreeMap<FamilyId, FamilyFigures> {
         let families = shard.volumes().map(|(family, volume)| {
             let mut view = counted.get(&family).map(|counted| counted.view.clone()).unwrap_or_default();
             view.family = family.0;
@@ -210,14 +253,57 @@ impl Observer {
             };
             (family, figures)
         });
-        ShardFigures {
-            families: families.collect(),
-            stages_since_reset: stages.since(&self.before),
-            stages,
-            since_reset_us: now.since(self.reset_at),
-            rated,
-            rated_minute,
-            minute_us,
-        }
+        families.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard_loop::mailbox::Answer;
+    use crate::shard_loop::tickets::Origin;
+    use weft_engine::shard::Settings;
+    use weft_engine::{Generation, Limits, ShardId};
+
+    const FAMILY: FamilyId = FamilyId(7);
+
+    /// Asks, and is answered at once.
+    fn ask(observer: &mut Observer, request: &Request) -> u32 {
+        let depth = observer.opened(Time(1), FAMILY, request);
+        let origin =
+            Origin::Elsewhere { answer: Answer::new(|_| ()), request: request.clone(), refused: None };
+        let open = Open { family: FAMILY, kind: Kind::of(request), since: Time(1), depth, origin };
+        observer.answered(&open, &Reply::Data(Vec::new()), Some(Source::Local), Some(5));
+        depth
+    }
+
+    fn counted(observer: &Observer) -> Option<(u64, u32)> {
+        let figures = observer.families.get(&FAMILY)?;
+        Some((figures.histograms.read_us.count(), figures.outstanding))
+    }
+
+    #[test]
+    fn a_vdisk_that_is_opened_again_begins_anew_and_one_that_is_not_here_is_forgotten() {
+        let limits = Limits::default();
+        let shard = Shard::new(Settings { shard: ShardId(0), seed: 1, limits });
+        let mut observer = Observer::new();
+        let mut counts = BTreeMap::from([(FAMILY, FamilyStatistics::default())]);
+        let read = Request::Read { offset: 0, len: 4096 };
+        ask(&mut observer, &read);
+        assert_eq!(observer.opened(Time(2), FAMILY, &read), 1);
+        assert_eq!(counted(&observer), Some((1, 1)));
+        observer.begin(FAMILY);
+        assert_eq!(counted(&observer), Some((0, 1)), "somebody waits still");
+        observer.note(Time(LOOK_US), &shard, &mut counts);
+        assert_eq!((counted(&observer), counts.len()), (Some((0, 1)), 0));
+        assert_eq!(ask(&mut observer, &read), 2);
+    }
+
+    #[test]
+    fn reads_of_a_clone_are_none_of_the_clients_of_its_origin() {
+        let mut observer = Observer::new();
+        let request = Request::ReadOrigin { snapshot: Generation(3), offset: 0, len: 4096 };
+        assert_eq!((ask(&mut observer, &request), counted(&observer)), (0, None));
+        assert_eq!(observer.stages.of(Source::Local.stage()).count(), 0);
     }
 }

@@ -291,7 +291,7 @@ impl Worker {
 fn answers(kind: Kind, reply: &Reply) -> bool {
     match (kind, reply) {
         (_, Reply::Error(_)) | (Kind::Write { .. } | Kind::Zero | Kind::Flush, Reply::Done) => true,
-        (Kind::Read { bytes }, Reply::Data(pieces)) => {
+        (Kind::Read { bytes } | Kind::ReadOrigin { bytes }, Reply::Data(pieces)) => {
             pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == bytes
         }
         // Who asks for the next step gets further each time.
@@ -313,6 +313,7 @@ mod tests {
         assert!(answers(read, &Reply::Data(vec![zeros(60), zeros(40)])));
         assert!(!answers(read, &Reply::Data(vec![zeros(60)])));
         assert!(!answers(read, &Reply::Done));
+        assert!(answers(Kind::ReadOrigin { bytes: 60 }, &Reply::Data(vec![zeros(60)])));
         assert!(answers(Kind::Write { bytes: 1 }, &Reply::Done));
         assert!(!answers(Kind::Flush, &Reply::Data(Vec::new())));
         assert!(answers(Kind::Other, &Reply::Extents(vec![Extent { len: 1, data: true }])));

@@ -4,7 +4,9 @@ use super::proxy::Proxy;
 use crate::api::PeerStatsView;
 use crate::config::cluster::{Deadline, Moment};
 use crate::drives::{AreaFile, OpenDrive};
-use crate::shard_loop::{Answer, Mail, Mailbox, News, PeerListener, Route, ShardStatistics, Shards};
+use crate::shard_loop::{
+    Answer, Mail, Mailbox, News, PeerListener, Question, Route, ShardStatistics, Shards,
+};
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::net::SocketAddr;
@@ -219,7 +221,7 @@ impl Cluster {
 
     fn all_statistics(&self, node: usize) -> ShardStatistics {
         let (to, answer) = tokio::sync::oneshot::channel();
-        self.send(node, Mail::Statistics(to));
+        self.send(node, Mail::Question(Question::Statistics { details: true, to }));
         answer.blocking_recv().expect("a shard answers")
     }
 
