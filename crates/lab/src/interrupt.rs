@@ -1,4 +1,4 @@
-//! Ctrl-C and termination: a flag that the run looks at, so that it can end its load and report what it has.
+//! Ctrl-C, termination and a terminal that goes: a flag that the run looks at, so that it can end its load and report what it has.
 //! Promises: the first signal asks to stop, a second one is not needed; without a run in progress nothing is changed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +10,24 @@ extern "C" fn on_signal(_: libc::c_int) {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// While it lives, SIGINT and SIGTERM set the flag instead of ending the process.
+/// While it lives, SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process.
 pub struct Watch {
-    before: [(libc::c_int, libc::sighandler_t); 2],
+    before: [(libc::c_int, libc::sighandler_t); 3],
 }
 
 impl Watch {
     pub fn begin() -> Watch {
         ASKED.store(false, Ordering::SeqCst);
-        let before = [libc::SIGINT, libc::SIGTERM].map(|signal| {
+        let before = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].map(|signal| {
             let handler = on_signal as extern "C" fn(libc::c_int) as *const () as libc::sighandler_t;
             // SAFETY: the handler only stores to an atomic, which is safe in a signal handler.
-            (signal, unsafe { libc::signal(signal, handler) })
+            let before = unsafe { libc::signal(signal, handler) };
+            // Under nohup it shall go on without its terminal.
+            if signal == libc::SIGHUP && before == libc::SIG_IGN {
+                // SAFETY: puts back what was there a moment ago.
+                unsafe { libc::signal(signal, before) };
+            }
+            (signal, before)
         });
         Watch { before }
     }

@@ -4,6 +4,7 @@ mod cluster;
 mod container;
 mod group;
 mod lab;
+mod place;
 mod snapshot;
 mod transfer;
 mod watching;
@@ -14,11 +15,12 @@ pub use cluster::{
 pub use container::{ContainerCommand, ContainerLimitArgs};
 pub use group::GroupCommand;
 pub use lab::{LabCommand, LabRunArguments, Scenario};
+pub use place::Place;
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};
 pub use watching::{LatencyArguments, TopArguments};
 
-use crate::{duration, size};
+use crate::{duration, size, up};
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
@@ -56,8 +58,14 @@ pub enum Command {
     /// Run a node in the foreground; Ctrl-C stops it cleanly
     Up(UpArguments),
     /// Stop a running node cleanly
+    #[command(after_help = "Examples:
+  weft down --dir ./weft-data
+  weft down --api 10.0.0.2:7070     a node of another machine")]
     Down(Place),
     /// Say how a node is: drives, vDisks, trouble
+    #[command(after_help = "Examples:
+  weft status --dir ./weft-data
+  weft status --json | jq .drives")]
     Status(Place),
     /// Create, list, change, export and attach virtual disks
     #[command(subcommand)]
@@ -108,17 +116,6 @@ pub enum Command {
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weft completions bash > /etc/bash_completion.d/weft")]
     Completions { shell: clap_complete::Shell },
-}
-
-/// Where the node is.
-#[derive(Args, Debug, Clone)]
-pub struct Place {
-    /// Directory of the node
-    #[arg(long, env = "WEFT_DIR", default_value = "./weft-data", value_name = "DIR")]
-    pub dir: PathBuf,
-    /// Address of the node's API, instead of looking it up in the directory
-    #[arg(long, env = "WEFT_API", value_name = "ADDR")]
-    pub api: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -172,8 +169,11 @@ pub struct UpOptions {
     /// Address of the HTTP API; port 0 takes any free one [default: 127.0.0.1:7070]
     #[arg(long, env = "WEFT_API", value_name = "ADDR")]
     pub api: Option<SocketAddr>,
-    /// What is logged to stderr: error, warn, info, debug [default: info]
-    #[arg(long, env = "WEFT_LOG", value_name = "LEVEL")]
+    /// Where a member of a cluster hears the other nodes from now on, if its address has changed [default: as before]
+    #[arg(long, env = "WEFT_TRANSPORT", value_name = "ADDR")]
+    pub transport: Option<SocketAddr>,
+    /// What is logged to stderr: error, warn, info, debug or trace [default: info]
+    #[arg(long, env = "WEFT_LOG", value_name = "LEVEL", value_parser = up::log_level)]
     pub log: Option<String>,
 }
 
@@ -267,11 +267,13 @@ pub enum VdiskCommand {
         place: Place,
     },
     /// List vDisks
+    #[command(after_help = "Examples:\n  weft vdisk ls\n  weft vdisk ls --json | jq -r '.[].name'")]
     Ls {
         #[command(flatten)]
         place: Place,
     },
     /// Tell everything about one vDisk
+    #[command(after_help = "Examples:\n  weft vdisk show vol1\n  weft vdisk show vol1 --json | jq .usage")]
     Show {
         name: String,
         #[command(flatten)]
@@ -317,6 +319,9 @@ Requests beyond a limit wait; none fails because of it.")]
         place: Place,
     },
     /// Delete a vDisk and everything on it
+    #[command(after_help = "Examples:
+  weft vdisk rm vol1
+  weft vdisk rm vol1 --force --with-snapshots     also while it is exported, and with its snapshots")]
     Rm {
         name: String,
         /// Also while it is exported
@@ -351,6 +356,9 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
         place: Place,
     },
     /// Stop serving a vDisk to NBD clients
+    #[command(after_help = "Examples:
+  weft vdisk unexport vol1
+  weft vdisk unexport vol1 --nbd tcp:127.0.0.1:10809     its other exports stay")]
     Unexport {
         /// The vDisk, or VDISK@SNAPSHOT
         name: String,
@@ -404,6 +412,7 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
         place: Place,
     },
     /// Take the block device away; unmount it before
+    #[command(after_help = "Example:\n  umount /mnt && weft vdisk detach vol1")]
     Detach {
         /// The vDisk, or VDISK@SNAPSHOT
         name: String,
@@ -415,6 +424,9 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
 #[derive(Subcommand, Debug)]
 pub enum CacheCommand {
     /// How large it is, how full, and how often it was of use
+    #[command(
+        after_help = "Example:\n  weft cache show\n\nThe same as a page: /cache_stats of the node's API."
+    )]
     Show {
         #[command(flatten)]
         place: Place,
@@ -433,9 +445,40 @@ pub enum CacheCommand {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  weft stats
+  weft stats vol1
+  weft stats --json | jq '.drives[].free_bytes'")]
 pub struct StatsArguments {
     /// Only this vDisk
     pub vdisk: Option<String>,
     #[command(flatten)]
     pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The commands that do something, each under its whole name.
+    fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, String)>) {
+        if !command.has_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            found.push((name.to_string(), help));
+        }
+        for inner in command.get_subcommands() {
+            leaves(inner, &format!("{name} {}", inner.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example_of_it() {
+        let mut found = Vec::new();
+        leaves(&Arguments::command(), "weft", &mut found);
+        assert!(found.len() > 50, "all of them are looked at");
+        for (name, help) in found {
+            assert!(help.contains("Example") && help.contains(&name), "{name}: {help}");
+        }
+    }
 }

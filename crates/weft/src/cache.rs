@@ -114,12 +114,15 @@ pub fn warm(place: &Place, name: &str, data: bool, json: bool) -> Result<(), Tro
 }
 
 fn told(name: &str, data: bool, all: &WarmView) -> String {
-    let pages = format!("{} pages of its map", all.pages);
+    let brought = format!("{name}: brought in {} pages of its map", all.pages);
     match (data, all.full) {
-        (false, _) => format!("{name}: {pages} are in memory"),
-        (true, false) => format!("{name}: {pages} and {} of its data are in memory", size::show(all.bytes)),
+        (false, false) => brought,
+        (false, true) => {
+            format!("{brought}, up to {}; the memory for pages of one vDisk is full", size::show(all.to))
+        }
+        (true, false) => format!("{brought} and {} of its data", size::show(all.bytes)),
         (true, true) => format!(
-            "{name}: the read cache is full, with {pages} and {} of its data, up to {}; `weft cache resize` makes room",
+            "{brought} and {} of its data, up to {}; the read cache is full, `weft cache resize` makes room",
             size::show(all.bytes),
             size::show(all.to)
         ),
@@ -157,9 +160,10 @@ mod tests {
     #[test]
     fn who_warms_is_told_when_there_is_no_more_room() {
         let mut all = WarmView { to: 4 << 20, size: 8 << 20, pages: 2, bytes: 3 << 20, full: false };
-        assert!(told("v", false, &all).ends_with("2 pages of its map are in memory"));
-        assert!(told("v", true, &all).contains("3 MiB of its data"));
+        assert_eq!(told("v", false, &all), "v: brought in 2 pages of its map");
+        assert!(told("v", true, &all).ends_with("2 pages of its map and 3 MiB of its data"));
         all.full = true;
+        assert!(told("v", false, &all).contains("up to 4 MiB; the memory for pages"));
         assert!(told("v", true, &all).contains("full") && told("v", true, &all).contains("up to 4 MiB"));
     }
 }

@@ -5,6 +5,7 @@ use crate::arguments::Place;
 use crate::trouble::Trouble;
 use serde_json::Value;
 use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Questions are answered at once, or in parts.
@@ -16,9 +17,17 @@ const WORK_SECONDS: u64 = 180;
 /// No answer is larger; those of some thousand vDisks have several MiB.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
+/// See `server/run.rs` of the node: which run is meant, and the answer of another one.
+const RUN_HEADER: &str = "weft-run";
+const OTHER_RUN: u16 = 412;
+
 pub struct Client {
     base: String,
     agent: ureq::Agent,
+    /// The directory that it was found by.
+    dir: Option<PathBuf>,
+    /// Which run of the node that directory tells of.
+    run: Option<String>,
     /// How the node was looked for, for complaints.
     place: String,
 }
@@ -47,15 +56,22 @@ impl Client {
                 }
             }
         };
-        let base = if address.starts_with("http://") { address } else { format!("http://{address}") };
-        let base = base.trim_end_matches('/').to_string();
-        if base.len() <= "http://".len() || base.contains(char::is_whitespace) {
-            return Err(Trouble::bad_input(format!(
-                "`{base}` is no API address: give one like 127.0.0.1:7070"
-            )));
-        }
+        let base = base_of(&address).ok_or_else(|| {
+            Trouble::bad_input(format!(
+                "`{address}` is no address of an API: give one like 127.0.0.1:7070 (TLS is not built yet)"
+            ))
+        })?;
         let agent = ureq::AgentBuilder::new().timeout_connect(Duration::from_secs(5)).build();
-        Ok(Self { base, agent, place: told })
+        let dir = place.api.is_none().then(|| place.dir.clone());
+        let run = dir.as_ref().and_then(|dir| std::fs::read_to_string(dir.join("api.run")).ok());
+        let run =
+            run.map(|run| run.trim().to_string()).filter(|run| run.bytes().all(|b| b.is_ascii_hexdigit()));
+        Ok(Self { base, agent, dir, run, place: told })
+    }
+
+    /// The node's directory, if it was found by that: it may be another machine's otherwise.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
     }
 
     pub fn get(&self, path: &str) -> Result<Value, Trouble> {
@@ -64,8 +80,7 @@ impl Client {
 
     /// Likewise, without waiting longer than this.
     pub fn get_within(&self, path: &str, longest: Duration) -> Result<Value, Trouble> {
-        let request = self.agent.request("GET", &format!("{}{path}", self.base)).timeout(longest);
-        self.read("GET", path, request.call())
+        self.read("GET", path, self.request("GET", path).timeout(longest).call())
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
@@ -76,20 +91,29 @@ impl Client {
         self.call("DELETE", path, None)
     }
 
-    /// True if somebody answers at the address.
+    /// True if somebody listens at the address, even if the answer takes long.
     pub fn is_there(&self) -> bool {
-        self.agent.get(&format!("{}/healthz", self.base)).timeout(Duration::from_secs(2)).call().is_ok()
+        match self.request("GET", "/healthz").timeout(Duration::from_secs(2)).call() {
+            Err(ureq::Error::Status(OTHER_RUN, _)) => false,
+            Ok(_) | Err(ureq::Error::Status(..)) => true,
+            Err(ureq::Error::Transport(transport)) => is_late(&transport),
+        }
     }
 
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Trouble> {
         let seconds = if method == "GET" { ANSWER_SECONDS } else { WORK_SECONDS };
-        let request = self.agent.request(method, &format!("{}{path}", self.base));
-        let request = request.timeout(Duration::from_secs(seconds));
+        let request = self.request(method, path).timeout(Duration::from_secs(seconds));
         let answer = match body {
             Some(body) => request.send_json(body),
             None => request.call(),
         };
         self.read(method, path, answer)
+    }
+
+    fn request(&self, method: &str, path: &str) -> ureq::Request {
+        let request = self.agent.request(method, &format!("{}{path}", self.base));
+        // Another node may have the address by now.
+        self.run.iter().fold(request, |request, run| request.set(RUN_HEADER, run))
     }
 
     fn read(
@@ -100,6 +124,10 @@ impl Client {
     ) -> Result<Value, Trouble> {
         match answer {
             Ok(response) => read_body(response),
+            Err(ureq::Error::Status(OTHER_RUN, _)) => Err(Trouble::failed(format!(
+                "no node runs on {0}: another one answers at {1} now, where that was; start it with `weft up --dir {0}`",
+                self.place, self.base
+            ))),
             Err(ureq::Error::Status(code, response)) => {
                 let body = read_body(response)?;
                 let text = body["error"].as_str().map_or_else(
@@ -121,6 +149,15 @@ impl Client {
             ))),
         }
     }
+}
+
+/// What the URLs of an API begin with, if that is an address.
+fn base_of(address: &str) -> Option<String> {
+    let place = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+    let base = format!("http://{place}");
+    // Another scheme would be taken for a host, and what follows for its path.
+    let has_more = place.contains("://") || place.contains(|c: char| c.is_whitespace() || "?#".contains(c));
+    (!has_more && ureq::get(&base).request_url().is_ok()).then_some(base)
 }
 
 /// Whether the request was sent, and the time for an answer is over.
@@ -165,12 +202,32 @@ pub fn path_part(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::path_part;
+    use super::{base_of, path_part};
 
     #[test]
     fn a_name_cannot_leave_its_place_in_the_path() {
         assert_eq!(path_part("demo-1"), "demo-1");
         assert_eq!(path_part("a/b?c"), "a%2Fb%3Fc");
         assert_eq!(path_part(".."), "%2E%2E");
+    }
+
+    #[test]
+    fn an_address_is_understood_or_refused() {
+        for good in ["127.0.0.1:7070", "http://127.0.0.1:7070", "http://127.0.0.1:7070/"] {
+            assert_eq!(base_of(good).as_deref(), Some("http://127.0.0.1:7070"), "{good}");
+        }
+        assert!(base_of("db-1:7070").is_some() && base_of("[::1]:7070").is_some());
+        for bad in [
+            "",
+            "http://",
+            "127.0.0.1:99999",
+            "nonsense:x",
+            "https://127.0.0.1:7070",
+            "a b",
+            ":7070",
+            "a:1?b",
+        ] {
+            assert_eq!(base_of(bad), None, "{bad:?}");
+        }
     }
 }

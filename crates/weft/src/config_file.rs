@@ -5,6 +5,8 @@
 use crate::arguments::UpOptions;
 use crate::size;
 use crate::trouble::Trouble;
+use crate::up;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
@@ -12,8 +14,8 @@ use toml::{Table, Value};
 const DEFAULT_FILE: &str = "/etc/weft/weft.toml";
 
 /// Every key, in the order of `packaging/weft.toml`.
-pub const KEYS: [&str; 9] =
-    ["dir", "drives", "drive-size", "drive", "rf", "shards", "read-cache", "api", "log"];
+pub const KEYS: [&str; 10] =
+    ["dir", "drives", "drive-size", "drive", "rf", "shards", "read-cache", "api", "transport", "log"];
 
 /// Options that destroy something: to stand in a file that is read at every start is not what anybody wants.
 const COMMAND_LINE_ONLY: [&str; 2] = ["force", "replace-lost"];
@@ -46,6 +48,7 @@ fn merge(given: UpOptions, file: UpOptions) -> UpOptions {
         shards: given.shards.or(file.shards),
         read_cache: given.read_cache.or(file.read_cache),
         api: given.api.or(file.api),
+        transport: given.transport.or(file.transport),
         log: given.log.or(file.log),
     }
 }
@@ -72,18 +75,23 @@ fn put(options: &mut UpOptions, key: &str, value: &Value) -> Result<(), String> 
         "rf" => options.rf = Some(number(key, value, 3)?),
         "shards" => options.shards = Some(number(key, value, 64)?),
         "read-cache" => options.read_cache = Some(bytes_or_none(key, value)?),
-        "api" => {
-            let address = text(key, value)?;
-            let no_address = |_| format!("`{key}`: `{address}` is no address: write it like 127.0.0.1:7070");
-            options.api = Some(address.parse().map_err(no_address)?);
+        "api" => options.api = Some(address(key, value)?),
+        "transport" => options.transport = Some(address(key, value)?),
+        "log" => {
+            let level = up::log_level(text(key, value)?).map_err(|reason| format!("`{key}`: {reason}"))?;
+            options.log = Some(level);
         }
-        "log" => options.log = Some(text(key, value)?.to_string()),
         key if COMMAND_LINE_ONLY.contains(&key) => {
             return Err(format!("`{key}` destroys something, so it is for the command line only"));
         }
         key => return Err(format!("there is no key `{key}`; there are {}", KEYS.join(", "))),
     }
     Ok(())
+}
+
+fn address(key: &str, value: &Value) -> Result<SocketAddr, String> {
+    let address = text(key, value)?;
+    address.parse().map_err(|_| format!("`{key}`: `{address}` is no address: write it like 127.0.0.1:7070"))
 }
 
 fn text<'a>(key: &str, value: &'a Value) -> Result<&'a str, String> {
@@ -134,6 +142,7 @@ mod tests {
         shards = 4
         read-cache = "2G"
         api = "10.0.0.1:7070"
+        transport = "10.0.0.1:7071"
         log = "debug"
     "#;
 
@@ -157,6 +166,7 @@ mod tests {
             shards: Some(4),
             read_cache: Some(2 << 30),
             api: Some(([10, 0, 0, 1], 7070).into()),
+            transport: Some(([10, 0, 0, 1], 7071).into()),
             log: Some("debug".to_string()),
         };
         assert_eq!(options, expected);
@@ -174,6 +184,7 @@ mod tests {
             ["--shards", "2"],
             ["--read-cache", "0"],
             ["--api", "127.0.0.1:0"],
+            ["--transport", "127.0.0.1:0"],
             ["--log", "warn"],
         ];
         let full = given(&line.concat());
@@ -196,6 +207,7 @@ mod tests {
             ("drive = 7", "`drive`"),
             ("dir = \"\"", "`dir`"),
             ("api = \"nowhere\"", "`api`"),
+            ("log = \"loud\"", "`loud`"),
             ("force = true", "command line only"),
             ("rf = 2\nrf = 3", "line 2"),
             ("rf = 2\n\nshards = = 3", "line 3"),

@@ -40,7 +40,13 @@ pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
             let paths = names.iter().map(|name| path(name)).collect::<Result<Vec<_>, _>>()?;
             let mut answers = Vec::new();
             for (name, path) in names.iter().zip(paths) {
-                let answer = client.delete(&path)?;
+                let answer = client.delete(&path).map_err(|trouble| {
+                    // Those before it are gone, whatever becomes of this one.
+                    match &names[..answers.len()] {
+                        [] => trouble,
+                        gone => trouble.and(format!("removed before that: {}", gone.join(", "))),
+                    }
+                })?;
                 if !json {
                     match answer["note"].as_str() {
                         None | Some("") => output::line(&format!("removed {name}")),
@@ -224,6 +230,15 @@ fn schedule(command: ScheduleCommand, json: bool) -> Result<(), Trouble> {
                     ]);
                 }
                 table.print();
+                for schedule in list(&schedules) {
+                    if let Some(trouble) = schedule["trouble"].as_str().filter(|trouble| !trouble.is_empty())
+                    {
+                        output::line(&format!(
+                            "{}: the last one was not taken: {trouble}",
+                            text(&schedule["vdisk"])
+                        ));
+                    }
+                }
             }
         }
         ScheduleCommand::Rm { vdisk, place } => {

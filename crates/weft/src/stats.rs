@@ -12,7 +12,7 @@ pub fn run(arguments: &StatsArguments, json: bool) -> Result<(), Trouble> {
     if let Some(name) = &arguments.vdisk {
         let vdisks = stats["vdisks"].as_array().cloned().unwrap_or_default();
         let Some(vdisk) = vdisks.into_iter().find(|vdisk| vdisk["name"] == name.as_str()) else {
-            return Err(Trouble::bad_input(format!("no vDisk `{name}` here: `weft vdisk ls` lists them")));
+            return Err(not_here(&stats, name));
         };
         stats = serde_json::json!({ "vdisks": [vdisk] });
     }
@@ -29,6 +29,25 @@ pub fn run(arguments: &StatsArguments, json: bool) -> Result<(), Trouble> {
         show_entry("DAMAGE", damage);
     }
     Ok(())
+}
+
+/// Why there are no counters of this vDisk.
+fn not_here(stats: &Value, name: &str) -> Trouble {
+    let of = |section: &str| stats[section].as_array().cloned().unwrap_or_default();
+    if let Some(elsewhere) = of("elsewhere").into_iter().find(|vdisk| vdisk["name"] == name) {
+        return match (&elsewhere["node"], elsewhere["api"].as_str()) {
+            (node, Some(api)) => {
+                Trouble::failed(format!("node {node} serves {name}: weft stats {name} --api {api}"))
+            }
+            (_, None) => Trouble::failed(format!("nobody serves {name} at this moment; ask again later")),
+        };
+    }
+    match of("silent_shards").first() {
+        Some(shard) => {
+            Trouble::failed(format!("shard {shard} did not answer, and may have {name}; ask again"))
+        }
+        None => Trouble::bad_input(format!("no vDisk `{name}` here: `weft vdisk ls` lists them")),
+    }
 }
 
 /// Every counter on a line of its own: names are the same here, in the JSON and in the metrics.

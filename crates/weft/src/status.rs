@@ -6,6 +6,7 @@ use crate::output::{self, Table};
 use crate::size;
 use crate::trouble::Trouble;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A node settles its vDisks for some seconds at most when it stops; this is well above.
@@ -86,14 +87,27 @@ fn is_alive(pid: u64) -> bool {
     text.rsplit_once(')').is_some_and(|(_, fields)| !fields.trim_start().starts_with(['Z', 'X']))
 }
 
+/// Whether a process of this machine has the lock of a node's directory open, as the node has that runs there.
+fn has_locked(pid: u64, dir: &Path) -> bool {
+    let Ok(lock) = dir.join("lock").canonicalize() else { return false };
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    files
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|file| std::fs::read_link(file.path()).is_ok_and(|it| it == lock))
+}
+
 /// Asks the node to stop, and waits until it has.
 pub fn down(place: &Place, json: bool) -> Result<(), Trouble> {
     let client = Client::find(place)?;
+    // Of a node on another machine, or in a container, the number may be that of any process here.
     let process = client.get("/v1/status")?["pid"].as_u64();
+    let process = process.filter(|&pid| client.dir().is_some_and(|dir| has_locked(pid, dir)));
     client.post("/v1/shutdown", &json!({}))?;
     let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS);
     loop {
-        // A node that speaks from another machine or container has no process here.
+        // Without a process to look at, the API is the last thing that goes.
         if !client.is_there() && !process.is_some_and(is_alive) {
             break;
         }
@@ -110,4 +124,22 @@ pub fn down(place: &Place, json: bool) -> Result<(), Trouble> {
         output::line("stopped; the data stays");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_the_lock_is_the_node_of_a_directory() {
+        let dir = std::env::temp_dir().join(format!("weft-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory can be made");
+        let own = u64::from(std::process::id());
+        assert!(!has_locked(own, &dir), "nobody has made the lock");
+        let lock = std::fs::File::create(dir.join("lock")).expect("a file can be made");
+        assert!(has_locked(own, &dir) && !has_locked(1, &dir));
+        drop(lock);
+        assert!(!has_locked(own, &dir));
+        std::fs::remove_dir_all(&dir).expect("it is there");
+    }
 }

@@ -1,7 +1,7 @@
 //! `weft import` and `weft export`: disk images into vDisks, and vDisks or snapshots into images, by qemu-img over an export
 //! that is there for as long as that takes.
 //! Promises: what is not written in the image takes no space in the vDisk, and the other way round; what was cut short, by Ctrl-C
-//! too, leaves neither an export, nor a vDisk or an image that looks whole.
+//! too, leaves neither an export, nor a vDisk or an image that looks whole, and says what it could not tidy up.
 
 use crate::arguments::{ExportArguments, Format, ImportArguments, Place};
 use crate::client::{Client, path_part};
@@ -9,6 +9,7 @@ use crate::size;
 use crate::status::text;
 use crate::trouble::Trouble;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,7 +30,7 @@ impl Window {
     fn open(place: &Place, name: &str) -> Result<Self, Trouble> {
         let client = Client::find(place)?;
         let unique = format!("weft-{}-{:x}.sock", std::process::id(), unique_number());
-        let socket = std::env::temp_dir().join(unique);
+        let socket = absolute(&std::env::temp_dir())?.join(unique);
         let address = format!("unix:{}", socket.display());
         let path = format!("/v1/vdisks/{}/exports", path_part(name));
         client.post(&path, &json!({ "address": address, "name": "transfer" }))?;
@@ -52,6 +53,13 @@ impl Window {
     }
 }
 
+/// The node runs in another directory. And qemu-img takes a name for an option, a protocol or a description of an image if it looks
+/// like one; what begins with a slash never does.
+fn absolute(path: &Path) -> Result<PathBuf, Trouble> {
+    std::path::absolute(path)
+        .map_err(|error| Trouble::bad_input(format!("the path `{}` cannot be used: {error}", path.display())))
+}
+
 /// Something that no other command draws at this moment.
 fn unique_number() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
@@ -60,7 +68,8 @@ fn unique_number() -> u128 {
 
 pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
     let ImportArguments { file, vdisk, format, follow, rf, container, overwrite, place } = arguments;
-    let image = inspect(file, *format, *follow)?;
+    let path_of_image = absolute(file)?;
+    let image = inspect(&path_of_image, *format, *follow)?;
     let client = Client::find(place)?;
     // From here on nobody who asks to stop leaves half a vDisk behind.
     let watch = Watch::begin();
@@ -97,37 +106,73 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
             client.post("/v1/vdisks", &body)?;
         }
     }
+    let (mut begun, mut left) = (false, Vec::new());
     let copied = Window::open(place, vdisk).and_then(|window| {
+        begun = true;
         let uri = window.uri();
         let mut line = vec!["convert", "-n", "-W", "-m", REQUESTS, "-f", &image.format, "-O", "raw"];
         if there.is_none() {
             // A new vDisk reads as zeros: holes of the image need not be written.
             line.push("--target-is-zero");
         }
-        let copied = qemu_img(&line, &[file.as_os_str(), uri.as_ref()], !json, &watch);
-        let left = window.close();
-        copied.map(|()| left)
+        let copied = qemu_img(&line, &[path_of_image.as_os_str(), uri.as_ref()], !json, &watch);
+        left.extend(window.close());
+        copied
     });
-    let left = match copied {
-        Ok(left) => left,
-        Err(trouble) => {
-            if there.is_none() {
-                // Half an image is of no use to anybody.
-                let _ = client.delete(&format!("{path}?force=true"));
-            }
-            return Err(trouble);
+    if let Err(trouble) = copied {
+        if there.is_none() {
+            left = take_back(&client, vdisk, left);
+        } else if begun {
+            left.insert(0, format!("vDisk {vdisk} is half overwritten: import into it again"));
         }
-    };
+        return Err(cut(trouble, &left, watch.asked()));
+    }
     let made = client.get(&path)?;
+    if there.is_none() && made["size"].as_u64().is_some_and(|size| size > image.size) {
+        eprintln!(
+            "weft: the image has {} bytes, and vDisk {vdisk} {}: it has whole blocks, and zeros behind the image's end",
+            image.size,
+            text(&made["size"])
+        );
+    }
     crate::vdisk::tell(json, &made, || {
         format!("imported {} ({}, {}) as {vdisk}", file.display(), image.format, size::show(image.size))
     });
-    tidied(left)
+    tidied(&left)
+}
+
+/// Removes the vDisk that was made for an image which did not come: half of it is of no use to anybody. `left` is what is there
+/// besides; what is there still is returned.
+fn take_back(client: &Client, vdisk: &str, mut left: Vec<String>) -> Vec<String> {
+    match client.delete(&format!("/v1/vdisks/{}?force=true", path_part(vdisk))) {
+        // Its export has gone with it.
+        Ok(_) => Vec::new(),
+        Err(trouble) => {
+            let why = trouble.line();
+            left.insert(
+                0,
+                format!("vDisk {vdisk} is left half made: {why}; remove it (weft vdisk rm {vdisk} --force)"),
+            );
+            left
+        }
+    }
+}
+
+/// The trouble that cut a copy, with what there is of it now.
+fn cut(trouble: Trouble, left: &[String], was_asked: bool) -> Trouble {
+    match left {
+        [] if was_asked => trouble.and("nothing of it is left"),
+        [] => trouble,
+        left => trouble.and(left.join("; ")),
+    }
 }
 
 /// All was copied; what could not be tidied up is a trouble of its own.
-fn tidied(left: Option<String>) -> Result<(), Trouble> {
-    left.map_or(Ok(()), |left| Err(Trouble::failed(format!("everything was copied, but {left}"))))
+fn tidied(left: &[String]) -> Result<(), Trouble> {
+    match left {
+        [] => Ok(()),
+        left => Err(Trouble::failed(format!("everything was copied, but {}", left.join("; ")))),
+    }
 }
 
 /// Refuses to write over what somebody uses.
@@ -144,12 +189,8 @@ fn check_unused(name: &str, known: &Value) -> Result<(), Trouble> {
 
 pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
     let ExportArguments { disk, file, format, force, place } = arguments;
-    if file.exists() && !force {
-        return Err(Trouble::bad_input(format!(
-            "{} exists already; choose another file, or replace it (--force)",
-            file.display()
-        )));
-    }
+    let target = absolute(file)?;
+    check_target(&target, *force)?;
     let format = format.unwrap_or_else(|| Format::of(file));
     let client = Client::find(place)?;
     let watch = Watch::begin();
@@ -161,54 +202,101 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
     } else {
         disk.clone()
     };
-    let part = part_of(file);
-    let copied = Window::open(place, &snapshot).and_then(|window| {
-        let uri = window.uri();
-        let line = ["convert", "-W", "-m", REQUESTS, "-f", "raw", "-O", format.word()];
-        let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], !json, &watch);
-        let left = window.close();
-        copied.map(|()| left)
-    });
-    let removed = match of_its_own {
-        true => client.delete(&format!("/v1/snapshots/{}", path_part(&snapshot))).err(),
-        false => None,
-    };
-    let done = copied.and_then(|left| {
-        put_in_place(&part, file).map_err(|error| {
-            Trouble::failed(format!("the image cannot be put at {}: {error}", file.display()))
-        })?;
-        Ok(left)
-    });
-    let left = match done {
-        Ok(left) => left,
-        Err(trouble) => {
-            let _ = std::fs::remove_file(&part);
-            return Err(trouble);
-        }
-    };
-    let left = left.or(removed.map(|trouble| {
-        format!("its snapshot stays: {}; remove it (weft snapshot rm {snapshot})", trouble.line())
-    }));
+    let mut left = Vec::new();
+    let copied = copy_out(arguments, &snapshot, &target, format, !json, &watch, &mut left);
+    if of_its_own && let Err(trouble) = client.delete(&format!("/v1/snapshots/{}", path_part(&snapshot))) {
+        let why = trouble.line();
+        left.push(format!("its snapshot stays: {why}; remove it (weft snapshot rm {snapshot})"));
+    }
+    copied.map_err(|trouble| cut(trouble, &left, watch.asked()))?;
     let answer = json!({ "exported": disk, "file": file, "format": format.word() });
     crate::vdisk::tell(json, &answer, || {
         format!("exported {disk} to {} ({})", file.display(), format.word())
     });
-    tidied(left)
+    tidied(&left)
+}
+
+/// Refuses to write over what is there, unless that is wanted. A device or a pipe never is: a file of its name would take its place.
+fn check_target(file: &Path, force: bool) -> Result<(), Trouble> {
+    match std::fs::metadata(file) {
+        Ok(there) if !there.is_file() => Err(Trouble::bad_input(format!(
+            "{} is there and is no regular file, so no image can take its place; choose another file",
+            file.display()
+        ))),
+        Ok(_) if !force => Err(Trouble::bad_input(format!(
+            "{} exists already; choose another file, or replace it (--force)",
+            file.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Copies a snapshot into a file, which has its name when it is whole. What could not be tidied up is added to `left`.
+fn copy_out(
+    arguments: &ExportArguments,
+    snapshot: &str,
+    file: &Path,
+    format: Format,
+    progress: bool,
+    watch: &Watch,
+    left: &mut Vec<String>,
+) -> Result<(), Trouble> {
+    let part = make_part(file).map_err(|error| {
+        Trouble::bad_input(format!(
+            "no file can be made at {}: {error}; choose another place",
+            file.display()
+        ))
+    })?;
+    let copied = Window::open(&arguments.place, snapshot).and_then(|window| {
+        let uri = window.uri();
+        let line = ["convert", "-W", "-m", REQUESTS, "-f", "raw", "-O", format.word()];
+        let copied = qemu_img(&line, &[uri.as_ref(), part.as_os_str()], progress, watch);
+        left.extend(window.close());
+        copied
+    });
+    // Somebody may have put something there meanwhile.
+    let placed = copied.and_then(|()| check_target(file, arguments.force)).and_then(|()| {
+        put_in_place(&part, file).map_err(|error| {
+            Trouble::failed(format!("the image cannot be put at {}: {error}", file.display()))
+        })
+    });
+    if placed.is_err() {
+        if let Err(error) = std::fs::remove_file(&part) {
+            left.push(format!("half of it stays in {}: {error}; remove it", part.display()));
+        }
+        return placed;
+    }
+    if let Err(error) = flush_directory_of(file) {
+        left.push(format!("its name at {} may not survive a power cut: {error}", file.display()));
+    }
+    Ok(())
+}
+
+/// Makes the file that the image is called while it is not whole. It is of this command alone: another one may have the same target,
+/// and a file of somebody's own may have any name.
+fn make_part(file: &Path) -> std::io::Result<PathBuf> {
+    let mut number = 0;
+    loop {
+        let mut name = file.file_name().map(OsStr::to_os_string).unwrap_or_default();
+        name.push(format!(".{}-{number}.part", std::process::id()));
+        let part = file.with_file_name(name);
+        match std::fs::File::create_new(&part) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            made => return made.map(|_| part),
+        }
+    }
 }
 
 /// Qemu-img leaves it to the kernel when what it wrote reaches the drive: the name comes when it has.
 fn put_in_place(part: &Path, file: &Path) -> std::io::Result<()> {
     std::fs::File::open(part)?.sync_all()?;
-    std::fs::rename(part, file)?;
-    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(dir)?.sync_all()
+    std::fs::rename(part, file)
 }
 
-/// What is not whole has another name.
-fn part_of(file: &Path) -> PathBuf {
-    let mut name = file.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
-    name.push(".part");
-    file.with_file_name(name)
+/// Then the name is there for good.
+fn flush_directory_of(file: &Path) -> std::io::Result<()> {
+    let dir = file.parent().unwrap_or(Path::new("/"));
+    std::fs::File::open(dir)?.sync_all()
 }
 
 struct Image {
@@ -259,12 +347,7 @@ fn missing(error: &std::io::Error) -> Trouble {
 }
 
 /// Runs qemu-img until it ends or somebody asks to stop; its progress goes to stderr, where it disturbs no script.
-fn qemu_img(
-    line: &[&str],
-    places: &[&std::ffi::OsStr],
-    progress: bool,
-    watch: &Watch,
-) -> Result<(), Trouble> {
+fn qemu_img(line: &[&str], places: &[&OsStr], progress: bool, watch: &Watch) -> Result<(), Trouble> {
     let mut command = Command::new("qemu-img");
     command.args(line);
     if progress {
@@ -284,7 +367,7 @@ fn qemu_img(
         return Ok(());
     }
     if watch.asked() {
-        return Err(Trouble::failed("stopped before it was whole; nothing of it is left"));
+        return Err(Trouble::failed("stopped before it was whole"));
     }
     Err(Trouble::failed(format!("qemu-img could not copy it: {}", why.trim())))
 }
@@ -312,6 +395,56 @@ mod tests {
         assert_eq!(Format::of(Path::new("a.qcow2")).word(), "qcow2");
         assert_eq!(Format::of(Path::new("a.QCOW2")).word(), "qcow2");
         assert_eq!(Format::of(Path::new("a.img")).word(), "raw");
-        assert_eq!(part_of(Path::new("/x/a.img")), Path::new("/x/a.img.part"));
+    }
+
+    #[test]
+    fn what_is_not_whole_yet_has_a_name_that_nobody_else_has() {
+        let dir = std::env::temp_dir().join(format!("weft-part-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory can be made");
+        let file = dir.join("a.img");
+        let parts = [(); 3].map(|()| make_part(&file).expect("a file can be made"));
+        for (number, part) in parts.iter().enumerate() {
+            assert!(part.exists() && !parts[..number].contains(part), "{}", part.display());
+            let name = part.file_name().and_then(OsStr::to_str).expect("a plain name");
+            assert!(name.starts_with("a.img.") && name.ends_with(".part"), "{name}");
+        }
+        assert!(make_part(&dir.join("nowhere/a.img")).is_err());
+        std::fs::remove_dir_all(&dir).expect("it is there");
+    }
+
+    #[test]
+    fn only_regular_files_are_replaced() {
+        for (path, force, refused) in [
+            ("/dev/null", true, "no regular file"),
+            ("/", true, "no regular file"),
+            ("/dev/null", false, "no regular file"),
+            ("/proc/version", false, "--force"),
+        ] {
+            let told = check_target(Path::new(path), force);
+            assert!(
+                matches!(&told, Err(Trouble::BadInput(line)) if line.contains(refused)),
+                "{path}: {told:?}"
+            );
+        }
+        assert!(check_target(Path::new("/proc/version"), true).is_ok());
+        assert!(check_target(Path::new("/nonexistent/a.img"), false).is_ok());
+    }
+
+    #[test]
+    fn names_are_no_protocols_and_no_options() {
+        for name in ["a:b.img", "-o", "json:{}", "nbd:unix:/x"] {
+            let path = absolute(Path::new(name)).expect("it is a name");
+            assert!(path.is_absolute() && path.ends_with(name), "{}", path.display());
+        }
+        assert!(absolute(Path::new("")).is_err());
+    }
+
+    #[test]
+    fn what_was_cut_tells_what_is_left_of_it() {
+        let left = ["vDisk v is half overwritten".to_string(), "its export stays".to_string()];
+        let told = |left: &[String], was_asked| cut(Trouble::failed("it broke off"), left, was_asked).line();
+        assert_eq!(told(&left, true), "it broke off; vDisk v is half overwritten; its export stays");
+        assert_eq!(told(&[], true), "it broke off; nothing of it is left");
+        assert_eq!(told(&[], false), "it broke off");
     }
 }

@@ -21,6 +21,14 @@ impl Trouble {
         Self::Failed(text.into())
     }
 
+    /// The same, and what else is to be said about it.
+    pub fn and(self, more: impl std::fmt::Display) -> Self {
+        match self {
+            Self::BadInput(text) => Self::BadInput(format!("{text}; {more}")),
+            Self::Failed(text) => Self::Failed(format!("{text}; {more}")),
+        }
+    }
+
     /// An offline command that ends in an error could not begin: the directory or the place is wrong.
     pub fn from_offline(error: &anyhow::Error) -> Self {
         Self::BadInput(format!("{error:#}"))

@@ -46,15 +46,21 @@ fn commands_that_make_no_sense_end_with_2() {
         &["vdisk", "export", "v"],
         &["vdisk", "resize", "v", "--size", "1Q"],
         &["status", "--api", "not an address"],
+        &["status", "--api", "127.0.0.1:99999"],
+        &["status", "--api", "nonsense:x"],
+        &["status", "--api", "https://127.0.0.1:7070"],
+        &["export", "v", "/dev/null", "--force"],
+        &["export", "v", "/proc", "--force"],
         &["up", "--dir", dir, "--drives", "0"],
         &["up", "--dir", dir, "--drives", "1000000"],
-        &["up", "--dir", dir, "--drive-size", "1K"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive-size", "1K"],
         &["up", "--dir", dir, "--drive-size", "huge"],
+        &["up", "--dir", dir, "--log", "verbose"],
         &["up", "--dir", dir, "--api", "nowhere"],
         &["up", "--dir", dir, "--rf", "7"],
-        &["up", "--dir", dir, "--drive", "/nonexistent/drive"],
-        &["up", "--dir", dir, "--drive", "/etc/passwd"],
-        &["up", "--dir", dir, "--drive", "/dev/null"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/nonexistent/drive"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/etc/passwd"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/dev/null"],
         &["up", "--dir", "/proc/version"],
         &["up", "--dir", "/proc/sys/weft"],
         &["check", nothing],
@@ -102,11 +108,17 @@ fn a_configuration_file_that_makes_no_sense_is_named() {
     let scratch = Scratch::new("config");
     let (dir, file) = (scratch.file("made"), scratch.file("weft.toml"));
     let (dir, path) = (dir.to_str().expect("plain"), file.to_str().expect("plain"));
-    for text in
-        ["colour = \"red\"", "shards = 0", "api = 7", "no toml", "force = true", "drive-size = \"1K\""]
-    {
+    for text in [
+        "colour = \"red\"",
+        "shards = 0",
+        "api = 7",
+        "no toml",
+        "force = true",
+        "drive-size = \"1K\"",
+        "log = \"loud\"",
+    ] {
         std::fs::write(&file, text).expect("it can be written");
-        let output = weft_output(&["up", "--dir", dir, "--config", path]);
+        let output = weft_output(&["up", "--dir", dir, "--api", "127.0.0.1:0", "--config", path]);
         assert_told(&output, 2, text);
     }
     std::fs::write(&file, "shards = 99").expect("it can be written");
@@ -137,6 +149,34 @@ fn the_command_line_counts_before_the_environment_and_that_before_the_file() {
         chosen(&[], &environment[1..]).contains("of-the-file"),
         "also when the file is named by the environment"
     );
+}
+
+#[test]
+fn a_directory_that_is_named_counts_before_an_address_of_the_environment() {
+    let scratch = Scratch::new("named");
+    let (dir, other) = (scratch.file("none"), scratch.file("other"));
+    let (dir, other) = (dir.to_str().expect("plain"), other.to_str().expect("plain"));
+    let asked = |line: &[&str]| {
+        let mut command = std::process::Command::new(support::WEFT);
+        command.arg("status").args(line).env("WEFT_API", "127.0.0.1:1").env("WEFT_DIR", other);
+        let output = command.output().expect("it can be started");
+        assert_told(&output, 1, "nobody is there");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(asked(&["--dir", dir]).contains(&format!("no node runs on {dir}")));
+    for line in [&[][..], &["--api", "127.0.0.1:2"], &["--dir", dir, "--api", "127.0.0.1:2"]] {
+        assert!(asked(line).contains("--api 127.0.0.1:"), "an address counts before a directory: {line:?}");
+    }
+}
+
+#[test]
+fn what_may_be_otherwise_at_the_next_start_ends_with_1() {
+    let scratch = Scratch::new("taken");
+    let dir = scratch.file("node");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = listener.local_addr().expect("it has an address").to_string();
+    let output = weft_output(&["up", "--dir", dir.to_str().expect("plain"), "--api", &address]);
+    assert_told(&output, 1, "an address that is taken");
 }
 
 #[test]
@@ -260,7 +300,7 @@ fn requests_that_cannot_be_met_end_with_2_and_change_nothing() {
 
     // A second node on the same directory, and offline tools on a running one.
     let dir = node.dir_text().to_string();
-    assert_told(&weft_output(&["up", "--dir", &dir, "--api", "127.0.0.1:0"]), 2, "a second node");
+    assert_told(&weft_output(&["up", "--dir", &dir, "--api", "127.0.0.1:0"]), 1, "a second node");
     assert_told(&weft_output(&["check", &dir]), 2, "check of a running node");
     node.stop();
 }
@@ -289,7 +329,7 @@ fn damaged_files_are_told_and_not_made_worse() {
         tool_copy(&aside, &file);
         let handle = std::fs::File::options().write(true).open(&file).expect("it opens");
         handle.set_len(size / 2).expect("it can be cut");
-        assert_told(&weft_output(&up), 2, &format!("{name} was cut short"));
+        assert_told(&weft_output(&up), 1, &format!("{name} was cut short"));
         std::fs::rename(&aside, &file).expect("a rename works");
     }
 
@@ -298,7 +338,7 @@ fn damaged_files_are_told_and_not_made_worse() {
     let good = std::fs::read(&config).expect("the config is there");
     for bad in [&b"this is no database"[..], &[], &vec![0xff; good.len()][..]] {
         std::fs::write(&config, bad).expect("it can be written");
-        assert_told(&weft_output(&up), 2, &format!("a config of {} bad bytes", bad.len()));
+        assert_told(&weft_output(&up), 1, &format!("a config of {} bad bytes", bad.len()));
         let checked = weft_output(&["check", &text]);
         assert_told(&checked, 2, "check with a bad config");
     }
@@ -342,6 +382,22 @@ fn with_two_copies_a_missing_drive_stays_away_until_told_otherwise() {
         client.disconnect();
         node.stop();
     }
+}
+
+#[test]
+fn another_node_at_the_address_of_a_killed_one_is_not_taken_for_it() {
+    let scratch = Scratch::new("other-run");
+    let first = Node::start(&scratch.file("first"), &["--drive-size", "256M"]);
+    let dir = first.dir.clone();
+    first.kill();
+    let second = Node::start(&scratch.file("second"), &["--drive-size", "256M"]);
+    // As if it had been given the port that is free now.
+    std::fs::copy(second.dir.join("api"), dir.join("api")).expect("a file can be copied");
+    second.weft(&["vdisk", "create", "v", "--size", "8M"]);
+    let output = weft_output(&["vdisk", "rm", "v", "--dir", dir.to_str().expect("it is text")]);
+    assert_told(&output, 1, "the directory of a killed node");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another one answers at"));
+    assert!(second.weft(&["vdisk", "ls"]).contains('v'));
 }
 
 #[test]

@@ -6,10 +6,11 @@ mod support;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use support::counting::{Counting, told};
 use support::{Node, Scratch, WEFT, expect, nbd_uri, step, tool, try_tool, wait_until, write};
 
@@ -112,6 +113,7 @@ fn mistakes_are_told_in_a_line() {
         (&["snapshot", "rm", "v"], "VDISK@SNAPSHOT"),
         (&["vdisk", "export", "v@nothing", "--nbd", "unix:/tmp/x"], "weft snapshot ls v"),
         (&["snapshot", "schedule", "set", "v", "--every", "1s", "--keep", "2"], "--every"),
+        (&["snapshot", "schedule", "set", "v", "--every", "4000d", "--keep", "2"], "--every"),
         (&["snapshot", "schedule", "rm", "v"], "weft snapshot schedule ls"),
     ] {
         let line = node.refused(arguments);
@@ -125,6 +127,9 @@ fn mistakes_are_told_in_a_line() {
         node.weft(&["snapshot", "create", "v"]);
     }
     assert_eq!(names(&node).len(), 4);
+    let half = node.refused(&["snapshot", "rm", "v@a", "v@nothing", "--json"]);
+    assert!(half.contains("weft snapshot ls v") && half.contains("removed before that: v@a"), "{half}");
+    node.weft(&["snapshot", "create", "v", "a"]);
     let all = node.refused(&["vdisk", "rm", "v"]);
     assert!(all.contains("4 snapshots") && all.contains("--with-snapshots"), "{all}");
     node.weft(&["vdisk", "rm", "v", "--with-snapshots"]);
@@ -269,6 +274,23 @@ fn a_schedule_takes_snapshots_keeps_the_newest_and_goes_on_after_a_restart() {
 }
 
 #[test]
+fn a_schedule_is_not_in_the_way_of_a_rollback() {
+    let scratch = Scratch::new("snapshot-rollback");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "16M"]);
+    node.weft(&["snapshot", "create", "v", "good"]);
+    node.weft(&["snapshot", "schedule", "set", "v", "--every", "5s", "--keep", "2"]);
+    // As soon as what it took is gone it takes the next one.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(12) {
+        node.weft(&["snapshot", "rollback", "v@good", "--discard-newer"]);
+    }
+    wait_until("the schedule goes on", || names(&node).iter().any(|name| name.contains("@auto-")));
+    assert!(names(&node).contains(&"v@good".to_string()));
+    node.stop();
+}
+
+#[test]
 fn a_diff_tells_what_was_written_in_between() {
     let scratch = Scratch::new("snapshot-diff");
     let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
@@ -349,6 +371,11 @@ fn the_snapshots_of_a_group_are_of_one_instant() {
     node.weft(&["group", "remove", "g", "b"]);
     node.weft(&["group", "snapshot", "g", "alone"]);
     assert!(!names(&node).contains(&"b@alone".to_string()));
+    // Two of one second have different names.
+    for _ in 0..3 {
+        node.weft(&["group", "snapshot", "g"]);
+    }
+    assert_eq!(names(&node).iter().filter(|name| name.starts_with("a@20")).count(), 3);
     let dir = node.dir.clone();
     node.kill();
     let node = Node::start(&dir, &[]);
@@ -367,9 +394,17 @@ fn an_import_that_is_stopped_leaves_nothing_behind() {
     tool(&["qemu-img", "create", "-q", "-f", "raw", image, "64M"]);
     tool(&["qemu-io", "-f", "raw", "-c", "write -P 7 0 64M", image]);
     node.weft(&["container", "create", "slow", "--bw-limit", "2M"]);
-    for signal in [libc::SIGINT, libc::SIGTERM] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let mut import = Command::new(WEFT);
         import.args(["import", image, "v", "--container", "slow", "--dir"]).arg(&node.dir);
+        // Whoever runs the tests may have had the signal ignored (nohup), and that would be respected.
+        // SAFETY: between fork and exec nothing but a call that is safe there.
+        unsafe {
+            import.pre_exec(move || {
+                libc::signal(signal, libc::SIG_DFL);
+                Ok(())
+            });
+        }
         let mut import = import.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft runs");
         wait_until("it is being copied", || {
             let all = node.json(&["vdisk", "ls"]);
@@ -399,6 +434,11 @@ fn images_come_and_go_with_their_holes() {
         node.weft(&["export", name, &back]);
         tool(&["qemu-img", "compare", &raw, &back]);
     }
+    let odd = text(&scratch.file("odd.img"));
+    tool(&["truncate", "--size", "5000", &odd]);
+    let told = node.try_weft(&["import", "--format", "raw", &odd, "odd"]);
+    let stderr = String::from_utf8_lossy(&told.stderr);
+    assert!(told.status.success() && stderr.contains("vDisk odd 8192"), "it is told to be larger: {stderr}");
     wait_until("holes take no space", || used(&node) < 40 * MIB);
     let taken = node.refused(&["import", &raw, "r"]);
     assert!(taken.contains("--overwrite"), "{taken}");

@@ -52,6 +52,8 @@ use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
 /// Everything the control plane knows.
 pub struct Control {
     dir: PathBuf,
+    /// Tells this run of the node from others that answered, or will, at the same address.
+    run: String,
     began: Instant,
     /// Copies for vDisks that do not ask for a number.
     factor: u32,
@@ -181,6 +183,7 @@ pub enum Serving {
 pub struct SharedControl(Arc<Mutex<Control>>);
 
 impl SharedControl {
+    /// Inside the runtime of the control plane's thread.
     fn new(control: Control) -> Self {
         Self(Arc::new(Mutex::new(control)))
     }
@@ -222,6 +225,7 @@ impl Control {
     fn new(dir: &Path, factor: u32, part: Part, shards: &Shards, drives: BTreeMap<DriveId, Drive>) -> Self {
         Self {
             dir: dir.to_path_buf(),
+            run: format!("{:016x}", rand::random::<u64>()),
             began: Instant::now(),
             factor,
             read_cache: 0,

@@ -5,6 +5,7 @@ mod cluster;
 mod containers;
 mod origin;
 mod pages;
+mod run;
 mod snapshots;
 
 use super::refusal::Refusal;
@@ -28,6 +29,7 @@ use serde::de::DeserializeOwned;
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 pub fn router(control: SharedControl) -> Router {
+    let run = control.lock().run.clone();
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/vdisks", get(list).post(create))

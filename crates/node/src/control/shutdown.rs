@@ -34,9 +34,11 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
     let _ = tokio::time::timeout(DRAIN_WAIT, all_drained).await;
     settle(control).await;
     member::leave(control).await;
-    let api_file = control.lock().dir.join(super::start::API_FILE);
-    // If somebody removed it already, so be it.
-    let _ = std::fs::remove_file(api_file);
+    let dir = control.lock().dir.clone();
+    for file in [super::start::API_FILE, super::start::RUN_FILE] {
+        // If somebody removed it already, so be it.
+        let _ = std::fs::remove_file(dir.join(file));
+    }
     let stopped = tokio::task::spawn_blocking(move || shards.stop()).await;
     if stopped.is_err() {
         tracing::error!("a shard did not stop cleanly");

@@ -27,6 +27,9 @@ use weft_engine::interface::Order;
 /// In the node's directory while it runs: where its API is, such as `127.0.0.1:7070`.
 pub const API_FILE: &str = "api";
 
+/// Beside it: which run of the node has that address. One that was killed leaves both behind.
+pub const RUN_FILE: &str = "api.run";
+
 const API_DEFAULT: &str = "127.0.0.1:7070";
 
 /// A start says what it waits for as often as this.
@@ -51,6 +54,8 @@ pub struct Settings {
     pub read_cache: u64,
     /// None: 127.0.0.1:7070. Port 0: any that is free.
     pub api: Option<SocketAddr>,
+    /// Where a member of a cluster hears other nodes; None: where it did before.
+    pub transport: Option<SocketAddr>,
     /// Take devices that hold something else.
     pub force: bool,
     /// Give up drives that are missing, and let others take their place.
@@ -69,6 +74,7 @@ impl Settings {
             shards: 1,
             read_cache: READ_CACHE_DEFAULT,
             api: None,
+            transport: None,
             force: false,
             replace_lost: false,
         }
@@ -125,6 +131,10 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     }
     if let Some(membership) = Membership::read(&dir)? {
         return member::start::run(&settings, &dir, &lock, membership);
+    }
+    if settings.transport.is_some() {
+        let line = format!("{} is no member of a cluster, so nobody is heard by --transport", dir.display());
+        return Err(StartError::BadInput(line));
     }
     let listener = bind_api(settings.api)?;
     let mut store = RedbStore::open(&dir, true)?;
@@ -211,7 +221,7 @@ pub(super) async fn serve(
         }
         Ok(false) => {}
         Ok(true) => {
-            write_api_file(dir, address)?;
+            write_api_file(dir, address, &control.lock().run)?;
             println!("{}", ready_line(control, address));
             let stop = Arc::clone(&control.lock().stop);
             tokio::select! {
@@ -367,11 +377,15 @@ impl Control {
 }
 
 /// Whole or not at all: who reads it while it is written gets nothing, not half an address.
-fn write_api_file(dir: &Path, address: SocketAddr) -> Result<(), StartError> {
-    let (path, new) = (dir.join(API_FILE), dir.join("api.new"));
-    std::fs::write(&new, format!("{address}\n"))
-        .and_then(|()| std::fs::rename(&new, &path))
-        .map_err(io_error(format!("write {}", path.display())))
+fn write_api_file(dir: &Path, address: SocketAddr, run: &str) -> Result<(), StartError> {
+    // The address last: whoever finds it finds the run that has it.
+    for (file, text) in [(RUN_FILE, run.to_string()), (API_FILE, address.to_string())] {
+        let (path, new) = (dir.join(file), dir.join("api.new"));
+        std::fs::write(&new, format!("{text}\n"))
+            .and_then(|()| std::fs::rename(&new, &path))
+            .map_err(io_error(format!("write {}", path.display())))?;
+    }
+    Ok(())
 }
 
 fn ready_line(control: &SharedControl, address: SocketAddr) -> String {

@@ -105,6 +105,9 @@ After that, `weft up --dir DIR` runs the node, and `weft drive add` gives it dri
 finishes it.")]
     Join(JoinArguments),
     /// List the nodes
+    #[command(
+        after_help = "Examples:\n  weft node ls\n  weft node ls --json | jq '.[] | select(.alive | not) | .name'"
+    )]
     Ls {
         #[command(flatten)]
         place: Place,
@@ -165,6 +168,9 @@ pub struct JoinArguments {
 #[derive(Subcommand, Debug)]
 pub enum DriveCommand {
     /// List the drives of the cluster
+    #[command(
+        after_help = "Examples:\n  weft drive ls\n  weft drive ls --json | jq '.[] | select(.node == 2)'"
+    )]
     Ls {
         #[command(flatten)]
         place: Place,
@@ -217,6 +223,7 @@ else is lost.")]
 #[derive(Subcommand, Debug)]
 pub enum PgCommand {
     /// List the placement groups: which drives hold copies together
+    #[command(after_help = "Example:\n  weft pg ls --unsettled")]
     Ls {
         /// Only those where something is missing or moving
         #[arg(long)]

@@ -38,11 +38,15 @@ container is named are in `default`, which always exists.")]
         place: Place,
     },
     /// List containers
+    #[command(after_help = "Example:\n  weft container ls")]
     Ls {
         #[command(flatten)]
         place: Place,
     },
     /// Tell everything about a container, and what its vDisks take and save
+    #[command(
+        after_help = "Examples:\n  weft container show databases\n  weft container show databases --json | jq .usage"
+    )]
     Show {
         name: String,
         #[command(flatten)]
@@ -78,6 +82,9 @@ What was written before is packed again in the background. vDisks that were told
         place: Place,
     },
     /// Remove a container that no vDisk is in
+    #[command(
+        after_help = "Example:\n  weft vdisk set pg1 --container default\n  weft container rm databases"
+    )]
     Rm {
         name: String,
         #[command(flatten)]

@@ -17,6 +17,7 @@ pub enum GroupCommand {
         place: Place,
     },
     /// Add vDisks to a group
+    #[command(after_help = "Example:\n  weft group add db vol-index vol-temp")]
     Add {
         group: String,
         #[arg(required = true)]
@@ -25,6 +26,7 @@ pub enum GroupCommand {
         place: Place,
     },
     /// Take vDisks out of a group; nothing happens to them
+    #[command(after_help = "Example:\n  weft group remove db vol-temp")]
     Remove {
         group: String,
         #[arg(required = true)]
@@ -33,22 +35,26 @@ pub enum GroupCommand {
         place: Place,
     },
     /// List groups
+    #[command(after_help = "Example:\n  weft group ls")]
     Ls {
         #[command(flatten)]
         place: Place,
     },
     /// Forget a group; its vDisks and snapshots stay
+    #[command(after_help = "Example:\n  weft group rm db")]
     Rm {
         group: String,
         #[command(flatten)]
         place: Place,
     },
     /// Take a snapshot of every vDisk of a group, all of one instant
-    #[command(
-        after_help = "Each vDisk gets a snapshot VDISK@NAME. Of two writes of which one was acknowledged before the other was sent, none of the
+    #[command(after_help = "Examples:
+  weft group snapshot db                   named after the time
+  weft group snapshot db before-upgrade
+
+Each vDisk gets a snapshot VDISK@NAME. Of two writes of which one was acknowledged before the other was sent, none of the
 snapshots has the second one without the first. Clients wait for an instant, never longer than a second: if that is not
-enough, the command fails and no snapshot is left."
-    )]
+enough, the command fails and no snapshot is left.")]
     Snapshot {
         group: String,
         /// Letters, digits, dot, dash, underscore; at most 63 [default: the time]

@@ -40,8 +40,10 @@ Examples:
   weft lab run noisy-neighbour --target weft:db --target file:./files --rate 1600 --runtime 180 --out ./report")]
     Run(Box<LabRunArguments>),
     /// Write the report of a finished run again
+    #[command(after_help = "Example:\n  weft lab report ./report")]
     Report { dir: PathBuf },
     /// Show the load profiles: the fio jobs that the scenarios are made of
+    #[command(after_help = "Example:\n  weft lab profiles")]
     Profiles,
 }
 

@@ -41,6 +41,9 @@ It takes no time and, at first, no space: only what is overwritten later is kept
         place: Place,
     },
     /// List snapshots, the oldest first
+    #[command(
+        after_help = "Examples:\n  weft snapshot ls\n  weft snapshot ls vol1 --json | jq -r '.[].name'"
+    )]
     Ls {
         /// Only those of this vDisk
         vdisk: Option<String>,
@@ -48,6 +51,7 @@ It takes no time and, at first, no space: only what is overwritten later is kept
         place: Place,
     },
     /// Tell everything about one snapshot
+    #[command(after_help = "Example:\n  weft snapshot show vol1@before-upgrade")]
     Show {
         /// VDISK@SNAPSHOT
         name: String,
@@ -121,11 +125,13 @@ snapshots are removed, and not while they are exported or attached.")]
         place: Place,
     },
     /// List schedules
+    #[command(after_help = "Example:\n  weft snapshot schedule ls")]
     Ls {
         #[command(flatten)]
         place: Place,
     },
     /// Take no more snapshots of a vDisk by themselves; those that there are stay
+    #[command(after_help = "Example:\n  weft snapshot schedule rm vol1")]
     Rm {
         vdisk: String,
         #[command(flatten)]

@@ -31,7 +31,9 @@ impl Format {
   weft import debian.qcow2 root1
   weft import --format raw disk.img data1 --rf 2
 
-The vDisk gets the image's size; holes of the image take no space. Needs qemu-img, on the machine of the node.")]
+The vDisk gets the image's size, rounded up to whole blocks of 4 KiB, which read as zeros behind the image's end. Holes of
+the image take no space. Needs qemu-img, on the machine of the node. Ended by Ctrl-C it removes what it made; a vDisk that it
+wrote over (--overwrite) stays half overwritten.")]
 pub struct ImportArguments {
     /// A raw or qcow2 image
     pub file: PathBuf,
@@ -43,7 +45,7 @@ pub struct ImportArguments {
     /// Read what the image names besides itself too: a backing file, or a file for its data
     #[arg(long)]
     pub follow: bool,
-    /// Copies of everything, on distinct drives [default: the node's]
+    /// Copies of everything, on distinct drives [default: the container's, or the node's]
     #[arg(long, value_name = "R", conflicts_with = "overwrite", value_parser = clap::value_parser!(u32).range(1..=3))]
     pub rf: Option<u32>,
     /// The container that the vDisk is put into [default: default]
@@ -66,11 +68,12 @@ pub struct ExportArguments {
     /// The vDisk, or VDISK@SNAPSHOT
     #[arg(value_name = "VDISK[@SNAPSHOT]")]
     pub disk: String,
+    /// The image; while it is being written it is called FILE and an ending in .part
     pub file: PathBuf,
     /// [default: qcow2 if the file ends so, else raw]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
-    /// Replace the file if there is one
+    /// Replace the file if there is one; what is no regular file is never replaced
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]

@@ -34,12 +34,18 @@ pub struct InspectArgs {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Superblock, division and use of drives
+    #[command(after_help = "Examples:\n  weft inspect drive\n  weft inspect drive 1 --dir ./weft-data")]
     Drive(drive::DriveArgs),
     /// Frames and records in the log ring of a drive
+    #[command(after_help = "Examples:\n  weft inspect log 1\n  weft inspect log 1 --vdisk vol1 --last 0")]
     Log(log::LogArgs),
     /// Egroups of a vDisk: where their copies are, and whether these are sound
+    #[command(after_help = "Examples:\n  weft inspect egroup vol1\n  weft inspect egroup vol1 3.17 --units")]
     Egroup(egroup::EgroupArgs),
     /// The map of a vDisk: its checkpoint, and where blocks are
+    #[command(
+        after_help = "Examples:\n  weft inspect map vol1\n  weft inspect map vol1 --offset 1G --len 1M"
+    )]
     Map(map::MapArgs),
 }
 

@@ -9,12 +9,21 @@ use weft_node::api::{HistogramView, VdiskFiguresListView, VdiskFiguresView};
 
 /// One look at all vDisks.
 pub struct Look {
+    /// When the node at hand answered.
     pub at: Instant,
-    vdisks: BTreeMap<String, (Option<u32>, VdiskFiguresView)>,
+    vdisks: BTreeMap<String, Seen>,
     /// vDisks that nobody serves, or that nobody has told of.
     names: Vec<String>,
     /// Nodes that did not answer.
     pub silent: Vec<u32>,
+}
+
+/// A vDisk as its node told of it.
+struct Seen {
+    /// Nodes answer one later than the other: what each has counted goes by its own time.
+    at: Instant,
+    node: Option<u32>,
+    vdisk: VdiskFiguresView,
 }
 
 impl Look {
@@ -22,9 +31,13 @@ impl Look {
         Self { at, vdisks: BTreeMap::new(), names: Vec::new(), silent: Vec::new() }
     }
 
-    pub fn add(&mut self, list: VdiskFiguresListView) {
+    /// What a node answered then.
+    pub fn add(&mut self, at: Instant, list: VdiskFiguresListView) {
         let node = list.node;
-        self.vdisks.extend(list.vdisks.into_iter().map(|vdisk| (vdisk.name.clone(), (node, vdisk))));
+        // What it has not told of is missing.
+        self.silent.extend(node.filter(|_| !list.silent_shards.is_empty()));
+        let seen = |vdisk: VdiskFiguresView| (vdisk.name.clone(), Seen { at, node, vdisk });
+        self.vdisks.extend(list.vdisks.into_iter().map(seen));
         self.names.extend(list.elsewhere.into_iter().map(|vdisk| vdisk.name));
     }
 }
@@ -58,6 +71,7 @@ pub struct Percentiles {
 }
 
 pub struct Interval {
+    /// Between two answers of the node at hand.
     pub seconds: f64,
     /// The busiest first.
     pub rows: Vec<Row>,
@@ -68,15 +82,14 @@ pub struct Interval {
 
 impl Interval {
     pub fn between(before: &Look, now: &Look) -> Self {
-        let seconds = now.at.duration_since(before.at).as_secs_f64().max(0.001);
         let mut rows: Vec<Row> = now
             .vdisks
             .iter()
-            .map(|(name, (node, vdisk))| {
+            .map(|(name, seen)| {
                 // Of one that has just come here, or whose node did not answer before, it is not known when it did what
                 // it has counted.
-                let same = before.vdisks.get(name).filter(|(other, _)| other == node);
-                row(*node, same.map_or(vdisk, |(_, before)| before), vdisk, seconds)
+                let same = before.vdisks.get(name).filter(|other| other.node == seen.node).unwrap_or(seen);
+                row(seen.node, &same.vdisk, &seen.vdisk, seconds(same.at, seen.at))
             })
             .collect();
         let load = |row: &Row| row.reads + row.writes + row.trims + row.flushes;
@@ -85,7 +98,7 @@ impl Interval {
             now.names.iter().filter(|name| !now.vdisks.contains_key(*name)).cloned().collect();
         unknown.sort();
         unknown.dedup();
-        Self { seconds, rows, unknown, silent: now.silent.clone() }
+        Self { seconds: seconds(before.at, now.at), rows, unknown, silent: now.silent.clone() }
     }
 
     /// One object for each interval.
@@ -100,6 +113,11 @@ impl Interval {
             "silent_nodes": self.silent,
         })
     }
+}
+
+/// Never nothing: it is divided by.
+fn seconds(before: Instant, now: Instant) -> f64 {
+    now.saturating_duration_since(before).as_secs_f64().max(0.001)
 }
 
 fn rounded(value: f64) -> f64 {
@@ -215,29 +233,39 @@ pub mod tests {
     /// Two seconds in which `busy` made a hundred reads and `idle` none; `new` came from elsewhere.
     pub fn an_interval() -> Interval {
         let at = Instant::now();
+        let later = at + Duration::from_secs(2);
         let mut before = Look::new(at);
-        before.add(VdiskFiguresListView {
-            node: Some(0),
-            vdisks: vec![a_vdisk("busy", 1000, &[5; 10]), a_vdisk("idle", 7, &[9])],
-            ..VdiskFiguresListView::default()
-        });
-        let mut now = Look::new(at + Duration::from_secs(2));
+        before.add(
+            at,
+            VdiskFiguresListView {
+                node: Some(0),
+                vdisks: vec![a_vdisk("busy", 1000, &[5; 10]), a_vdisk("idle", 7, &[9])],
+                ..VdiskFiguresListView::default()
+            },
+        );
+        let mut now = Look::new(later);
         let nobody = ElsewhereView { name: "lost".to_string(), node: None, api: None };
         let told = ElsewhereView { name: "new".to_string(), node: Some(1), api: None };
         let mut busy_us = vec![5; 10];
         busy_us.extend([12; 99]);
         busy_us.push(1_000);
-        now.add(VdiskFiguresListView {
-            node: Some(0),
-            vdisks: vec![a_vdisk("idle", 7, &[9]), a_vdisk("busy", 1100, &busy_us)],
-            elsewhere: vec![nobody, told],
-            ..VdiskFiguresListView::default()
-        });
-        now.add(VdiskFiguresListView {
-            node: Some(1),
-            vdisks: vec![a_vdisk("new", 10, &[1])],
-            ..VdiskFiguresListView::default()
-        });
+        now.add(
+            later,
+            VdiskFiguresListView {
+                node: Some(0),
+                vdisks: vec![a_vdisk("idle", 7, &[9]), a_vdisk("busy", 1100, &busy_us)],
+                elsewhere: vec![nobody, told],
+                ..VdiskFiguresListView::default()
+            },
+        );
+        now.add(
+            later,
+            VdiskFiguresListView {
+                node: Some(1),
+                vdisks: vec![a_vdisk("new", 10, &[1])],
+                ..VdiskFiguresListView::default()
+            },
+        );
         now.silent.push(2);
         Interval::between(&before, &now)
     }
@@ -277,11 +305,25 @@ pub mod tests {
         let look = |at: Instant, reads: u64, us: &[u64]| {
             let mut look = Look::new(at);
             let vdisks = vec![a_vdisk("v", reads, us)];
-            look.add(VdiskFiguresListView { vdisks, ..VdiskFiguresListView::default() });
+            look.add(at, VdiskFiguresListView { vdisks, ..VdiskFiguresListView::default() });
             look
         };
         let (before, now) = (look(at, 500, &[3, 3, 3]), look(at + Duration::from_secs(1), 20, &[8]));
         let row = &Interval::between(&before, &now).rows[0];
         assert_eq!((row.reads, row.read_us), (20.0, Some(Percentiles { p50: 8, p99: 8 })));
+    }
+
+    #[test]
+    fn a_node_that_answers_late_has_counted_for_longer() {
+        let at = Instant::now();
+        let look = |at: Instant, answered: Instant, reads: u64| {
+            let mut look = Look::new(at);
+            let (node, vdisks) = (Some(1), vec![a_vdisk("v", reads, &[])]);
+            look.add(answered, VdiskFiguresListView { node, vdisks, ..VdiskFiguresListView::default() });
+            look
+        };
+        let second = Duration::from_secs(1);
+        let interval = Interval::between(&look(at, at, 0), &look(at + second, at + 4 * second, 400));
+        assert_eq!((interval.seconds, interval.rows[0].reads), (1.0, 100.0));
     }
 }

@@ -17,8 +17,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use weft_node::api::VdiskFiguresListView;
 
-/// Another node that takes longer is done without.
-const OTHERS_WAIT: Duration = Duration::from_secs(2);
+/// Another node that takes longer is done without. It waits itself, up to two seconds, for shards that are busy.
+const OTHERS_WAIT: Duration = Duration::from_secs(5);
 
 /// The node at hand may restart; looking goes on meanwhile.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -74,16 +74,18 @@ fn look(client: &Client, place: &Place) -> Result<Look, Trouble> {
         })
         .collect();
     let mut look = Look::new(at);
-    look.add(list);
+    look.add(at, list);
     for (node, asked) in asked {
         match asked.join() {
-            Ok(Ok(list)) => look.add(list),
+            Ok(Ok((at, list))) => look.add(at, list),
             _ => look.silent.push(node),
         }
     }
     Ok(look)
 }
 
-fn ask(place: &Place) -> Result<VdiskFiguresListView, Trouble> {
-    document(Client::find(place)?.get_within("/v1/vdisk_stats", OTHERS_WAIT)?)
+/// What a node tells, and when it did.
+fn ask(place: &Place) -> Result<(Instant, VdiskFiguresListView), Trouble> {
+    let list = document(Client::find(place)?.get_within("/v1/vdisk_stats", OTHERS_WAIT)?)?;
+    Ok((Instant::now(), list))
 }

@@ -61,7 +61,7 @@ pub fn run(
         DrivePlan::make_for_member(dir, settings, &mut records, &mut book)?
     };
     let transport = record.transport.first().map_or_else(|| "127.0.0.1:0".to_string(), String::clone);
-    let transport = address_of(&transport)?;
+    let transport = settings.transport.map_or_else(|| address_of(&transport), Ok)?;
     start::runtime()?.block_on(async {
         let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
         let (losses, lost) = tokio::sync::mpsc::unbounded_channel();
@@ -72,7 +72,7 @@ pub fn run(
             Shards::start(record.shards, base, membership.id, Some(Deadline::new(Moment(0))), &to_control)
                 .map_err(io_error("start a shard"))?;
         let listener = PeerListener::open(transport, membership.id, shards.mailboxes.clone())
-            .map_err(io_error(format!("listen for other nodes at {transport} (see `weft node ls`)")))?;
+            .map_err(io_error(format!("listen for other nodes at {transport} (see `weft node ls`; if this machine has another address now, say it with --transport)")))?;
         // A port that was free to choose is known only now. Others look for the node there as soon as it lives.
         let here = listener.address().to_string();
         let api_address = api.local_addr().map_err(io_error("serve the API"))?.to_string();
