@@ -71,7 +71,12 @@ for part in "${parts[@]}"; do
             run unit-sim 600 cargo test --release --locked -p weft-sim --lib --bins
             ;;
         sim) run sim 600 cargo test --release --locked -p weft-sim --test seeds -- --nocapture ;;
-        canaries) run canaries 600 cargo test --release --locked -p weft-sim --features sabotage --test canaries ;;
+        canaries)
+            run canaries 600 cargo test --release --locked -p weft-sim --features sabotage --test canaries
+            # Those that only the engine's own stories see.
+            run canaries-engine 600 cargo test --release --locked -p weft-engine --features sabotage --lib --test bad_copies -- \
+                planted forgetting
+            ;;
         process)
             # One after the other, and most of them one test at a time: each runs whole nodes with their own drives.
             for file in crates/weft/tests/*.rs; do

@@ -101,7 +101,8 @@ pub enum Bug {
     /// What is being written is found by its hash before it is durable, and its page may be durable although it never was. (Seen by the
     /// keeper's own stories: whoever shares it is flushed later, and that mostly covers it, so a cut at the right moment is rare.)
     SharedBeforeDurable,
-    /// What trailers tell after an opening is referred to although nobody has looked at it.
+    /// What trailers tell after an opening is referred to although nobody has looked at it. (Seen by the keeper's own stories: where
+    /// drives rot in the simulator, others have copies, and what is met is repaired from those.)
     UnprovenShared,
 }
 

@@ -338,15 +338,20 @@ fn a_read_of_a_snapshot_that_reaches_no_copy_fails() {
     // From here on the pages are in memory.
     assert_eq!(read(&mut world, snapshot, 0, BLOCK as u32), pattern(1, BLOCK));
     let drive = DriveId(0);
-    let away = DriveView { shard: ShardId(0), domain: 0, state: DriveState::Down };
     let group = GroupView { members: vec![drive], former: Vec::new() };
-    world.step(Input::Order(Order::View(View {
-        version: 2,
-        drives: BTreeMap::from([(drive, away)]),
-        groups: BTreeMap::from([(GroupId(0), group)]).into(),
-    })));
-    let request = Request::ReadSnapshot { snapshot, offset: 0, len: BLOCK as u32 };
-    assert_eq!(world.ask(request), Reply::Error(RequestError::Damaged { block: 0 }));
+    let states = [
+        (DriveState::Down, RequestError::NotServed, "it may come back"),
+        (DriveState::Lost, RequestError::Damaged { block: 0 }, "it will not"),
+    ];
+    for (version, (state, error, why)) in (2..).zip(states) {
+        world.step(Input::Order(Order::View(View {
+            version,
+            drives: BTreeMap::from([(drive, DriveView { shard: ShardId(0), domain: 0, state })]),
+            groups: BTreeMap::from([(GroupId(0), group.clone())]).into(),
+        })));
+        let request = Request::ReadSnapshot { snapshot, offset: 0, len: BLOCK as u32 };
+        assert_eq!(world.ask(request), Reply::Error(error), "{why}");
+    }
 }
 
 #[test]

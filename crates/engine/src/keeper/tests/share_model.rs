@@ -62,15 +62,15 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
         // What is asked for and not answered; None: it is being deleted.
         let mut open: BTreeMap<u64, (u64, Option<Vec<u64>>)> = BTreeMap::new();
         let mut counter = 0;
-        for _ in 0..400 {
-            match rig.random.random_range(0..20) {
+        for _ in 0..1200 {
+            match rig.random.random_range(0..60) {
                 0..4 => {
                     counter += 1;
                     let marks = some_marks(&mut rig.random);
                     let call = rig.begin(1, 1, write(name(counter), &marks));
                     open.insert(call, (counter, Some(marks)));
                 }
-                4..7 if !there.is_empty() => {
+                4..6 if !there.is_empty() => {
                     let number = *there.keys().nth(rig.random.random_range(0..there.len())).expect("inside");
                     let marks = there.remove(&number).expect("just seen");
                     let mut question = write(name(number), &marks);
@@ -86,7 +86,7 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
                     let call = rig.begin(1, 1, question);
                     open.insert(call, (number, Some(marks)));
                 }
-                7 if rig.random.random_range(0..4) == 0 => {
+                6 if rig.random.random_range(0..4) == 0 => {
                     if rig.random.random() {
                         rig.crash()
                     } else {
