@@ -90,6 +90,21 @@ struct Plan {
     created: u64,
 }
 
+impl Plan {
+    /// The clone of this name, but for where it begins.
+    fn vdisk(&self, name: &str) -> NewVdisk {
+        NewVdisk {
+            name: name.to_string(),
+            size: self.origin.size,
+            factor: self.factor,
+            created: self.created,
+            owner: None,
+            container: self.container.clone(),
+            own: self.own,
+        }
+    }
+}
+
 impl Control {
     /// A vDisk that is being deleted is gone when its drives have answered, whatever is built upon it.
     pub(super) fn check_stays(&self, family: FamilyId, name: &str) -> Result<(), Refusal> {
@@ -146,17 +161,9 @@ impl Control {
             .names
             .iter()
             .zip(first..)
-            .map(|(name, family)| {
-                let new = NewVdisk {
-                    name: name.clone(),
-                    size: plan.origin.size,
-                    factor: plan.factor,
-                    created: plan.created,
-                    owner: None,
-                    container: plan.container.clone(),
-                    own: plan.own,
-                };
-                FamilyConfig { origin: Some(plan.origin), ..new.record(family) }
+            .map(|(name, family)| FamilyConfig {
+                origin: Some(plan.origin),
+                ..plan.vdisk(name).record(family)
             })
             .collect();
         alone.store.put_families(&configs)?;
@@ -216,16 +223,7 @@ async fn create_part(
 ) -> Result<Versioned<Vec<FamilyConfig>>, Refusal> {
     let part = CreateClones { snapshot: snapshot.to_string(), names: names.to_vec() };
     let plan = control.lock().plan_clones(&part)?;
-    let new = names.iter().map(|name| NewVdisk {
-        name: name.clone(),
-        size: plan.origin.size,
-        factor: plan.factor,
-        created: plan.created,
-        owner: None,
-        container: plan.container.clone(),
-        own: plan.own,
-    });
-    let new: Vec<NewVdisk> = new.collect();
+    let new: Vec<NewVdisk> = names.iter().map(|name| plan.vdisk(name)).collect();
     member::with_store(control, move |store| store.create_clones(&plan.key, plan.snapshot, &new)).await
 }
 
