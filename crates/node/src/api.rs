@@ -85,6 +85,17 @@ pub use snapshots::{
 
 use serde::{Deserialize, Serialize};
 
+/// In the node's directory while it runs: where its API is, such as `127.0.0.1:7070`.
+pub const API_FILE: &str = "api";
+
+/// Beside it: which run of the node has that address. One that was killed leaves both behind.
+pub const RUN_FILE: &str = "api.run";
+
+/// The header that says which run is meant, if the asker knows. Another one answers [`OTHER_RUN`], and does nothing.
+pub const RUN_HEADER: &str = "weft-run";
+
+pub const OTHER_RUN: u16 = 412;
+
 /// Why a request was refused: one line that says what, why and what to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ErrorView {

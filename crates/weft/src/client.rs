@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_node::api::{API_FILE, OTHER_RUN, RUN_FILE, RUN_HEADER};
 
 /// Questions are answered at once, or in parts.
 const ANSWER_SECONDS: u64 = 60;
@@ -16,10 +17,6 @@ const WORK_SECONDS: u64 = 180;
 
 /// No answer is larger; those of some thousand vDisks have several MiB.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
-
-/// See `server/run.rs` of the node: which run is meant, and the answer of another one.
-const RUN_HEADER: &str = "weft-run";
-const OTHER_RUN: u16 = 412;
 
 pub struct Client {
     base: String,
@@ -37,7 +34,7 @@ impl Client {
         let (address, told) = match &place.api {
             Some(address) => (address.clone(), format!("--api {address}")),
             None => {
-                let file = place.dir.join("api");
+                let file = place.dir.join(API_FILE);
                 match std::fs::read_to_string(&file) {
                     Ok(text) => (text.trim().to_string(), format!("{}", place.dir.display())),
                     Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -63,7 +60,7 @@ impl Client {
         })?;
         let agent = ureq::AgentBuilder::new().timeout_connect(Duration::from_secs(5)).build();
         let dir = place.api.is_none().then(|| place.dir.clone());
-        let run = dir.as_ref().and_then(|dir| std::fs::read_to_string(dir.join("api.run")).ok());
+        let run = dir.as_ref().and_then(|dir| std::fs::read_to_string(dir.join(RUN_FILE)).ok());
         let run =
             run.map(|run| run.trim().to_string()).filter(|run| run.bytes().all(|b| b.is_ascii_hexdigit()));
         Ok(Self { base, agent, dir, run, place: told })

@@ -1,6 +1,7 @@
 //! Stopping: clients first, then the engine, then what lies about in the file system.
 
 use super::{Serving, SharedControl, Stage, attachments, member};
+use crate::api::{API_FILE, RUN_FILE};
 use crate::shard_loop::{Mail, Shards};
 use std::time::Duration;
 use weft_engine::interface::Order;
@@ -35,7 +36,7 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
     settle(control).await;
     member::leave(control).await;
     let dir = control.lock().dir.clone();
-    for file in [super::start::API_FILE, super::start::RUN_FILE] {
+    for file in [API_FILE, RUN_FILE] {
         // If somebody removed it already, so be it.
         let _ = std::fs::remove_file(dir.join(file));
     }

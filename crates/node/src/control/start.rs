@@ -7,6 +7,7 @@ use super::{
     Alone, Control, Family, Part, Serving, SharedControl, Stage, Standing, member, notices, server, shutdown,
     snapshots,
 };
+use crate::api::{API_FILE, RUN_FILE};
 use crate::attach;
 use crate::config::cluster::ClusterError;
 use crate::config::{
@@ -23,12 +24,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::Order;
-
-/// In the node's directory while it runs: where its API is, such as `127.0.0.1:7070`.
-pub const API_FILE: &str = "api";
-
-/// Beside it: which run of the node has that address. One that was killed leaves both behind.
-pub const RUN_FILE: &str = "api.run";
 
 const API_DEFAULT: &str = "127.0.0.1:7070";
 

@@ -17,7 +17,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use weft_node::api::VdiskFiguresListView;
 
-/// Another node that takes longer is done without. It waits itself, up to two seconds, for shards that are busy.
+/// Another node that takes longer is done without. It waits itself, up to a second, for shards that are busy.
 const OTHERS_WAIT: Duration = Duration::from_secs(5);
 
 /// The node at hand may restart; looking goes on meanwhile.
