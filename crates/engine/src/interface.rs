@@ -209,9 +209,11 @@ pub enum DriveFault {
 pub enum Order {
     /// Who is where and alive. Replaces the former view whole.
     View(View),
-    /// Use this drive: `format` makes it empty first. Ends in [`Notice::DriveReady`] or `DriveFailed`.
+    /// Use this drive, as soon as nothing is under way there any more that was asked of it before: `format` makes it empty
+    /// first. Ends in [`Notice::DriveReady`] or `DriveFailed`.
     OpenDrive { drive: DriveId, geometry: Geometry, format: bool },
-    /// Stop using this drive at once; what is in flight there is forgotten.
+    /// Stop using this drive at once. What becomes of what is in flight there concerns nobody, but its end is still told in
+    /// [`Input::DriveDone`].
     CloseDrive { drive: DriveId },
     /// Serve this family in `record.epoch`, which is higher than that of any owner before.
     OpenFamily(FamilyRecord),

@@ -24,6 +24,7 @@ pub mod limits;
 pub mod log;
 pub mod map;
 pub mod message;
+pub mod openings;
 pub mod pace;
 pub mod sabotage;
 pub mod shard;

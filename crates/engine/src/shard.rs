@@ -7,17 +7,15 @@ use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
 use crate::interface::{
-    Census, DriveFault, DriveResult, DriveState, FactorProgress, FamilyRecord, Geometry, Input, Notice,
-    Order, Outputs, Reply, RequestError, View,
+    Census, DriveFault, DriveResult, DriveState, FactorProgress, FamilyRecord, Input, Notice, Order, Outputs,
+    Reply, RequestError, View,
 };
 use crate::keeper::{Effects, Keeper, State, Tally};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal};
+use crate::openings::{Ended, Openings, Wish};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Tokens of drive operations carry the number of the drive's opening above these bits.
-const TOKEN_BITS: u32 = 40;
 
 /// A drive's free space counts as changed when it has crossed a multiple of so many bytes, or there is none any more. Far less
 /// than what is kept between a pool and what is on its way there.
@@ -86,9 +84,7 @@ struct Dropping {
 pub struct Shard {
     world: World,
     keepers: BTreeMap<DriveId, Keeper>,
-    /// The drive of each opening, by its number.
-    openings: BTreeMap<u64, DriveId>,
-    opened: u64,
+    openings: Openings,
     volumes: BTreeMap<FamilyId, Volume>,
     dropping: BTreeMap<FamilyId, Dropping>,
     census: Census,
@@ -124,8 +120,7 @@ impl Shard {
                 local: VecDeque::new(),
             },
             keepers: BTreeMap::new(),
-            openings: BTreeMap::new(),
-            opened: 0,
+            openings: Openings::default(),
             volumes: BTreeMap::new(),
             dropping: BTreeMap::new(),
             census: Census::default(),
@@ -305,8 +300,17 @@ impl Shard {
         result: Result<DriveResult, DriveFault>,
         out: &mut Outputs,
     ) {
-        // An operation of an opening that was closed since concerns nobody.
-        let Some(drive) = self.openings.get(&(token >> TOKEN_BITS)).copied() else { return };
+        let drive = match self.openings.ended(token) {
+            Ended::Own(drive) => drive,
+            // What became of it concerns nobody, but somebody may wait for its end.
+            Ended::Closed(drive) => {
+                if let Some(wish) = self.openings.may_open(drive) {
+                    self.open_drive(now, drive, wish, out);
+                }
+                return;
+            }
+            Ended::Unknown => return,
+        };
         let keeper = self.keepers.get_mut(&drive).expect("an opening has a keeper");
         keeper.on_drive_done(now, token, result, &mut self.effects);
         self.take_effects(now, out);
@@ -364,6 +368,9 @@ impl Shard {
 
     /// What keepers want done.
     fn take_effects(&mut self, now: Time, out: &mut Outputs) {
+        for operation in &self.effects.operations {
+            self.openings.begins(operation);
+        }
         out.operations.append(&mut self.effects.operations);
         let Tally { frames_unpacked, map_hits, map_misses, bytes_hashed, bytes_shared } =
             std::mem::take(&mut self.effects.tally);
@@ -388,7 +395,7 @@ impl Shard {
         match order {
             Order::View(view) => self.on_view(now, view, out),
             Order::OpenDrive { drive, geometry, format } => {
-                self.open_drive(now, drive, geometry, format, out)
+                self.open_drive(now, drive, Wish { geometry, format }, out)
             }
             Order::CloseDrive { drive } => self.close_drive(now, drive),
             Order::OpenFamily(record) => self.open_family(now, record, out),
@@ -487,20 +494,19 @@ impl Shard {
         self.take_effects(now, out);
     }
 
-    fn open_drive(&mut self, now: Time, drive: DriveId, geometry: Geometry, format: bool, out: &mut Outputs) {
+    fn open_drive(&mut self, now: Time, drive: DriveId, wish: Wish, out: &mut Outputs) {
         self.close_drive(now, drive);
-        self.opened += 1;
-        let base = self.opened << TOKEN_BITS;
+        let Some(base) = self.openings.open(drive, wish) else { return };
+        let Wish { geometry, format } = wish;
         let mut keeper = Keeper::open(drive, geometry, format, base, &self.world.limits, &mut self.effects);
         keeper.on_census(now, self.census.clone(), &mut self.effects);
         self.keepers.insert(drive, keeper);
-        self.openings.insert(self.opened, drive);
         self.take_effects(now, out);
     }
 
     fn close_drive(&mut self, now: Time, drive: DriveId) {
+        self.openings.close(drive);
         if self.keepers.remove(&drive).is_some() {
-            self.openings.retain(|_, other| *other != drive);
             self.world.calls.revive(drive, now);
         }
     }
