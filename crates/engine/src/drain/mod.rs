@@ -149,14 +149,18 @@ impl Volume {
         }
     }
 
-    /// Names zeros of any generation, unless there is something older to be named for the same blocks.
+    /// Names zeros of any generation, but for blocks of which something older is to be named first.
     fn drain_zeroes(&mut self, ctx: &mut Context) {
         let mut found: Vec<(Generation, Vec<Dirty>)> = Vec::new();
         for (generation, overlay) in self.overlay.iter() {
-            let mut zeroes =
-                sorted(overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block)));
-            zeroes.retain(|piece| !self.overlay.overlaps_before(generation, piece.block, piece.count));
-            found.push((generation, zeroes));
+            let zeroes = sorted(overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block)));
+            let clear = |piece: &Dirty| {
+                let parts = self.overlay.clear_before(generation, piece.block, piece.count);
+                let seq = piece.seq;
+                let zeroes = move |(block, count)| Dirty { block, count, seq, content: Content::Zero };
+                parts.into_iter().map(zeroes)
+            };
+            found.push((generation, zeroes.iter().flat_map(clear).take(EGROUP_UNITS).collect()));
         }
         for (generation, zeroes) in found {
             let overlay = self.overlay.layer_mut(generation).expect("it was just looked at");

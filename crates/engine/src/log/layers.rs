@@ -78,10 +78,14 @@ impl Layers {
         self.layers.iter().any(|(_, overlay)| overlay.overlaps(block, count))
     }
 
-    /// Whether anything in the range is dirty in a generation before this one.
-    pub fn overlaps_before(&self, generation: Generation, block: Block, count: u64) -> bool {
-        let before = self.layers.iter().take_while(|(other, _)| *other < generation);
-        before.into_iter().any(|(_, overlay)| overlay.overlaps(block, count))
+    /// The parts of the range of which nothing is dirty in any generation before this one, in order.
+    pub fn clear_before(&self, generation: Generation, block: Block, count: u64) -> Vec<(Block, u64)> {
+        let mut clear = vec![(block, count)];
+        for (_, overlay) in self.layers.iter().take_while(|(other, _)| *other < generation) {
+            let gaps = |(block, count)| overlay.over(block, count).filter(|found| found.version.is_none());
+            clear = clear.into_iter().flat_map(gaps).map(|gap| (gap.block, gap.count)).collect();
+        }
+        clear
     }
 
     /// The oldest generation with something in it: what is to be drained next.
@@ -180,6 +184,12 @@ mod tests {
                     let wanted: BTreeMap<u64, Seq> = known.map(|((_, block), seq)| (*block, *seq)).collect();
                     assert_eq!(seen(&layers, at), wanted, "generation {at}");
                 }
+                let generation = Generation(random.random_range(0..=present));
+                let clear = layers.clear_before(generation, Block(3), 50);
+                let clear: Vec<u64> =
+                    clear.iter().flat_map(|&(block, count)| block.0..block.0 + count).collect();
+                let older = |block: u64| model.keys().any(|&(of, at)| of < generation.0 && at == block);
+                assert_eq!(clear, (3..53).filter(|&block| !older(block)).collect::<Vec<_>>());
                 assert_eq!(layers.is_empty(), model.is_empty());
                 assert_eq!(layers.dirty_bytes(), (model.len() * BLOCK) as u64);
                 let frozen: std::collections::BTreeSet<u32> =
