@@ -432,8 +432,9 @@ impl Volume {
             if self.is_failed() {
                 return;
             }
-            if self.log.wants_other_members(ctx)
-                && !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log())
+            // While there is no log yet, it wants members in every step.
+            if !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log())
+                && self.log.wants_other_members(ctx)
             {
                 let members = self.log.choose_members(ctx);
                 let old = self.log.segments.clone();

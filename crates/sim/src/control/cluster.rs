@@ -34,6 +34,18 @@ pub struct Table {
     audited: BTreeSet<(GroupId, u64)>,
     looked_at: u64,
     at_rest: bool,
+    /// Grows with every change of the groups and of what was audited.
+    changes: u64,
+    /// What the rule was last asked, if it wanted nothing: asked the same, it would want nothing again.
+    content_with: Option<Question>,
+}
+
+/// What decides, beside the number of the next group, what the rule of placement wants.
+#[derive(PartialEq, Eq)]
+struct Question {
+    drives: Vec<placement::Drive>,
+    factors: BTreeSet<u32>,
+    changes: u64,
 }
 
 impl World {
@@ -49,9 +61,13 @@ impl World {
         if !self.control.table.at_rest {
             return Err("placement is not at rest".into());
         }
+        let draining = self.control.drives_draining(true);
+        if draining.is_empty() {
+            return Ok(());
+        }
         let groups: Vec<Group> = self.control.table.groups.values().cloned().collect();
         let staying = self.control.drives_draining(false).len();
-        for drive in self.control.drives_draining(true) {
+        for drive in draining {
             let enough = groups.iter().all(|group| group.factor as usize <= staying);
             if enough && !is_emptied(DriveId(drive as u32), &groups) {
                 return Err(format!("drive {drive} is not emptied"));
@@ -86,7 +102,8 @@ impl World {
 
     fn place_groups(&mut self) {
         for (group, version) in self.control.settled_groups() {
-            self.control.table.audited.insert((group, version));
+            let is_new = self.control.table.audited.insert((group, version));
+            self.control.table.changes += u64::from(is_new);
         }
         let known = self.control.drives.iter().enumerate().filter(|(_, entry)| entry.formatted);
         let drives: Vec<placement::Drive> = known
@@ -101,14 +118,21 @@ impl World {
             .collect();
         let factors = self.control.families.iter().filter(|family| family.phase != FamilyPhase::Dropped);
         let table = &self.control.table;
+        let factors: BTreeSet<u32> = factors.map(|family| family.record.factor).collect();
+        let question = Question { drives, factors, changes: table.changes };
+        if table.content_with.as_ref() == Some(&question) {
+            return;
+        }
         let wishes = Wishes {
-            factors: factors.map(|family| family.record.factor).collect(),
+            factors: question.factors.clone(),
             moves_max: self.parameters.moves_max,
             next_group: table.groups.last_key_value().map_or(1, |(last, _)| last.0 + 1),
         };
         let groups: Vec<Group> = table.groups.values().cloned().collect();
-        let wanted = plan(&drives, &groups, &table.audited, &wishes);
-        self.control.table.at_rest = wanted.is_at_rest && wanted.changed.is_empty() && wanted.made.is_empty();
+        let wanted = plan(&question.drives, &groups, &table.audited, &wishes);
+        let wants_nothing = wanted.changed.is_empty() && wanted.made.is_empty();
+        self.control.table.at_rest = wanted.is_at_rest && wants_nothing;
+        self.control.table.content_with = wants_nothing.then_some(question);
         self.coverage.add("groups made", wanted.made.len() as u64);
         for group in wanted.made {
             self.control.write_group(group);
@@ -199,8 +223,12 @@ impl World {
     }
 
     fn take_emptied_drives(&mut self) {
+        let draining = self.control.drives_draining(true);
+        if draining.is_empty() {
+            return;
+        }
         let groups: Vec<Group> = self.control.table.groups.values().cloned().collect();
-        for drive in self.control.drives_draining(true) {
+        for drive in draining {
             if self.control.drives[drive].ready
                 && !self.is_needed(drive, &groups)
                 && self.rng.random_range(0..10) == 0
@@ -302,6 +330,7 @@ impl super::Control {
         }
         Arc::make_mut(&mut self.groups).insert(group.id, group.view());
         self.table.groups.insert(group.id, group);
+        self.table.changes += 1;
     }
 
     /// Groups that the present owner of every family has called whole, in their present versions.
