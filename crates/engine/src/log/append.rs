@@ -3,7 +3,7 @@
 //! become durable in the order of their numbers (I3).
 //! Leaves to others: what a durable record means (`volume`), reading the log after a takeover (`log/recover.rs`).
 
-use crate::context::{Context, Purpose, is_open};
+use crate::context::{Context, Draw, Purpose, is_open};
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
 use crate::interface::{Notice, Segment, View};
@@ -393,12 +393,14 @@ impl Appender {
             candidates
                 .extend(self.segments.last().iter().flat_map(|segment| segment.members.iter().copied()));
         }
-        let up: Vec<DriveId> = ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
-        // Families begin at different drives, so that their logs spread.
-        let turn = self.family.0 as usize % up.len().max(1);
-        let turned = || up.iter().cycle().skip(turn).take(up.len()).copied();
-        candidates.extend(turned().filter(|&drive| ctx.is_own(drive)));
-        candidates.extend(turned());
+        let mut up: Vec<DriveId> =
+            ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
+        // Every family has an order of its own, so that logs spread over all drives, and so do their other copies.
+        up.sort_unstable_by_key(|drive| {
+            Draw::new(u64::from(self.family.0) << 32 | u64::from(drive.0)).number()
+        });
+        candidates.extend(up.iter().copied().filter(|&drive| ctx.is_own(drive)));
+        candidates.extend(up);
         candidates.retain(|&drive| ctx.is_up(drive));
         candidates
     }
