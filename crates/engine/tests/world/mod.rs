@@ -33,6 +33,8 @@ pub struct World {
     pub sources: Vec<(Ticket, Source)>,
     /// Of what is begun there so much ends, and no more.
     pub hung: Option<(DriveId, Area, u32)>,
+    /// Operations that it did not come back to.
+    stuck: Vec<u64>,
     /// The config store takes changes of segments, and nobody hears that it did.
     pub unheard: bool,
 }
@@ -69,6 +71,7 @@ impl World {
             replies: BTreeMap::new(),
             sources: Vec::new(),
             hung: None,
+            stuck: Vec::new(),
             unheard: false,
             notices: Vec::new(),
             last_ticket: 0,
@@ -166,6 +169,7 @@ impl World {
                     && (*drive, *area) == (operation.drive, operation.area)
                 {
                     if *left == 0 {
+                        self.stuck.push(operation.token);
                         continue;
                     }
                     *left -= 1;
@@ -231,6 +235,14 @@ impl World {
                 DriveResult::Done
             }
             DriveWork::Flush | DriveWork::Discard { .. } => DriveResult::Done,
+        }
+    }
+
+    /// What hung comes back: the drive was not there.
+    pub fn let_go(&mut self) {
+        self.hung = None;
+        for token in std::mem::take(&mut self.stuck) {
+            self.step(Input::DriveDone { token, result: Err(DriveFault::Gone) });
         }
     }
 
