@@ -265,6 +265,7 @@ impl Volume {
             return;
         }
         self.audit.copies.lacks_also(running.drive, running.missing);
+        self.audit.copies.still_cramped(running.drive);
         if !running.lacks && !self.audit.copies.owes(running.drive) {
             self.audit.whole.insert(running.drive);
             self.factoring.on_whole();

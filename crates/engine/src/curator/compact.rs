@@ -165,6 +165,10 @@ impl Volume {
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
+            if ctx.now < self.compaction.no_room_until {
+                self.compaction.not_before = self.compaction.no_room_until.min(ctx.now.after(AVOID_US));
+                self.compaction.more = true;
+            }
             return;
         }
         self.compaction.more = true;
@@ -259,7 +263,10 @@ impl Volume {
             live += entry.live as usize;
             // One that is too full to be packed is better moved less packed than left.
             let unpacked = live > units_max(self.compression) && !victims.is_empty();
-            if live > self.compaction.units_max.get() || unpacked || victims.len() == VICTIMS_MAX {
+            // What found no room once may have some by now, and only trying finds that out.
+            let again = victims.is_empty() && ctx.now >= self.compaction.no_room_until;
+            let too_large = live > self.compaction.units_max.get() && !again;
+            if too_large || unpacked || victims.len() == VICTIMS_MAX {
                 break;
             }
             victims.push_back(egroup);

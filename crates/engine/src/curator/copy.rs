@@ -196,6 +196,14 @@ impl Copies {
         self.awaits(drive) || self.bad.has_some_of(drive)
     }
 
+    /// The drive was listed: if nothing waits for room there any more, it is not cramped any more either. What waited may have
+    /// been deleted since.
+    pub fn still_cramped(&mut self, drive: DriveId) {
+        if !self.awaits(drive) {
+            self.cramped.remove(&drive);
+        }
+    }
+
     pub fn cramped(&self) -> &BTreeSet<DriveId> {
         &self.cramped
     }

@@ -320,6 +320,9 @@ impl Volume {
             if !self.may_be_victim(egroup, entry) || between.is_some_and(|between| between != after) {
                 continue;
             }
+            // What found no room once may have some by now, and only trying finds that out.
+            let again = look.victims.is_empty() && ctx.now >= self.compaction.no_room_until;
+            let most = if again { room } else { most };
             if entry.live as usize > most {
                 look.short = true;
                 continue;
