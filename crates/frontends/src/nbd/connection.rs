@@ -76,6 +76,8 @@ pub struct Connection {
     /// Open requests to be handed out once more.
     again: VecDeque<Handle>,
     outgoing: Outgoing,
+    /// Bytes that were taken to be sent, and are not yet.
+    unsent: usize,
 }
 
 impl Connection {
@@ -93,6 +95,7 @@ impl Connection {
             held: VecDeque::new(),
             again: VecDeque::new(),
             outgoing,
+            unsent: 0,
         }
     }
 
@@ -208,6 +211,12 @@ impl Connection {
     pub fn swap_outgoing(&mut self, empty: &mut Outgoing) {
         assert!(empty.is_empty(), "what was taken before has been sent");
         std::mem::swap(&mut self.outgoing, empty);
+        self.unsent = empty.len();
+    }
+
+    /// So many bytes of what was taken last are still to be sent. A client that does not receive is not asked for more.
+    pub fn set_unsent(&mut self, bytes: usize) {
+        self.unsent = bytes;
     }
 
     /// Whether no export has been chosen yet. Only a limited time should be given for that.
@@ -233,7 +242,7 @@ impl Connection {
     /// Too much is open or unsent to take more, or the engine is busy.
     fn is_full(&self) -> bool {
         self.open.count() >= REQUESTS_MAX
-            || self.open.bytes() + self.outgoing.len() >= BYTES_MAX
+            || self.open.bytes() + self.outgoing.len() + self.unsent >= BYTES_MAX
             || !self.held.is_empty()
     }
 

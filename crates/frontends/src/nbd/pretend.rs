@@ -127,6 +127,7 @@ impl Server {
         self.connection.swap_outgoing(&mut outgoing);
         outgoing.slices().for_each(|slice| self.sent.extend_from_slice(slice));
         outgoing.sent(outgoing.len());
+        self.connection.set_unsent(0);
     }
 
     fn carry_out(&mut self, request: &Request) -> Reply {

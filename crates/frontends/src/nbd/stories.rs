@@ -3,7 +3,7 @@
 use super::limits::*;
 use super::pretend::*;
 use super::protocol::*;
-use super::{Connection, Event, Want};
+use super::{Connection, Event, Outgoing, Want};
 use std::sync::Arc;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Reply, Request, RequestError};
@@ -333,7 +333,10 @@ fn a_client_that_asks_too_much_at_once_has_to_wait() {
         assert!(rounds <= 64, "the limit is met");
     }
     assert_eq!(server.connection.want(), Want::Wait);
-    server.flush();
+    let mut taken = Outgoing::default();
+    server.connection.swap_outgoing(&mut taken);
+    assert_eq!(server.connection.want(), Want::Wait, "what a client does not receive is still there");
+    server.connection.set_unsent(0);
     assert_eq!(server.connection.want(), Want::Bytes);
 }
 

@@ -103,6 +103,10 @@ impl Session {
             // A snapshot does not change: what it holds is durable.
             Command::Flush if self.snapshot.is_some() => return Admission::Done,
             Command::Flush => (Request::Flush, false),
+            // A read may not be answered with a simple reply then.
+            Command::Read if len == 0 && self.structured => {
+                return Admission::Refuse(Refusal { errno: Errno::Invalid, why: "nothing was asked for" });
+            }
             // The protocol leaves requests of no length open; doing nothing is what they ask for.
             _ if len == 0 => return Admission::Done,
             // There is no cache to fill for one client only: reads are cached as they come.

@@ -19,6 +19,12 @@ use weft_frontends::nbd::{ExportInfo, Exports};
 /// Bytes the kernel may hold for one client: a few large replies.
 const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 
+/// A client that is gone without a word, with its machine or the way to it, keeps its place for two minutes at most.
+fn keepalive() -> socket2::TcpKeepalive {
+    let every = Duration::from_secs(10);
+    socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(every).with_retries(6)
+}
+
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -161,6 +167,7 @@ impl Listener {
                     loop {
                         let accepted = listener.accept().await.and_then(|(stream, _)| {
                             stream.set_nodelay(true)?;
+                            socket2::SockRef::from(&stream).set_tcp_keepalive(&keepalive())?;
                             stream.into_std()
                         });
                         hand_over(accepted.map(OwnedFd::from), &exports, &text, &shard).await;

@@ -255,7 +255,7 @@ impl Socket {
             match unsafe { self.sending.send(fd, pieces, tag, ring) } {
                 Sent::Bytes(count) => {
                     has_sent = true;
-                    self.outgoing.sent(count);
+                    self.sent(count);
                 }
                 Sent::Later => {}
                 Sent::Failed => self.break_off(),
@@ -265,10 +265,15 @@ impl Socket {
         (has_sent && self.receive == Receive::Idle) || (self.broken && !self.is_in_flight())
     }
 
+    fn sent(&mut self, count: usize) {
+        self.outgoing.sent(count);
+        self.connection.set_unsent(self.outgoing.len());
+    }
+
     /// A send ended with this many bytes, or minus an error.
     pub fn on_sent(&mut self, result: i32) {
         match self.sending.on_sent(result) {
-            Some(count) => self.outgoing.sent(count),
+            Some(count) => self.sent(count),
             None => self.break_off(),
         }
     }

@@ -149,9 +149,13 @@ impl Worker {
             return;
         }
         let verdict = self.verdict(now, &reply, place.refused.get(&handle).copied());
+        let is_elsewhere = matches!(reply, Reply::Error(RequestError::NotServed | RequestError::Fenced))
+            && self.routes.may_change();
         let place = &mut self.sockets[slot as usize];
         let socket = place.socket.as_mut().expect("just seen");
         match verdict {
+            // Whose connection ends asks another node; an error would be final, and a file system would stop writing.
+            Verdict::Give if self.ending && is_elsewhere => socket.break_off(),
             Verdict::Give => {
                 place.refused.remove(&handle);
                 socket.connection.reply(handle, reply);
