@@ -121,6 +121,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
         .map_err(io_error(format!("make the directory {}", settings.dir.display())))?;
     let dir = settings.dir.canonicalize().map_err(io_error(format!("use {}", settings.dir.display())))?;
     let lock = Arc::new(DirectoryLock::take(&dir)?);
+    attach::serves_block_devices();
     for line in attach::clean_up(&dir) {
         tracing::warn!("{line}");
     }

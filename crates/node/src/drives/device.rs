@@ -1,7 +1,7 @@
 //! Drives that are block devices: the log lies first, the data behind it.
 //! Promises: a device that holds something, or that somebody uses, is not written.
 
-use super::{Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive};
+use super::{Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, patiently};
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -19,7 +19,7 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 
 /// Checks that a device can become a drive, and gives its size in bytes.
 pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
-    let file = open_device(path, Access::Node)?;
+    let file = open_free_device(path, Access::Node)?;
     let bytes = size(&file, path)?;
     if bytes < DRIVE_BYTES_MIN {
         return Err(DriveError::TooSmall {
@@ -60,7 +60,32 @@ pub fn open(path: &Path, record: &DriveRecord, access: Access) -> Result<OpenDri
     })
 }
 
+/// A device that should be ours: the node that had it may only just have been killed.
 fn open_device(path: &Path, access: Access) -> Result<File, DriveError> {
+    let options = options(path, access)?;
+    let mut file = None;
+    patiently(|| match options.open(path) {
+        Ok(opened) => {
+            file = Some(opened);
+            Ok(true)
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+        Err(error) => Err(error),
+    })
+    .map_err(DriveError::io("open", path))?;
+    file.ok_or_else(|| DriveError::InUse { path: path.to_path_buf() })
+}
+
+/// One that nobody should have: who has it keeps it.
+fn open_free_device(path: &Path, access: Access) -> Result<File, DriveError> {
+    options(path, access)?.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => DriveError::InUse { path: path.to_path_buf() },
+        _ => DriveError::io("open", path)(error),
+    })
+}
+
+/// How a device is opened, if it is one.
+fn options(path: &Path, access: Access) -> Result<OpenOptions, DriveError> {
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => DriveError::Missing { path: path.to_path_buf() },
         _ => DriveError::io("look at", path)(error),
@@ -74,10 +99,7 @@ fn open_device(path: &Path, access: Access) -> Result<File, DriveError> {
         // O_EXCL on a block device: the kernel refuses if a file system, a RAID or another of us has it.
         options.write(true).custom_flags(libc::O_DIRECT | libc::O_EXCL);
     }
-    options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => DriveError::InUse { path: path.to_path_buf() },
-        _ => DriveError::io("open", path)(error),
-    })
+    Ok(options)
 }
 
 fn size(file: &File, path: &Path) -> Result<u64, DriveError> {

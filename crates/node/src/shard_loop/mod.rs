@@ -31,6 +31,7 @@ pub use worker::owner_of;
 
 use crate::config::cluster::Deadline;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -109,7 +110,11 @@ fn run(setup: Setup, begun: &std::sync::mpsc::Sender<io::Result<()>>) {
     let life = catch_unwind(AssertUnwindSafe(|| match Worker::new(setup) {
         Ok(worker) => {
             let _ = begun.send(Ok(()));
+            // One that panics is never dropped: the kernel may still be writing into its buffers, and other shards run on until
+            // the process has ended.
+            let mut worker = ManuallyDrop::new(worker);
             worker.run();
+            drop(ManuallyDrop::into_inner(worker));
         }
         Err(error) => {
             let _ = begun.send(Err(error));

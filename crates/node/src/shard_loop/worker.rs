@@ -195,7 +195,7 @@ impl Worker {
     }
 
     /// Runs until it is told to stop and everything in flight has ended.
-    pub fn run(mut self) {
+    pub fn run(&mut self) {
         let mut completions = Vec::new();
         let mut mail = VecDeque::new();
         loop {
