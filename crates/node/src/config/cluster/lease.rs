@@ -94,8 +94,11 @@ impl NodeLease {
     /// Ends the lease at once, here first: the node must have stopped serving. If etcd does not hear of it,
     /// it ends by itself.
     pub fn give_up(self) -> Result<(), EtcdError> {
-        self.deadline.end();
-        self.etcd.revoke_lease(self.lease)
+        let Self { etcd, lease, deadline, _running: running } = self;
+        deadline.end();
+        // Before etcd ends it: a renewal that found it ended would count as a loss.
+        drop(running);
+        etcd.revoke_lease(lease)
     }
 }
 

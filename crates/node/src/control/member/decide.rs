@@ -4,7 +4,8 @@
 use super::node_of;
 use crate::api::WholeView;
 use crate::config::cluster::{
-    ClusterConfig, ClusterError, ClusterStore, Leadership, NewOwner, NodeState, Versioned, shard_id,
+    AliveRecord, ClusterConfig, ClusterError, ClusterStore, Leadership, NewOwner, NodeState, Versioned,
+    shard_id,
 };
 use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, GroupRecord};
 use std::collections::{BTreeMap, BTreeSet};
@@ -95,6 +96,11 @@ fn carry_out(
     if let Some(former) = seen.record.owner {
         // The old owner's life must still be over when this is written.
         let former = node_of(ShardId(former));
+        let is_same_life = |alive: &Versioned<AliveRecord>| alive.record.incarnation == seen.record.life;
+        if mirror.alive.get(&former).is_some_and(is_same_life) {
+            // It was taken out of the cluster, and lives on: until its lease has ended, it may answer.
+            return Err(ClusterError::Changed { key: format!("node {former}") });
+        }
         lives.insert(former, revision_of(former));
     }
     let claim =
@@ -116,7 +122,17 @@ fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
         };
         (number, node)
     });
-    let families = mirror.families.iter().map(|(&id, entry)| {
+    // One that is being destroyed is taken from the dead only: whoever does it waits for drives that are away, and hands nothing
+    // over meanwhile.
+    let lives = |record: &FamilyConfig| {
+        let owner = record.owner.and_then(|shard| mirror.alive.get(&node_of(ShardId(shard))));
+        owner.is_some_and(|alive| alive.record.incarnation == record.life)
+    };
+    let families = mirror
+        .families
+        .iter()
+        .filter(|(_, entry)| entry.record.state == FamilyState::Live || !lives(&entry.record));
+    let families = families.map(|(&id, entry)| {
         let record = &entry.record;
         let owner = record.owner.map(ShardId).map(|shard| Owner {
             node: node_of(shard),

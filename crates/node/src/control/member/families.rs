@@ -330,13 +330,20 @@ impl Member {
     }
 
     pub(in crate::control) fn drive_formatted(&self, drive: DriveId) {
+        let deadline = self.life.as_ref().map(|life| life.lease.deadline());
         self.spawn(
-            move |store| {
-                store.change_drive(drive, |record| {
+            move |store| loop {
+                let changed = store.change_drive(drive, |record| {
                     if record.state == DriveRecordState::Making {
                         record.state = DriveRecordState::Formatted;
                     }
-                })
+                });
+                let is_over = deadline.as_ref().is_none_or(|deadline| deadline.has_passed());
+                if is_over || !matches!(&changed, Err(ClusterError::Etcd(_) | ClusterError::Contended { .. }))
+                {
+                    return changed;
+                }
+                std::thread::sleep(ASK_AGAIN);
             },
             move |control, changed| {
                 let Some(entry) = control.drives.get_mut(&drive) else { return };

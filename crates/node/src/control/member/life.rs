@@ -5,7 +5,7 @@
 use super::{Member, Phase};
 use crate::config::cluster::{AliveRecord, ClusterError, ClusterStore, NodeLease};
 use crate::config::{DirectoryLock, Life, Membership};
-use crate::control::{Control, SharedControl, Standing};
+use crate::control::{Control, SharedControl, Stage, Standing};
 use crate::shard_loop::Mail;
 use std::path::Path;
 use std::time::Duration;
@@ -132,6 +132,9 @@ impl Member {
 impl Control {
     /// The lease is over: nothing is served any more. Gives what the next life needs; None: the node ends anyway.
     fn end_life(&mut self) -> Option<Beginning> {
+        if self.stage == Stage::Stopping {
+            return None;
+        }
         let shards = self.shards.clone();
         let member = self.part.member_mut()?;
         tracing::warn!("the node's lease is over: its vDisks go to others until it has a new one");

@@ -50,7 +50,9 @@ impl DriveBook for ClusterBook<'_> {
 /// Drives that somebody's data may still be on: members of groups, former ones, and those that logs name.
 pub(super) fn needed_drives(mirror: &ClusterConfig) -> BTreeSet<u32> {
     let groups = mirror.groups.values().map(|group| &group.record);
+    // Of a vDisk that is being destroyed nobody needs anything.
     let families = mirror.families.values().map(|family| &family.record);
+    let families = families.filter(|family| family.state == FamilyState::Live);
     groups
         .flat_map(|group| group.members.iter().chain(&group.former))
         .chain(families.flat_map(|family| family.segments.iter().flat_map(|segment| &segment.members)))
@@ -65,7 +67,8 @@ pub(super) fn is_drained(mirror: &ClusterConfig, node: u32) -> bool {
 }
 
 fn serves_any(mirror: &ClusterConfig, node: u32) -> bool {
-    let owners = mirror.families.values().filter_map(|family| family.record.owner);
+    let living = mirror.families.values().filter(|family| family.record.state == FamilyState::Live);
+    let owners = living.filter_map(|family| family.record.owner);
     owners.map(|owner| node_of(ShardId(owner))).any(|owner| owner == node)
 }
 
@@ -323,7 +326,7 @@ impl Member {
         if nodes.len() == 1 { nodes.values().sum() } else { nodes.len() }
     }
 
-    fn is_in(&self, node: u32) -> bool {
+    pub(super) fn is_in(&self, node: u32) -> bool {
         self.mirror.nodes.get(&node).is_some_and(|node| node.record.state == NodeState::In)
     }
 

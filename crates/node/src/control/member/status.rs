@@ -41,11 +41,15 @@ struct Reports {
 pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     let StatsView { drives, vdisks, .. } = statistics::gather(control).await;
     let control = control.lock();
+    let has_lease = control.check_serving().is_ok();
     let member = control.member()?;
     let waiting = member.served.iter().filter_map(|(family, served)| {
         let why = match &served.phase {
             Phase::Opening => "it is being opened".to_string(),
             Phase::Failed(failure) => failure.reason.clone(),
+            Phase::Ready | Phase::Settling { .. } if !has_lease => {
+                "its node has no lease: etcd does not answer it".to_string()
+            }
             Phase::Ready | Phase::Settling { .. } | Phase::HandingOver | Phase::Dropping => return None,
         };
         Some((family.0, why))
@@ -104,6 +108,13 @@ fn used_of(used: &Used, up: &BTreeSet<u32>) -> Used {
     used.iter().filter(|&(drive, _)| up.contains(drive)).map(|(&drive, &bytes)| (drive, bytes)).collect()
 }
 
+/// Drives that are sure to have the copies of a group: members that have not only just come, which are the last ones, and those
+/// that were members before.
+fn holders(group: &GroupRecord) -> impl Iterator<Item = &u32> {
+    let whole = group.members.len().saturating_sub(group.former.len());
+    group.members.iter().take(whole).chain(&group.former)
+}
+
 fn copies(group: &GroupRecord, up: &BTreeSet<u32>) -> Copies {
     if !group.members.iter().all(|member| up.contains(member)) {
         Copies::Thin
@@ -160,6 +171,13 @@ impl Member {
         let is_served = |id: &FamilyId| self.owner_node(*id).is_some() && !waiting.contains_key(&id.0);
         let served = families.iter().filter(|(id, _)| is_served(id)).count();
         let mut lines = Vec::new();
+        let has_lease = self.life.as_ref().is_some_and(|life| !life.lease.deadline().has_passed());
+        if !has_lease {
+            lines.push(
+                "this node has no lease, because etcd does not answer it: what follows may be old"
+                    .to_string(),
+            );
+        }
         for node in &nodes {
             let (number, name) = (node.node, &node.name);
             if !mirror.alive.contains_key(&number) {
@@ -177,10 +195,8 @@ impl Member {
                 lines.push(format!("drive {} in node {} is not up", drive.drive, drive.node));
             }
         }
-        let dark = mirror.groups.values().filter(|group| {
-            let sources = group.record.members.iter().chain(&group.record.former);
-            !sources.into_iter().any(|drive| up.contains(drive))
-        });
+        let dark =
+            mirror.groups.values().filter(|group| !holders(&group.record).any(|drive| up.contains(drive)));
         let dark = dark.count();
         if dark > 0 {
             lines.push(format!(
@@ -195,7 +211,8 @@ impl Member {
         let moving = count(Copies::Moving);
         let (failures, next_loses) = self.failures(&up, used);
         let health = match () {
-            () if dark > 0 || served < families.len() || (next_loses && thin > 0) => "danger",
+            () if !has_lease || dark > 0 || served < families.len() => "danger",
+            () if next_loses && (thin > 0 || moving > 0) => "danger",
             () if thin > 0 || moving > 0 || !lines.is_empty() => "degraded",
             () => "ok",
         };
@@ -256,20 +273,22 @@ impl Member {
                 .groups
                 .values()
                 .map(|group| &group.record)
-                .filter(|group| group.members.iter().any(|drive| on.get(drive) == Some(&node)))
+                .filter(|group| group.members.iter().chain(&group.former).any(mine))
                 .collect();
-            let gone = touched.iter().filter(|group| !group.members.iter().any(stays)).count();
+            let gone = touched.iter().filter(|group| !holders(group).any(stays)).count();
             let copied_gone =
-                touched.iter().filter(|group| group.factor > 1 && !group.members.iter().any(stays)).count();
+                touched.iter().filter(|group| group.factor > 1 && !holders(group).any(stays)).count();
             loses |= copied_gone > 0;
             let moves =
                 mirror.families.keys().filter(|family| self.owner_node(**family) == Some(node)).count();
             let to_copy: u64 = used.iter().filter(|(drive, _)| mine(drive)).map(|(_, bytes)| bytes).sum();
-            let free: u64 = mirror
-                .drives
-                .values()
-                .map(|drive| &drive.record)
-                .filter(|drive| stays(&drive.drive))
+            let targets = mirror.drives.values().map(|drive| &drive.record).filter(|drive| {
+                let takes_copies = drive.state == DriveRecordState::Formatted && self.is_in(drive.node);
+                stays(&drive.drive) && takes_copies
+            });
+            let places = targets.clone().count();
+            let fits = touched.iter().all(|group| group.factor as usize <= places);
+            let free: u64 = targets
                 .map(|drive| drive.data.saturating_sub(used.get(&drive.drive).copied().unwrap_or(0)))
                 .sum();
             // What was written last is in the log, and nowhere else yet.
@@ -292,7 +311,10 @@ impl Member {
             let room = if touched.is_empty() {
                 "nothing has to be copied".to_string()
             } else {
-                format!("room to copy everything again: {}", if to_copy <= free { "yes" } else { "no" })
+                format!(
+                    "room to copy everything again: {}",
+                    if fits && to_copy <= free { "yes" } else { "no" }
+                )
             };
             let name = &record.record.name;
             lines.push((
