@@ -165,8 +165,10 @@ impl Volume {
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
-            if ctx.now < self.compaction.no_room_until {
-                self.compaction.not_before = self.compaction.no_room_until.min(ctx.now.after(AVOID_US));
+            if self.compaction.refusals > 0 {
+                // What was refused is left alone for a while, and then tried again.
+                let (again, room) = (ctx.now.after(AVOID_US), self.compaction.no_room_until);
+                self.compaction.not_before = if ctx.now < room { room.min(again) } else { again };
                 self.compaction.more = true;
             }
             return;

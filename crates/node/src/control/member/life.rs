@@ -132,7 +132,8 @@ impl Member {
 impl Control {
     /// The lease is over: nothing is served any more. Gives what the next life needs; None: the node ends anyway.
     fn end_life(&mut self) -> Option<Beginning> {
-        if self.stage == Stage::Stopping {
+        // It has been given up.
+        if self.stage == Stage::Stopping && self.part.member().is_none_or(|member| member.life.is_none()) {
             return None;
         }
         let shards = self.shards.clone();

@@ -41,8 +41,8 @@ struct Reports {
 pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     let StatsView { drives, vdisks, .. } = statistics::gather(control).await;
     let control = control.lock();
-    let has_lease = control.check_serving().is_ok();
     let member = control.member()?;
+    let has_lease = member.has_lease();
     let waiting = member.served.iter().filter_map(|(family, served)| {
         let why = match &served.phase {
             Phase::Opening => "it is being opened".to_string(),
@@ -115,6 +115,11 @@ fn holders(group: &GroupRecord) -> impl Iterator<Item = &u32> {
     group.members.iter().take(whole).chain(&group.former)
 }
 
+/// Drives that may have copies of a group.
+fn may_hold(group: &GroupRecord) -> impl Iterator<Item = &u32> {
+    group.members.iter().chain(&group.former)
+}
+
 fn copies(group: &GroupRecord, up: &BTreeSet<u32>) -> Copies {
     if !group.members.iter().all(|member| up.contains(member)) {
         Copies::Thin
@@ -171,7 +176,7 @@ impl Member {
         let is_served = |id: &FamilyId| self.owner_node(*id).is_some() && !waiting.contains_key(&id.0);
         let served = families.iter().filter(|(id, _)| is_served(id)).count();
         let mut lines = Vec::new();
-        let has_lease = self.life.as_ref().is_some_and(|life| !life.lease.deadline().has_passed());
+        let has_lease = self.has_lease();
         if !has_lease {
             lines.push(
                 "this node has no lease, because etcd does not answer it: what follows may be old"
@@ -195,9 +200,13 @@ impl Member {
                 lines.push(format!("drive {} in node {} is not up", drive.drive, drive.node));
             }
         }
-        let dark =
-            mirror.groups.values().filter(|group| !holders(&group.record).any(|drive| up.contains(drive)));
-        let dark = dark.count();
+        let is_up = |drive: &u32| up.contains(drive);
+        let groups = || mirror.groups.values().map(|group| &group.record);
+        let dark = groups().filter(|group| !may_hold(group).any(is_up)).count();
+        let unsure = groups().filter(|group| !holders(group).any(is_up)).count() - dark;
+        if unsure > 0 {
+            lines.push(format!("{unsure} group(s) have no drive that is up and sure to have every copy"));
+        }
         if dark > 0 {
             lines.push(format!(
                 "{dark} group(s) have no drive that is up: what is only there cannot be read now"
@@ -211,8 +220,7 @@ impl Member {
         let moving = count(Copies::Moving);
         let (failures, next_loses) = self.failures(&up, used);
         let health = match () {
-            () if !has_lease || dark > 0 || served < families.len() => "danger",
-            () if next_loses && (thin > 0 || moving > 0) => "danger",
+            () if !has_lease || dark > 0 || served < families.len() || next_loses => "danger",
             () if thin > 0 || moving > 0 || !lines.is_empty() => "degraded",
             () => "ok",
         };
@@ -258,8 +266,13 @@ impl Member {
         lines.take(LINES_MAX).collect()
     }
 
-    /// What would happen if a node failed now, a line for each; and whether that would lose data of a vDisk that has more
-    /// than one copy by its policy.
+    /// Whether etcd has answered this node lately: without that it serves nothing.
+    fn has_lease(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| !life.lease.deadline().has_passed())
+    }
+
+    /// What would happen if a node failed now, a line for each; and whether one of them would lose data that has fewer copies now
+    /// than its policy wants. (What has as many, all in one node because there is no other, is told in the line only.)
     fn failures(&self, up: &BTreeSet<u32>, used: &Used) -> (Vec<String>, bool) {
         let mirror = &self.mirror;
         let on: BTreeMap<u32, u32> =
@@ -273,12 +286,18 @@ impl Member {
                 .groups
                 .values()
                 .map(|group| &group.record)
-                .filter(|group| group.members.iter().chain(&group.former).any(mine))
+                .filter(|group| may_hold(group).any(mine))
                 .collect();
             let gone = touched.iter().filter(|group| !holders(group).any(stays)).count();
-            let copied_gone =
-                touched.iter().filter(|group| group.factor > 1 && !holders(group).any(stays)).count();
-            loses |= copied_gone > 0;
+            // After several losses in a row the record does not say which of the members has everything.
+            let unsure =
+                touched.iter().filter(|group| !holders(group).any(stays) && may_hold(group).any(stays));
+            let unsure = unsure.count();
+            let is_short = |group: &GroupRecord| {
+                holders(group).filter(|drive| up.contains(drive)).count() < group.factor as usize
+            };
+            loses |=
+                touched.iter().any(|group| group.factor > 1 && is_short(group) && !holders(group).any(stays));
             let moves =
                 mirror.families.keys().filter(|family| self.owner_node(**family) == Some(node)).count();
             let to_copy: u64 = used.iter().filter(|(drive, _)| mine(drive)).map(|(_, bytes)| bytes).sum();
@@ -301,11 +320,16 @@ impl Member {
                 .filter(|(_, segment)| {
                     segment.members.iter().any(mine) && !segment.members.iter().any(stays)
                 });
-            let (logs, copied_logs) =
-                logs.fold((0, 0), |(logs, copied), (factor, _)| (logs + 1, copied + usize::from(factor > 1)));
-            loses |= copied_logs > 0;
+            let (logs, short_logs) = logs.fold((0, 0), |(logs, short), (factor, segment)| {
+                let copies = segment.members.iter().filter(|drive| up.contains(drive)).count();
+                (logs + 1, short + usize::from(factor > 1 && copies < factor as usize))
+            });
+            loses |= short_logs > 0;
             let copies = match (gone, logs) {
                 (0, 0) => "every block keeps a copy".to_string(),
+                (gone, logs) if gone == unsure && gone > 0 => {
+                    format!("{gone} group(s) and {logs} log(s) may keep no copy")
+                }
                 (gone, logs) => format!("{gone} group(s) and {logs} log(s) keep no copy"),
             };
             let room = if touched.is_empty() {
@@ -485,5 +509,19 @@ mod tests {
     fn what_is_on_drives_that_are_down_is_not_counted_beside_the_capacity_of_the_others() {
         let used = Used::from([(1, 100), (2, 1_000), (3, 10)]);
         assert_eq!(used_of(&used, &BTreeSet::from([1, 3, 4])), Used::from([(1, 100), (3, 10)]));
+    }
+
+    #[test]
+    fn who_has_only_just_come_is_not_relied_on() {
+        let told = |members: &[u32], former: &[u32]| {
+            let group =
+                GroupRecord { group: 1, factor: 2, members: members.to_vec(), former: former.to_vec() };
+            let all = |drives: &mut dyn Iterator<Item = &u32>| drives.copied().collect::<Vec<u32>>();
+            (all(&mut holders(&group)), all(&mut may_hold(&group)))
+        };
+        assert_eq!(told(&[1, 2], &[]).0, [1, 2]);
+        assert_eq!(told(&[1, 3], &[2]).0, [1, 2], "3 has taken the place of 2");
+        // 2 was lost, and so was 3, which had taken its place: that 1 has everything does not follow from the record.
+        assert_eq!(told(&[1, 4], &[2, 3]), (vec![2, 3], vec![1, 4, 2, 3]));
     }
 }
