@@ -77,7 +77,7 @@ fn a_node_that_answers_without_a_lease_is_caught() {
 
 #[test]
 fn leaving_what_is_left_of_dropped_vdisks_is_caught() {
-    is_caught_within(200, Bug::StraysStay, &[Plan::Swarm, Plan::Drives]);
+    is_caught_within(600, Bug::StraysStay, &[Plan::Swarm, Plan::Drives, Plan::Network]);
 }
 
 #[test]
