@@ -63,25 +63,24 @@ pub fn open(path: &Path, record: &DriveRecord, access: Access) -> Result<OpenDri
 /// A device that should be ours: the node that had it may only just have been killed.
 fn open_device(path: &Path, access: Access) -> Result<File, DriveError> {
     let options = options(path, access)?;
-    let mut file = None;
-    patiently(|| match options.open(path) {
-        Ok(opened) => {
-            file = Some(opened);
-            Ok(true)
-        }
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
-        Err(error) => Err(error),
-    })
-    .map_err(DriveError::io("open", path))?;
-    file.ok_or_else(|| DriveError::InUse { path: path.to_path_buf() })
+    opened(path, patiently(|| try_open(&options, path)))
 }
 
 /// One that nobody should have: who has it keeps it.
 fn open_free_device(path: &Path, access: Access) -> Result<File, DriveError> {
-    options(path, access)?.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => DriveError::InUse { path: path.to_path_buf() },
-        _ => DriveError::io("open", path)(error),
-    })
+    opened(path, try_open(&options(path, access)?, path))
+}
+
+/// None: somebody has it.
+fn try_open(options: &OpenOptions, path: &Path) -> std::io::Result<Option<File>> {
+    match options.open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+fn opened(path: &Path, file: std::io::Result<Option<File>>) -> Result<File, DriveError> {
+    file.map_err(DriveError::io("open", path))?.ok_or_else(|| DriveError::InUse { path: path.to_path_buf() })
 }
 
 /// How a device is opened, if it is one.

@@ -88,18 +88,16 @@ const RELEASE_WAIT: Duration = Duration::from_secs(10);
 
 /// Locks the file for this open file description, as long as it is open. False: another process has it, and keeps it.
 fn lock(file: &File, access: Access) -> std::io::Result<bool> {
-    patiently(|| try_lock(file, access))
+    Ok(patiently(|| Ok(try_lock(file, access)?.then_some(())))?.is_some())
 }
 
-/// Asks again until the answer is yes or the time is up.
-fn patiently(mut ask: impl FnMut() -> std::io::Result<bool>) -> std::io::Result<bool> {
+/// Asks again until there is an answer or the time is up.
+fn patiently<T>(mut ask: impl FnMut() -> std::io::Result<Option<T>>) -> std::io::Result<Option<T>> {
     let deadline = Instant::now() + RELEASE_WAIT;
     loop {
-        if ask()? {
-            return Ok(true);
-        }
-        if Instant::now() > deadline {
-            return Ok(false);
+        let answer = ask()?;
+        if answer.is_some() || Instant::now() > deadline {
+            return Ok(answer);
         }
         std::thread::sleep(Duration::from_millis(10));
     }

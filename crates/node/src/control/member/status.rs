@@ -288,16 +288,15 @@ impl Member {
                 .map(|group| &group.record)
                 .filter(|group| may_hold(group).any(mine))
                 .collect();
-            let gone = touched.iter().filter(|group| !holders(group).any(stays)).count();
+            let gone: Vec<&GroupRecord> =
+                touched.iter().copied().filter(|group| !holders(group).any(stays)).collect();
             // After several losses in a row the record does not say which of the members has everything.
-            let unsure =
-                touched.iter().filter(|group| !holders(group).any(stays) && may_hold(group).any(stays));
-            let unsure = unsure.count();
+            let unsure = gone.iter().filter(|group| may_hold(group).any(stays)).count();
             let is_short = |group: &GroupRecord| {
                 holders(group).filter(|drive| up.contains(drive)).count() < group.factor as usize
             };
-            loses |=
-                touched.iter().any(|group| group.factor > 1 && is_short(group) && !holders(group).any(stays));
+            loses |= gone.iter().any(|group| group.factor > 1 && is_short(group));
+            let gone = gone.len();
             let moves =
                 mirror.families.keys().filter(|family| self.owner_node(**family) == Some(node)).count();
             let to_copy: u64 = used.iter().filter(|(drive, _)| mine(drive)).map(|(_, bytes)| bytes).sum();

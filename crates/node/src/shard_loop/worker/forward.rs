@@ -60,6 +60,8 @@ pub(super) struct Held {
 /// What is to be done with a reply.
 enum Verdict {
     Give,
+    /// Another node may answer it, and this one ends.
+    Leave,
     /// Ask again; it was first refused then.
     Again(Option<Time>),
 }
@@ -128,7 +130,7 @@ impl Worker {
                 self.answer_socket(now, slot, generation, handle, reply);
             }
             Origin::Elsewhere { answer, request, refused } => match self.verdict(now, &reply, refused) {
-                Verdict::Give => answer.give(reply),
+                Verdict::Give | Verdict::Leave => answer.give(reply),
                 Verdict::Again(refused) => self.held.push(Held { family, request, answer, refused }),
             },
             Origin::Remote(asker) => self.peers.reply(asker, reply),
@@ -149,13 +151,11 @@ impl Worker {
             return;
         }
         let verdict = self.verdict(now, &reply, place.refused.get(&handle).copied());
-        let is_elsewhere = matches!(reply, Reply::Error(RequestError::NotServed | RequestError::Fenced))
-            && self.routes.may_change();
         let place = &mut self.sockets[slot as usize];
         let socket = place.socket.as_mut().expect("just seen");
         match verdict {
             // Whose connection ends asks another node; an error would be final, and a file system would stop writing.
-            Verdict::Give if self.ending && is_elsewhere => socket.break_off(),
+            Verdict::Leave => socket.break_off(),
             Verdict::Give => {
                 place.refused.remove(&handle);
                 socket.connection.reply(handle, reply);
@@ -176,7 +176,10 @@ impl Worker {
             Reply::Error(RequestError::Busy) => BUSY_RETRY_US,
             Reply::Error(RequestError::NotServed | RequestError::Fenced) if self.routes.may_change() => {
                 let since = refused.unwrap_or(now);
-                if self.ending || now.since(since) >= PATIENCE_US_MAX {
+                if self.ending {
+                    return Verdict::Leave;
+                }
+                if now.since(since) >= PATIENCE_US_MAX {
                     return Verdict::Give;
                 }
                 self.retry_after(now, REFUSED_RETRY_US);
