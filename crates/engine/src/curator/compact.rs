@@ -208,14 +208,14 @@ impl Volume {
         full || self.is_scattered() || units.saturating_sub(live) * 2 * BLOCK as u64 > self.placing.pool()
     }
 
-    /// Far more egroups than the data would fill: each takes an entry in the table of its drives.
+    /// Far more egroups than what was written would fill, dead or alive: each takes an entry in the table of its drives.
     fn is_scattered(&self) -> bool {
         let directory = &self.map.directory;
         let uncounted = self.map.fresh.len() + self.compaction.emptied.len();
         // What lies between two snapshots can become one.
         let apart =
             directory.generations().min(self.snapshots.taken.len() + self.snapshots.dropped.len() + 1);
-        let needed = directory.live() as usize / EGROUP_UNITS + apart;
+        let needed = directory.units() as usize / EGROUP_UNITS + apart;
         directory.len().saturating_sub(uncounted) > SCATTERED_MIN + 2 * needed
     }
 
