@@ -1,5 +1,5 @@
 //! What a socket sends: at once as far as the other side takes it, and the rest by the ring.
-//! Promises: at most one send is in flight; pieces that are sent together go out in one call.
+//! Promises: at most one send is in flight; pieces that are sent together go out in one call; no call keeps the shard for long.
 //! Leaves to others: what is sent and how much of it has been (`socket`, `peer/link`), and keeping it until then.
 
 use super::ring::Ring;
@@ -8,6 +8,9 @@ use std::os::fd::RawFd;
 
 /// Pieces sent by one call at most.
 const SLICES_MAX: usize = 512;
+
+/// Bytes sent by one call at most. The kernel copies them while the shard does nothing else: some 50 us.
+pub const BYTES_MAX: usize = 256 << 10;
 
 pub struct Sending {
     message: Box<libc::msghdr>,
@@ -53,16 +56,7 @@ impl Sending {
         tag: u64,
         ring: &mut Ring,
     ) -> Sent {
-        assert!(!self.in_flight, "one send at a time");
-        self.slices.clear();
-        self.slices.extend(
-            pieces.take(SLICES_MAX).map(|piece| libc::iovec {
-                iov_base: piece.as_ptr().cast_mut().cast(),
-                iov_len: piece.len(),
-            }),
-        );
-        self.message.msg_iov = self.slices.as_mut_ptr();
-        self.message.msg_iovlen = self.slices.len();
+        self.gather(pieces);
         loop {
             // Directly, not by the ring: a completion that comes at once would end the next wait at once.
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -77,12 +71,47 @@ impl Sending {
                 _ => return Sent::Failed,
             }
         }
+        self.push(socket, tag, ring);
+        Sent::Later
+    }
+
+    /// The same by the ring: what else the shard has to do comes first.
+    ///
+    /// # Safety
+    /// As after [`Sent::Later`].
+    pub unsafe fn send_later<'a>(
+        &mut self,
+        socket: RawFd,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        tag: u64,
+        ring: &mut Ring,
+    ) {
+        self.gather(pieces);
+        self.push(socket, tag, ring);
+    }
+
+    fn gather<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
+        assert!(!self.in_flight, "one send at a time");
+        self.slices.clear();
+        let mut left = BYTES_MAX;
+        for piece in pieces.take(SLICES_MAX) {
+            let iov_len = piece.len().min(left);
+            self.slices.push(libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len });
+            left -= iov_len;
+            if left == 0 {
+                break;
+            }
+        }
+        self.message.msg_iov = self.slices.as_mut_ptr();
+        self.message.msg_iovlen = self.slices.len();
+    }
+
+    fn push(&mut self, socket: RawFd, tag: u64, ring: &mut Ring) {
         self.in_flight = true;
         let entry = opcode::SendMsg::new(types::Fd(socket), &raw const *self.message)
             .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
-        // SAFETY: the caller keeps what the message points to, and the message does not change while it is in flight.
+        // SAFETY: whoever asked for it keeps what the message points to, and the message does not change while it is in flight.
         unsafe { ring.push(entry.build().user_data(tag)) };
-        Sent::Later
     }
 
     /// The send in flight ended with this many bytes, or minus an error. None: the socket is of no more use.

@@ -1,5 +1,5 @@
 //! One connection between two shards: frames on their way out, and the one that is coming in.
-//! Promises: at most one receive and one send in flight; what is said in one turn leaves in one call; payload is sent
+//! Promises: at most one receive and one send in flight; what is said in one turn leaves in one call, as far as it is short; payload is sent
 //! from where it lies and lands where a drive can take it; whatever arrives, no more memory is taken than its
 //! header may claim.
 //! Leaves to others: what frames say (`weft_engine::formats::wire`), which connections there are (`peer`).
@@ -8,7 +8,7 @@ use super::options;
 use crate::api::LaneStatsView;
 use crate::shard_loop::arena::{Arena, Space};
 use crate::shard_loop::ring::Ring;
-use crate::shard_loop::sending::{Sending, Sent};
+use crate::shard_loop::sending::{self, Sending, Sent};
 use io_uring::{opcode, types};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -356,15 +356,24 @@ impl Link {
         }
     }
 
-    /// Sends all that waits, or hands it to the ring if the other side does not take it as fast. True if the link
-    /// should be looked at again because of it.
+    /// Sends what waits: at once as much as goes into one call, and the rest by the ring, so that an egroup does not keep the
+    /// shard from its logs. True if the link should be looked at again because of it.
     pub fn send(&mut self, counted: &mut LaneStatsView, tag: u64, ring: &mut Ring) -> bool {
+        let mut sent = 0;
         while !self.sending.is_in_flight() && !self.broken && !self.connecting && !self.queue.is_empty() {
             let (fd, pieces) = (self.socket.as_raw_fd(), unsent(&self.queue, self.front_sent));
+            if sent >= sending::BYTES_MAX {
+                // SAFETY: see below.
+                unsafe { self.sending.send_later(fd, pieces, tag, ring) };
+                break;
+            }
             // SAFETY: frames leave the queue only when they are sent, and a longer queue does not move what its frames
             // point to; the socket stays open until the send has come back (`is_in_flight`).
             match unsafe { self.sending.send(fd, pieces, tag, ring) } {
-                Sent::Bytes(count) => self.sent(count, counted),
+                Sent::Bytes(count) => {
+                    sent += count;
+                    self.sent(count, counted);
+                }
                 Sent::Later => {}
                 Sent::Failed => self.break_off(),
             }
