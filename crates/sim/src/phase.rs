@@ -253,6 +253,10 @@ impl World {
             if !entry.retired && !entry.ready {
                 return Err(format!("drive {drive} is not ready"));
             }
+            // Nobody may have noticed yet, because nobody asked it for anything.
+            if !entry.retired && self.drives[drive].hung_until > self.now {
+                return Err(format!("drive {drive} still hangs"));
+            }
         }
         for (family, entry) in self.control.families.iter().enumerate() {
             if !matches!(entry.phase, FamilyPhase::Ready | FamilyPhase::Dropped) {
