@@ -71,3 +71,21 @@ fn what_was_refused_and_is_trimmed_leaves_no_full_pool_behind() {
     assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
     assert_eq!(world.read(0, BLOCK as u32), pattern(7, BLOCK));
 }
+
+#[test]
+fn a_vdisk_goes_back_to_a_snapshot_although_the_pool_is_full() {
+    let mut world = small_pool(Limits::small());
+    assert!(fill(&mut world, 1));
+    let to = world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
+    let told = Notice::RolledBack { family: FAMILY, epoch: world.record.epoch, to };
+    let ended = (0..100).any(|_| {
+        world.pass(100_000);
+        world.notices.contains(&told)
+    });
+    assert!(ended, "it frees all that it waits for");
+    world.step(Input::Order(Order::Resume { family: FAMILY }));
+    holds(&mut world, 1);
+    assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+}

@@ -284,14 +284,14 @@ impl World {
         if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {
             // What does not fit is thrown away: now everything must go on.
             self.drop_all_snapshots();
-            self.throw_data_away();
+            self.throw_data_away(true);
             return Err("space is being freed".into());
         }
         Ok(())
     }
 
-    /// Every second vDisk is emptied, the others keep a quarter.
-    fn throw_data_away(&mut self) {
+    /// Every second vDisk is emptied, and the others `keep` a quarter, or nothing.
+    fn throw_data_away(&mut self, keep: bool) {
         for family in 0..self.families.len() {
             self.progress.asked.insert(family, 0);
             let client = self.clients.iter().position(|client| client.family == family);
@@ -299,7 +299,7 @@ impl World {
             let (Some(client), Some(owner)) = (client, owner) else { continue };
             if self.control.families[family].phase == FamilyPhase::Ready {
                 let size = self.families[family].layout.size_blocks * 8;
-                let keep = if family % 2 == 0 { size / 4 } else { 0 };
+                let keep = if keep && family % 2 == 0 { size / 4 } else { 0 };
                 self.ask_zero(client, family, owner, keep, size - keep);
             }
         }
@@ -315,9 +315,10 @@ impl World {
                 && self.now > self.progress.since + self.parameters.convergence_us / 2
             {
                 // What is left to drain does not fit, and nothing came back for long: a pool that is full for good
-                // needs somebody who deletes.
+                // needs somebody who deletes. All of it: a quarter may be too much where every pair of copies has one on the
+                // only drive of the smaller of two nodes.
                 self.progress.thrown_away = true;
-                self.throw_data_away();
+                self.throw_data_away(false);
                 self.coverage.count("pools full for good, of which data was deleted");
             }
         }

@@ -107,8 +107,7 @@ impl Volume {
             let dirty = self.sweep(units as u64);
             self.drain.more = !dirty.is_empty();
             dirty
-        } else if self.is_pinning() && ctx.now >= self.drain.pressed_after {
-            // Nothing in the ring behind it can be let go of before it goes, neither what would free the pool.
+        } else if self.goes_into_reserve() && ctx.now >= self.drain.pressed_after {
             class = Class::Pressed;
             let (_, overlay) = self.overlay.oldest_layer();
             let pinning =
@@ -178,6 +177,12 @@ impl Volume {
     /// Whether a ring that runs full waits for data of this family.
     fn is_pinning(&self) -> bool {
         self.overlay.oldest_layer().1.oldest_waiting().is_some_and(|oldest| oldest <= self.pressed)
+    }
+
+    /// Whether what waits is drained also when the pool is full: nothing in a ring behind what pins it can be let go of before it
+    /// goes, neither what would free the pool; and a vDisk that goes back to a snapshot frees what it has written since.
+    fn goes_into_reserve(&self) -> bool {
+        self.is_pinning() || self.snapshots.wants_pages()
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.
