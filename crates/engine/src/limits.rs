@@ -43,7 +43,7 @@ pub struct Limits {
     pub log_bytes_checkpoint: u64,
     /// Bytes of one log frame at most, without its header.
     pub frame_bytes_max: usize,
-    /// Log frames in flight per drive.
+    /// Log frames in flight per drive at most.
     pub frames_in_flight: usize,
     /// Writes of at least this many bytes may bypass the log ...
     pub bypass_write_bytes: u64,
@@ -84,7 +84,7 @@ impl Default for Limits {
             pages_bytes_max: 64 << 20,
             log_bytes_checkpoint: 256 << 20,
             frame_bytes_max: 1 << 20,
-            frames_in_flight: 2,
+            frames_in_flight: 3,
             bypass_write_bytes: 128 << 10,
             bypass_outstanding_bytes: 3 << 19,
             // Two large reads, which keep a drive busy, and room for small ones beside them.

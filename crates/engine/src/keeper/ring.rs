@@ -30,6 +30,8 @@ pub(super) struct Flying {
     pub written: bool,
     /// As its header says.
     pub tail: u64,
+    /// Entries of the queue that it took.
+    pub entries: usize,
     /// When it is settled, so is the queue up to here.
     pub position: u64,
     pub fences: Vec<(FamilyId, Epoch)>,

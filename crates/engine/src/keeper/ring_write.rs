@@ -23,9 +23,20 @@ pub(super) const TRIM_TOLD_US: u64 = 1_000_000;
 impl Ring {
     /// Writes as many frames as can be in flight.
     pub fn pump(&mut self, now: Time, desk: &mut Desk) {
-        while self.flying.len() < self.frames_in_flight && self.write_next(now, desk) {}
+        while self.flying.len() < self.frames_in_flight
+            && self.is_worth_a_frame()
+            && self.write_next(now, desk)
+        {}
         // What became void in the queue may have been the last thing that somebody waited for.
         self.answer_settled(now, desk);
+    }
+
+    /// Each frame costs a flush of its drive, and flushes wait for each other. So one goes beside others only with as many
+    /// records as the one before it, or filled: what comes in small pieces gathers until a frame has ended.
+    fn is_worth_a_frame(&self) -> bool {
+        self.flying.back().is_none_or(|last| {
+            self.queue.len() >= last.entries || self.queued_blocks >= self.frame_blocks_max
+        })
     }
 
     /// True if a frame was written.
@@ -145,6 +156,7 @@ impl Ring {
             number,
             written: false,
             tail: self.tail_number(),
+            entries,
             position: 0,
             fences: Vec::new(),
             drops: Vec::new(),

@@ -25,6 +25,24 @@ fn an_append_survives_a_crash() {
 }
 
 #[test]
+fn a_frame_goes_beside_another_only_with_as_many_records() {
+    let mut rig = Rig::small(1);
+    let append = |seqs: std::ops::RangeInclusive<u64>| {
+        let records = seqs.map(|seq| data(seq, 7, 1)).collect();
+        Question::Append { first: Seq(1), trim: Seq(0), records }
+    };
+    rig.begin(1, 1, append(1..=3));
+    assert_eq!(rig.drive.submitted.len(), 1, "nothing is in its way");
+    rig.begin(1, 1, append(4..=4));
+    assert_eq!(rig.drive.submitted.len(), 1, "a flush for one record, beside one for three");
+    rig.begin(1, 1, append(5..=6));
+    assert_eq!(rig.drive.submitted.len(), 2, "now they are three, too");
+    rig.begin(1, 1, append(7..=7));
+    rig.run();
+    assert_eq!(rig.read_log(1, 1).len(), 7, "what waited goes when a frame has ended");
+}
+
+#[test]
 fn a_torn_tail_is_dropped_and_never_comes_back() {
     for seed in 0..200 {
         let mut rig = Rig::small(seed);
