@@ -1,6 +1,6 @@
 //! The file system with one file, whose bytes are a vDisk.
-//! Promises: each request of the kernel is answered exactly once, also when the shard is gone (EIO); none reaches a shard after the
-//! end, also if the kernel keeps the file open for somebody.
+//! Promises: each request of the kernel is answered exactly once, also when the shard is gone (EIO); after the end
+//! none is carried out that was not before, also if the kernel keeps the file open for somebody.
 
 use super::Target;
 use crate::shard_loop::{Answer, Disk, Mail, Mailbox};
@@ -79,7 +79,9 @@ impl VdiskFile {
         if self.has_ended.load(Ordering::SeqCst) {
             return deliver(Reply::Error(RequestError::NotServed));
         }
-        self.shard.send(Mail::Request { family: self.disk.family, request, answer: Answer::new(deliver) });
+        // What waits for an owner when it ends is not carried out either.
+        let answer = Answer::until(Arc::clone(&self.has_ended), deliver);
+        self.shard.send(Mail::Request { family: self.disk.family, request, answer });
     }
 
     fn attributes(&self, inode: INodeNo) -> FileAttr {

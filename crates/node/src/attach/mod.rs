@@ -108,10 +108,9 @@ impl Attachment {
         Ok(())
     }
 
-    /// The same, and nothing more is written to the vDisk, which somebody else may use by now.
-    pub fn cut_off(self) {
+    /// Nothing more is read from the vDisk or written to it, which somebody else may use by now.
+    pub fn silence(&self) {
         self.file.end();
-        self.end_by_force();
     }
 
     /// Takes the device away in any case: who still uses it gets I/O errors.

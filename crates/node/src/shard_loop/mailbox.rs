@@ -99,22 +99,35 @@ pub enum Mail {
 }
 
 /// Where the reply to one request goes. It goes there exactly once: dropped unanswered, it says that nobody serves.
-pub struct Answer(Option<Box<dyn FnOnce(Reply) + Send>>);
+pub struct Answer {
+    deliver: Option<Box<dyn FnOnce(Reply) + Send>>,
+    has_ended: Option<Arc<AtomicBool>>,
+}
 
 impl Answer {
     pub fn new(deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
-        Self(Some(Box::new(deliver)))
+        Self { deliver: Some(Box::new(deliver)), has_ended: None }
+    }
+
+    /// Of somebody who may not have any more requests carried out, also none of before, once `has_ended` is set.
+    pub fn until(has_ended: Arc<AtomicBool>, deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
+        Self { deliver: Some(Box::new(deliver)), has_ended: Some(has_ended) }
+    }
+
+    /// Whether the request may (still) be carried out.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.has_ended.as_ref().is_some_and(|ended| ended.load(Ordering::SeqCst))
     }
 
     pub fn give(mut self, reply: Reply) {
-        let deliver = self.0.take().expect("an answer is given once");
+        let deliver = self.deliver.take().expect("an answer is given once");
         deliver(reply);
     }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if let Some(deliver) = self.0.take() {
+        if let Some(deliver) = self.deliver.take() {
             deliver(Reply::Error(RequestError::NotServed));
         }
     }

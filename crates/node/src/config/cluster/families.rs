@@ -69,6 +69,9 @@ pub struct NewOwner {
     pub alive: Vec<(u32, u64)>,
 }
 
+/// What every new epoch rests on.
+const EPOCHS: &str = "four thousand million owners are never reached";
+
 impl ClusterStore {
     pub fn create_vdisk(&self, wanted: &NewVdisk) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let stamp = rand::random();
@@ -162,6 +165,19 @@ impl ClusterStore {
         })
     }
 
+    /// Takes the vDisk from a node that has it as a device and cannot be asked. Its owner stays, in a new epoch: what that node
+    /// still has under way was sent in the old one, and is refused.
+    pub fn take_device(&self, family: FamilyId, node: u32) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        self.change(&self.keys.family(family), None, |record: &mut FamilyConfig, _| {
+            if !record.attached.contains(&node) {
+                return Ok(Verdict::Leave);
+            }
+            record.attached.retain(|other| *other != node);
+            record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
+            Ok(Verdict::Put)
+        })
+    }
+
     /// Gives the vDisk to `owner` in a new epoch, if its record is still as it was at `seen`. With
     /// `leadership` only as long as that lasts. From the new epoch on every earlier owner is fenced.
     pub fn take_epoch(
@@ -176,8 +192,7 @@ impl ClusterStore {
             if revision != seen {
                 return Err(ClusterError::Changed { key: key.clone() });
             }
-            record.epoch =
-                record.epoch.checked_add(1).expect("four thousand million owners are never reached");
+            record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
             record.owner = owner.map(|shard| shard.0);
             Ok(Verdict::Put)
         })
@@ -193,7 +208,7 @@ impl ClusterStore {
     ) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let key = self.keys.family(seen.record.id());
         let mut record = seen.record.clone();
-        record.epoch = record.epoch.checked_add(1).expect("four thousand million owners are never reached");
+        record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
         record.owner = Some(to.shard.0);
         record.life = to.life;
         record.moving_to = None;

@@ -9,12 +9,15 @@ use crate::config::{FamilyState, SnapshotKey, SnapshotState};
 use crate::control::attachments::AttachmentState;
 use crate::control::exports::Exportable;
 use crate::control::refusal::Refusal;
-use crate::control::{Control, Disk, SharedControl, Stage};
+use crate::control::{Control, Disk, Serving, SharedControl, Stage};
 use std::time::{Duration, Instant};
 use weft_engine::{FamilyId, SnapshotId};
 
 /// What could not be written is tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// A vDisk is in its new epoch within this time, or whoever uses it waits as for any that is opened.
+const OPENED_WAIT: Duration = Duration::from_secs(5);
 
 /// A record that tells where it is attached.
 #[derive(Debug, Clone)]
@@ -137,14 +140,24 @@ pub(in crate::control) async fn take_from(
         control.claim_of(disk).map(|(claim, _)| claim)
     };
     let claim = claim.ok_or_else(|| Refusal::not_found(format!("{name} was removed meanwhile")))?;
-    let changed = with_store(control, move |store| {
-        claim.change(store, |attached, _| attached.retain(|other| *other != from))
+    let revision = with_store(control, move |store| match &claim.snapshot {
+        None => store.take_device(claim.family, from).map(|changed| changed.revision),
+        // Nobody writes to a snapshot.
+        Some(_) => claim
+            .change(store, |attached, _| attached.retain(|other| *other != from))
+            .map(|changed| changed.revision),
     })
     .await?;
-    seen(control, changed.revision).await?;
+    seen(control, revision).await?;
+    // Whoever wants to attach it next, and asks its owner, finds it served.
+    let is_open = |control: &mut Control| {
+        let serving = control.families.get(&disk.family).map(|family| &family.serving);
+        (serving != Some(&Serving::Opening)).then_some(())
+    };
+    let _ = control.wait_for(OPENED_WAIT, is_open).await;
     Ok(format!(
-        "it was attached to node {from}, which does not live; should that node run still, the device there fails as soon as it \
-         hears of this: be sure that nobody uses it"
+        "it was attached to node {from}, which does not live; should that node run still, nothing is written through its device any \
+         more, and who uses it there gets I/O errors"
     ))
 }
 
@@ -249,9 +262,22 @@ impl Control {
             let device = attachment.device().display();
             tracing::error!(%device, family = %disk.family, "this device is taken away: its record does not tell of this node any more");
             member.spawn(
-                move |_| attachment.cut_off(),
+                move |_| attachment.end_by_force(),
                 move |control, ()| drop(control.attachments.remove(&disk)),
             );
+        }
+    }
+
+    /// Devices that the records do not tell of read and write no more. To be called before the shards hear of owners and epochs: what
+    /// such a device still has under way was asked in an older epoch, and may not be asked again in the new one.
+    pub(in crate::control) fn silence_devices(&self) {
+        let told = self.attachments_told();
+        for (disk, state) in &self.attachments {
+            if let AttachmentState::Attached(attachment) = state
+                && !told.contains(disk)
+            {
+                attachment.silence();
+            }
         }
     }
 

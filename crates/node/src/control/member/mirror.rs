@@ -68,6 +68,7 @@ impl Control {
         // The view first: an owner begins with one that is no older than its family's record.
         self.tell_view();
         self.tell_census();
+        self.silence_devices();
         self.reconcile_families();
         self.tell_routes();
         self.reconcile_exports();

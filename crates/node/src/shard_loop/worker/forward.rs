@@ -69,6 +69,12 @@ enum Verdict {
 impl Worker {
     /// Asks whoever serves the family. The reply comes to [`Worker::deliver`].
     pub(super) fn ask(&mut self, now: Time, family: FamilyId, request: Request, origin: Origin) {
+        if let Origin::Elsewhere { answer, .. } = &origin
+            && !answer.is_wanted()
+        {
+            // Dropped, it says so.
+            return;
+        }
         match self.routes.way(family) {
             // The engine would do it all and answer in vain, again and again.
             Way::Here if self.lease_is_over => {
