@@ -68,7 +68,7 @@ run() {
 
 # Steps that mostly wait, for drives, timers and programs that start, go on side by side. What one says is printed when it has
 # ended.
-beside_max="$(nproc)"
+beside_max="$(($(nproc) + 1))"
 [ "$beside_max" -le 4 ] || beside_max=4
 declare -A beside=()
 said="$(mktemp -d)"
@@ -101,33 +101,66 @@ collect() {
     done
 }
 
+# What is built together is built once: with other packages or features chosen, what they share is built anew.
+node=(cargo test --release --locked -p weft -p weft-node -p weft-frontends -p weft-lab)
+# With the bugs that can be planted; the node is built without.
+engine=(cargo test --release --locked -p weft-engine -p weft-sim --features "weft-engine/sabotage weft-sim/sabotage")
+declare -A built=()
+
+build_once() {
+    local -n command="$1"
+    [ -n "${built[$1]:-}" ] || run "build-$1-tests" 900 "${command[@]}" --no-run
+    built[$1]=yes
+}
+
+# process_tests: one test at a time of each file, and the files that take longest first.
+process_tests() {
+    local tests names file threads
+    local -A seen=()
+    mapfile -t tests < <("${node[@]}" --test process -- --list 2>/dev/null | sed -n 's/: test$//p')
+    for file in containers cluster attach cluster_net lab_scenarios $(basename -s .rs crates/weft/tests/process/*.rs); do
+        if [ "$file" = main ] || [ -n "${seen[$file]:-}" ]; then
+            continue
+        fi
+        seen[$file]=yes
+        mapfile -t names < <(printf '%s\n' "${tests[@]}" | grep "^$file::")
+        if [ "${#names[@]}" = 0 ]; then
+            failed+=("process-$file, of which there is no test")
+            continue
+        fi
+        threads=1
+        # These mostly wait for space to come back.
+        [ "$file" != attach ] || threads=4
+        beside "process-$file" 900 "${node[@]}" --test process -- --exact "--test-threads=$threads" "${names[@]}"
+    done
+}
+
 for part in "${parts[@]}"; do
     case "$part" in
         format) run format 120 cargo fmt --all --check ;;
         lint) run lint 900 cargo clippy --release --workspace --all-targets --locked -- -D warnings ;;
         build) run build 900 cargo build --release --workspace --locked ;;
         unit)
-            run unit 900 cargo test --release --locked -p weft-node -p weft-frontends -p weft-lab
-            run unit-weft 600 cargo test --release --locked -p weft --bins
-            # With the bugs that can be planted, here and below: so they are built once.
-            run unit-engine 900 cargo test --release --locked -p weft-engine --features sabotage
-            run unit-sim 600 cargo test --release --locked -p weft-sim --features sabotage --lib --bins
+            build_once engine
+            build_once node
+            beside unit 600 "${node[@]}" --lib --bins
+            beside unit-engine 600 "${engine[@]}" --lib --bins --test stories
             ;;
-        sim) run sim 600 cargo test --release --locked -p weft-sim --features sabotage --test seeds -- --nocapture ;;
-        canaries) run canaries 900 cargo test --release --locked -p weft-sim --features sabotage --test canaries ;;
+        sim)
+            build_once engine
+            beside sim 600 "${engine[@]}" --test seeds -- --nocapture
+            ;;
+        canaries)
+            build_once engine
+            beside canaries 900 "${engine[@]}" --test canaries
+            ;;
         process)
-            run process-build 900 cargo test --release --locked -p weft --no-run
-            # Each test runs whole nodes with their own drives: of each file one at a time, and the longest files first.
-            longest=(containers cluster attach cluster_net lab_scenarios)
-            mapfile -t names < <(cd crates/weft/tests && printf '%s\n' "${longest[@]}" *.rs | sed 's/\.rs$//' | awk '!seen[$0]++')
-            for name in "${names[@]}"; do
-                threads=1
-                # These mostly wait for space to come back.
-                [ "$name" != attach ] || threads=4
-                beside "process-$name" 600 cargo test --release --locked -p weft --test "$name" -- "--test-threads=$threads"
-            done
+            build_once node
+            process_tests
+            beside lab 600 "${node[@]}" --test four_corners --test interrupt --test scenarios
+            beside etcd 600 "${node[@]}" --test etcd
             ;;
-        postgres) beside postgres 300 scripts/postgres-test.sh ;;
+        postgres) beside postgres 600 scripts/postgres-test.sh ;;
     esac
 done
 collect

@@ -1,0 +1,210 @@
+//! Copies that are known to be bad, and cannot be made anew at once: they are not forgotten, and nothing that must end waits for
+//! them for ever.
+
+use crate::world::{FAMILY, World, data, pattern};
+use std::sync::Arc;
+use weft_engine::buffer::BLOCK;
+use weft_engine::identity::*;
+use weft_engine::interface::*;
+use weft_engine::keeper::StoredEgroup;
+use weft_engine::limits::Limits;
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 4 * MIB;
+/// The group that the stories are about. Drive 1 is a member or was one.
+const GROUP: GroupId = GroupId(0);
+const SECONDS: u64 = 1_000_000;
+
+fn group(members: [u32; 2], former: &[u32]) -> GroupView {
+    let drives = |of: &[u32]| of.iter().copied().map(DriveId).collect();
+    GroupView { members: drives(&members), former: drives(former) }
+}
+
+/// Another view: who is there, and where the egroups of the group are to be.
+fn see(world: &mut World, version: u64, down: &[u32], group_0: &GroupView) {
+    let away: Vec<_> = down.iter().map(|&drive| (drive, DriveState::Down)).collect();
+    see_states(world, version, &away, group_0);
+}
+
+fn see_states(world: &mut World, version: u64, away: &[(u32, DriveState)], group_0: &GroupView) {
+    let mut view = View { version, ..View::default() };
+    for drive in 0..3 {
+        let state = away.iter().find(|(of, _)| *of == drive).map_or(DriveState::Up, |(_, state)| *state);
+        let seen = DriveView { shard: ShardId(0), domain: drive, state };
+        view.drives.insert(DriveId(drive), seen);
+    }
+    let groups = [group_0.clone(), group([1, 2], &[]), group([2, 0], &[])];
+    let groups = groups.into_iter().enumerate().map(|(at, group)| (GroupId(at as u32), group));
+    view.groups = Arc::new(groups.collect());
+    world.notices.clear();
+    world.step(Input::Order(Order::View(view)));
+}
+
+/// Whether the owner says that all members of the group have everything.
+fn is_whole(world: &World) -> bool {
+    world
+        .notices
+        .iter()
+        .any(|notice| matches!(notice, Notice::GroupsWhole { groups, .. } if groups.contains(&GROUP)))
+}
+
+/// A vDisk with data in the group, of which nothing is in memory; and an egroup there.
+fn vdisk() -> (World, EgroupId) {
+    let mut world = World::new(3, 2, Limits::small());
+    for at in (0..SIZE).step_by(MIB) {
+        assert_eq!(world.write(at as u64, &pattern(at as u64, MIB)), Reply::Done);
+    }
+    world.settle();
+    world.restart(Limits::small());
+    world.pass(5 * SECONDS);
+    let directory = &world.shard.volume(FAMILY).expect("it is served").map().directory;
+    let egroup = directory.in_group(GROUP).next().expect("something lies in the group");
+    (world, egroup)
+}
+
+fn copy_of(world: &World, drive: u32, egroup: EgroupId) -> StoredEgroup {
+    let keeper = world.shard.keeper(DriveId(drive)).expect("it is open");
+    keeper.egroups().find(|copy| copy.egroup == egroup).expect("it has a copy")
+}
+
+/// The units of a copy as they lie on a drive.
+fn units(world: &World, drive: u32, egroup: EgroupId) -> Vec<u8> {
+    let copy = copy_of(world, drive, egroup);
+    let first = copy.first as usize * BLOCK;
+    world.areas[&(DriveId(drive), Area::Data)][first..first + copy.units as usize * BLOCK].to_vec()
+}
+
+/// The first unit of a copy goes bad.
+fn rot(world: &mut World, drive: u32, egroup: EgroupId) {
+    let first = copy_of(world, drive, egroup).first as usize * BLOCK;
+    world.areas.get_mut(&(DriveId(drive), Area::Data)).expect("it exists")[first] ^= 0x10;
+}
+
+/// Reads everything. Whether all of it was right.
+fn read_all(world: &mut World) -> bool {
+    let mut good = true;
+    for at in (0..SIZE).step_by(MIB) {
+        match world.ask(Request::Read { offset: at as u64, len: MIB as u32 }) {
+            Reply::Error(_) => good = false,
+            reply => assert!(data(reply) == pattern(at as u64, MIB), "what is read is right"),
+        }
+    }
+    good
+}
+
+/// Drive 2 has got the place of drive 1, which is away with its copies. Those of both members go bad. Gives whether these are
+/// said to have everything long after that was found.
+fn who_has_the_last_good_copy_is_away(world: &mut World, egroup: EgroupId) -> bool {
+    let moved = group([0, 2], &[1]);
+    see(world, 2, &[1], &moved);
+    world.pass(10 * SECONDS);
+    assert!(is_whole(world), "drive 2 has got its copies");
+    rot(world, 0, egroup);
+    rot(world, 2, egroup);
+    assert!(!read_all(world), "no good copy is to be had");
+    world.pass(10 * SECONDS);
+    // Another drive goes and comes, so all are asked what they have.
+    see(world, 3, &[1, 2], &moved);
+    see(world, 4, &[1], &moved);
+    world.pass(60 * SECONDS);
+    is_whole(world)
+}
+
+#[test]
+fn a_former_member_keeps_the_last_good_copy_however_long_it_is_away() {
+    let (mut world, egroup) = vdisk();
+    assert!(!who_has_the_last_good_copy_is_away(&mut world, egroup), "what drive 1 has is needed");
+    let sound = units(&world, 1, egroup);
+    // Who settles does not wait for it.
+    world.settle();
+    see(&mut world, 5, &[], &group([0, 2], &[1]));
+    world.pass(10 * SECONDS);
+    assert!(is_whole(&world), "it is back: {:?}", world.notices);
+    assert!(units(&world, 0, egroup) == sound && units(&world, 2, egroup) == sound, "made anew");
+    see(&mut world, 6, &[1], &group([0, 2], &[]));
+    world.pass(10 * SECONDS);
+    assert!(read_all(&mut world));
+}
+
+#[test]
+fn nobody_waits_for_a_copy_that_is_bad_everywhere() {
+    let (mut world, egroup) = vdisk();
+    rot(&mut world, 1, egroup);
+    assert!(!who_has_the_last_good_copy_is_away(&mut world, egroup), "it might be good");
+    see(&mut world, 5, &[], &group([0, 2], &[1]));
+    world.pass(10 * SECONDS);
+    assert!(is_whole(&world), "it is not: {:?}", world.notices);
+    world.settle();
+}
+
+#[test]
+fn nobody_waits_for_a_drive_that_is_given_up() {
+    let (mut world, egroup) = vdisk();
+    assert!(!who_has_the_last_good_copy_is_away(&mut world, egroup), "it may come back");
+    see_states(&mut world, 5, &[(1, DriveState::Lost)], &group([0, 2], &[1]));
+    world.pass(10 * SECONDS);
+    assert!(is_whole(&world), "what is nowhere is not waited for: {:?}", world.notices);
+    world.settle();
+}
+
+/// The copy on drive 0 is found bad while drive 1 is away, and when that is back drive 0 is not. Gives whether it is made
+/// anew when both are there.
+fn members_are_away_in_turn() -> bool {
+    let (mut world, egroup) = vdisk();
+    let members = group([0, 1], &[]);
+    see(&mut world, 2, &[1], &members);
+    rot(&mut world, 0, egroup);
+    assert!(!read_all(&mut world), "the good copy is away");
+    see(&mut world, 3, &[0], &members);
+    world.pass(10 * SECONDS);
+    see(&mut world, 4, &[], &members);
+    world.pass(10 * SECONDS);
+    units(&world, 0, egroup) == units(&world, 1, egroup)
+}
+
+#[test]
+fn a_bad_copy_on_a_drive_that_is_away_at_its_turn_has_another_one() {
+    assert!(members_are_away_in_turn());
+}
+
+/// Drive 0 goes away while its bad copy is being written anew. Gives whether that is done when it is back.
+fn its_drive_goes_in_the_middle() -> bool {
+    let (mut world, egroup) = vdisk();
+    let members = group([0, 1], &[]);
+    see(&mut world, 2, &[1], &members);
+    rot(&mut world, 0, egroup);
+    assert!(!read_all(&mut world), "the good copy is away");
+    world.hung = Some((DriveId(0), Area::Data, 0));
+    see(&mut world, 3, &[], &members);
+    world.pass(3 * SECONDS);
+    assert!(units(&world, 0, egroup) != units(&world, 1, egroup), "it is on its way");
+    see(&mut world, 4, &[0], &members);
+    let geometry = world.geometry;
+    world.step(Input::Order(Order::OpenDrive { drive: DriveId(0), geometry, format: false }));
+    assert!(world.shard.keeper(DriveId(0)).is_none(), "what was asked of it before has to end first");
+    world.let_go();
+    world.pass(3 * SECONDS);
+    see(&mut world, 5, &[], &members);
+    world.pass(10 * SECONDS);
+    units(&world, 0, egroup) == units(&world, 1, egroup)
+}
+
+#[test]
+fn a_bad_copy_whose_drive_goes_in_the_middle_is_made_when_that_is_back() {
+    assert!(its_drive_goes_in_the_middle());
+}
+
+/// So the stories above see it when it happens.
+#[cfg(feature = "sabotage")]
+#[test]
+fn forgetting_bad_copies_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+
+    set(Some(Bug::BadCopyForgotten));
+    let (mut world, egroup) = vdisk();
+    let is_told = who_has_the_last_good_copy_is_away(&mut world, egroup);
+    let mended = [members_are_away_in_turn(), its_drive_goes_in_the_middle()];
+    set(None);
+    assert!(is_told, "a former member may go although it has the last good copy");
+    assert_eq!(mended, [false; 2], "nobody thinks of it again");
+}

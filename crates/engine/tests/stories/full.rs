@@ -1,0 +1,89 @@
+//! Pools that were full, and are not any more.
+
+use crate::world::*;
+use weft_engine::buffer::BLOCK;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+
+const MIB: u64 = 1 << 20;
+/// Bytes of one write.
+const CHUNK: u64 = MIB / 2;
+
+/// One drive, and a vDisk of half of it.
+fn small_pool(limits: Limits) -> World {
+    World::sized(1, 1, limits, Geometry { log: 4 * MIB, data: 32 * MIB })
+}
+
+/// Writes all of the vDisk. False if something was refused for want of space.
+fn fill(world: &mut World, seed: u64) -> bool {
+    (0..world.record.size / CHUNK).all(|chunk| {
+        match world.write(chunk * CHUNK, &pattern(seed + chunk, CHUNK as usize)) {
+            Reply::Done => true,
+            Reply::Error(RequestError::NoSpace) => false,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+fn holds(world: &mut World, seed: u64) {
+    for chunk in 0..world.record.size / CHUNK {
+        let expected = pattern(seed + chunk, CHUNK as usize);
+        assert_eq!(world.read(chunk * CHUNK, CHUNK as u32), expected, "chunk {chunk}");
+    }
+}
+
+#[test]
+fn a_pool_that_large_writes_have_filled_takes_them_again_when_it_has_space() {
+    let mut limits = Limits::default();
+    limits.bypass_outstanding_bytes = limits.bypass_write_bytes;
+    let mut world = small_pool(limits);
+    assert!(fill(&mut world, 1));
+    assert!(world.shard.counters().bypassed > 0, "they go around the log");
+    let generation = world.take_snapshot(FAMILY, 1);
+    assert!(
+        !fill(&mut world, 100),
+        "a snapshot holds what was there, and the log has no room for as much again"
+    );
+    world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+    world.settle();
+    // What is overwritten comes back with the checkpoints.
+    let takes_all = (0..20).any(|_| {
+        world.pass(1_000_000);
+        fill(&mut world, 200)
+    });
+    assert!(takes_all);
+    holds(&mut world, 200);
+}
+
+#[test]
+fn what_was_refused_and_is_trimmed_leaves_no_full_pool_behind() {
+    let mut world = small_pool(Limits::small());
+    assert!(fill(&mut world, 1));
+    world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    // The snapshot keeps what it has; all that is newer goes, wherever it is by now.
+    let len = world.record.size;
+    assert_eq!(world.ask(Request::Zero { offset: 0, len }), Reply::Done);
+    world.settle();
+    world.pass(1_000_000);
+    assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+    assert_eq!(world.read(0, BLOCK as u32), pattern(7, BLOCK));
+}
+
+#[test]
+fn a_vdisk_goes_back_to_a_snapshot_although_the_pool_is_full() {
+    let mut world = small_pool(Limits::small());
+    assert!(fill(&mut world, 1));
+    let to = world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
+    let told = Notice::RolledBack { family: FAMILY, epoch: world.record.epoch, to };
+    let ended = (0..100).any(|_| {
+        world.pass(100_000);
+        world.notices.contains(&told)
+    });
+    assert!(ended, "it frees all that it waits for");
+    world.step(Input::Order(Order::Resume { family: FAMILY }));
+    holds(&mut world, 1);
+    assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+}

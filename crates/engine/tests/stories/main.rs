@@ -1,0 +1,14 @@
+//! Stories of one shard, told to the engine as a node would. One program, because each costs a build of its own.
+
+mod bad_copies;
+mod cached;
+mod clones;
+mod compression;
+mod doors;
+mod factors;
+mod full;
+mod neighbours;
+mod observed;
+mod one_shard;
+mod snapshots;
+mod world;

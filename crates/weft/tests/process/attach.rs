@@ -1,0 +1,217 @@
+//! A vDisk as a block device of this machine, with real file systems on it.
+//! Where FUSE or loop devices do not exist this says so and does nothing.
+
+use crate::support::{Node, PATIENCE, Scratch, can_attach, step, tool, try_tool, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Once, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// The tools of btrfs look at every loop device of the machine, and stumble over one whose node was killed.
+static DEAD_DEVICES: RwLock<()> = RwLock::new(());
+
+/// A test run that was killed leaves mounts of nodes that are gone. The tools of btrfs stumble over them, whoever they
+/// belong to, so those of runs that certainly ended go first.
+fn sweep_after_killed_runs() {
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(|| {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+        // The newest first: a file system lies above the file of its device.
+        for at in places.filter(|at| is_of_a_dead_run(at)).collect::<Vec<_>>().into_iter().rev() {
+            println!("a killed run left {at}");
+            crate::support::detach_loop_devices(at);
+            let _ = try_tool(&["umount", "--lazy", at]);
+        }
+    });
+}
+
+/// Whether a path is in the scratch directory (`attach-KIND-PROCESS-NUMBER`) of a process that does not exist.
+fn is_of_a_dead_run(path: &str) -> bool {
+    let mut parts = path.split('/').filter(|part| part.starts_with("attach-"));
+    let process = parts.next().and_then(|scratch| scratch.split('-').nth(2)?.parse::<u32>().ok());
+    process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists())
+}
+
+/// A mount that goes away with the test.
+struct Mounted {
+    at: PathBuf,
+}
+
+impl Mounted {
+    fn new(device: &str, at: &Path) -> Self {
+        std::fs::create_dir_all(at).expect("a directory can be made");
+        tool(&["mount", device, at.to_str().expect("plain")]);
+        Self { at: at.to_path_buf() }
+    }
+
+    fn text(&self) -> &str {
+        self.at.to_str().expect("plain")
+    }
+
+    fn unmount(self) {
+        tool(&["umount", self.text()]);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Unmounted already, if all went well.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if mounts.contains(self.text()) {
+            let _ = try_tool(&["umount", "-l", self.text()]);
+        }
+    }
+}
+
+fn fsck(kind: &str, device: &str) {
+    match kind {
+        "ext4" => tool(&["fsck.ext4", "-fn", device]),
+        "xfs" => tool(&["xfs_repair", "-n", device]),
+        "btrfs" => tool(&["btrfs", "check", "--readonly", device]),
+        other => panic!("no such file system here: {other}"),
+    };
+}
+
+fn mkfs(kind: &str, device: &str) {
+    match kind {
+        "ext4" => tool(&["mkfs.ext4", "-q", "-F", device]),
+        "xfs" => tool(&["mkfs.xfs", "-q", "-f", device]),
+        "btrfs" => tool(&["mkfs.btrfs", "-q", "-f", device]),
+        other => panic!("no such file system here: {other}"),
+    };
+}
+
+/// Some hundred files of the real world and one large one.
+fn fill(directory: &Path) {
+    let text = directory.to_str().expect("plain");
+    let copy =
+        "mkdir files files/doc && cp -a /usr/bin/[a-d]* files/ && cp -a /usr/share/doc/[a-l]* files/doc/";
+    tool(&["sh", "-c", &format!("cd {text} && {copy}")]);
+    tool(&["dd", "if=/dev/urandom", &format!("of={text}/large"), "bs=1M", "count=48", "status=none"]);
+}
+
+fn fingerprint(directory: &Path) -> String {
+    let text = directory.to_str().expect("plain");
+    tool(&[
+        "sh",
+        "-c",
+        &format!("cd {text} && find files large -type f | sort | xargs -d '\\n' sha256sum | sha256sum"),
+    ])
+}
+
+fn a_file_system_lives_on_a_vdisk(kind: &str) {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new(&format!("attach-{kind}"));
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "600M"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    assert!(device.starts_with("/dev/"), "attach prints the device: {device}");
+    mkfs(kind, &device);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    fill(&mounted.at);
+    let before = fingerprint(&mounted.at);
+    mounted.unmount();
+    tool(&["sh", "-c", "sync; echo 3 > /proc/sys/vm/drop_caches || true"]);
+
+    step("mounted again after a detach and a restart of the node");
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+    let node = Node::start(&dir, &[]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    fsck(kind, &device);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    assert_eq!(fingerprint(&mounted.at), before, "every file is as it was written");
+
+    step("deleted and trimmed: the space comes back, in the background");
+    let free = node.free_bytes();
+    tool(&["rm", "-r", &format!("{}/large", mounted.text())]);
+    tool(&["sync"]);
+    wait_until("trimmed space is free again", || {
+        // Again and again: xfs frees the blocks of a deleted file a while later.
+        tool(&["fstrim", mounted.text()]);
+        std::thread::sleep(Duration::from_secs(1));
+        node.free_bytes() > free + (30 << 20)
+    });
+    mounted.unmount();
+    fsck(kind, &device);
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+}
+
+#[test]
+fn ext4_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("ext4");
+}
+
+#[test]
+fn xfs_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("xfs");
+}
+
+#[test]
+fn btrfs_lives_on_a_vdisk() {
+    a_file_system_lives_on_a_vdisk("btrfs");
+}
+
+fn wait_for_end(what: &str, child: &mut Child) {
+    let begun = Instant::now();
+    while child.try_wait().expect("a child can be asked").is_none() {
+        assert!(begun.elapsed() < PATIENCE * 2, "{what} hangs");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new("attach-kill");
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "512M"]);
+    let mut device = node.weft(&["vdisk", "attach", "v"]);
+    mkfs("ext4", &device);
+    for round in 0..2 {
+        let mounted = Mounted::new(&device, &scratch.file("mnt"));
+        let synced = mounted.at.join(format!("synced-{round}"));
+        std::fs::write(&synced, vec![round as u8 + 1; 3 << 20]).expect("a file can be written");
+        tool(&["sync", synced.to_str().expect("plain")]);
+        let writes = node.vdisk_writes("v");
+        // Writes until it fails, which it must when the node is dead.
+        let script =
+            format!("while dd if=/dev/zero of={}/f bs=1M count=64 conv=fsync; do :; done", mounted.text());
+        let mut writer = Command::new("sh")
+            .args(["-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh can be started");
+        wait_until("the writer writes", || node.vdisk_writes("v") > writes + 100);
+        node.kill();
+        wait_for_end("a writer on a dead node", &mut writer);
+        step("the writer got an error");
+        let mut unmount = Command::new("umount").arg(mounted.text()).spawn().expect("umount can be started");
+        wait_for_end("umount on a dead node", &mut unmount);
+        drop(mounted);
+
+        node = Node::start(&dir, &[]);
+        device = node.weft(&["vdisk", "attach", "v"]);
+        // The kernel replays the journal, as after a power cut.
+        let mounted = Mounted::new(&device, &scratch.file("mnt"));
+        let back = std::fs::read(mounted.at.join(format!("synced-{round}"))).expect("a synced file is there");
+        assert!(back == vec![round as u8 + 1; 3 << 20], "and has its content");
+        mounted.unmount();
+        fsck("ext4", &device);
+    }
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+}

@@ -1,0 +1,519 @@
+//! Bad input to every command, file and socket: one clear line, exit code 2, no panic, and the node stays up.
+
+use crate::support::checker::{BLOCK, content};
+use crate::support::nbd::{self, EINVAL, ENOSPC, NbdClient};
+use crate::support::{Node, Scratch, weft_output};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+/// Exit code `code`, and one line on stderr (log lines of a node apart) that begins with `weft: `.
+fn assert_told(output: &Output, code: i32, what: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains("panicked"), "{what}: a panic: {stderr}");
+    assert_eq!(output.status.code(), Some(code), "{what}: {stderr}");
+    let told: Vec<&str> = stderr.lines().filter(|line| line.starts_with("weft: ")).collect();
+    assert_eq!(told.len(), 1, "{what}: one line tells it: {stderr}");
+    assert!(told[0].len() > 20 && told[0].len() < 400, "{what}: the line says something: {}", told[0]);
+    assert_eq!(stderr.lines().last(), Some(told[0]), "{what}: and it is the last: {stderr}");
+}
+
+#[test]
+fn commands_that_make_no_sense_end_with_2() {
+    let scratch = Scratch::new("senseless");
+    let (dir, nothing) = (scratch.file("made"), scratch.file("nothing"));
+    let (dir, nothing) = (dir.to_str().expect("plain"), nothing.to_str().expect("plain"));
+    let cases: &[&[&str]] = &[
+        &[],
+        &["frobnicate"],
+        &["vdisk"],
+        &["vdisk", "create"],
+        &["vdisk", "create", "v"],
+        &["vdisk", "create", "v", "--size", "much"],
+        &["vdisk", "create", "v", "--size", "0"],
+        &["vdisk", "create", "v", "--size", "-5G"],
+        &["vdisk", "create", "v", "--size", "99999999999999999999G"],
+        &["vdisk", "create", "v", "--size", "1G", "--rf", "0"],
+        &["vdisk", "create", "v", "--size", "1G", "--rf", "nine"],
+        &["vdisk", "create", "v", "--size", "1G", "--colour", "red"],
+        &["vdisk", "export", "v"],
+        &["vdisk", "resize", "v", "--size", "1Q"],
+        &["status", "--api", "not an address"],
+        &["status", "--api", "127.0.0.1:99999"],
+        &["status", "--api", "nonsense:x"],
+        &["status", "--api", "https://127.0.0.1:7070"],
+        &["export", "v", "/dev/null", "--force"],
+        &["export", "v", "/proc", "--force"],
+        &["up", "--dir", dir, "--drives", "0"],
+        &["up", "--dir", dir, "--drives", "1000000"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive-size", "1K"],
+        &["up", "--dir", dir, "--drive-size", "huge"],
+        &["up", "--dir", dir, "--log", "verbose"],
+        &["up", "--dir", dir, "--api", "nowhere"],
+        &["up", "--dir", dir, "--rf", "7"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/nonexistent/drive"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/etc/passwd"],
+        &["up", "--dir", dir, "--api", "127.0.0.1:0", "--drive", "/dev/null"],
+        &["up", "--dir", "/proc/version"],
+        &["up", "--dir", "/proc/sys/weft"],
+        &["check", nothing],
+        &["inspect", "drive", "--dir", nothing],
+        &["inspect"],
+        &["inspect", "nonsense"],
+        &["lab"],
+        &["lab", "run", "four-corners"],
+        &["lab", "run", "nine-corners", "--target", "file:/tmp/x", "--out", nothing],
+        &["lab", "run", "four-corners", "--target", "carrier-pigeon:x", "--out", nothing],
+        &["lab", "report", nothing],
+        &["lab", "report", "/etc/passwd"],
+        &["completions", "klingon"],
+        &["stats", "--dir"],
+        &["up", "--dir", dir, "--config", "/nonexistent/weft.toml"],
+        &["cluster"],
+        &["cluster", "init"],
+        &["cluster", "init", "--etcd", "https://127.0.0.1:1"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--name", "a/b"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--node-name", "12"],
+        &["cluster", "init", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--transport", "0.0.0.0:7071"],
+        &["node", "join", "--dir", dir],
+        &["node", "join", "--etcd", "http://127.0.0.1:1"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--shards", "65"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--api", "somewhere"],
+        &["node", "join", "--etcd", "http://127.0.0.1:1", "--dir", dir, "--name", "a b"],
+        &["node", "drain"],
+        &["node", "drain", "2", "--undo", "--no-wait"],
+        &["node", "remove"],
+        &["drive", "add"],
+        &["drive", "add", "--files", "0"],
+        &["drive", "add", "--files", "1", "--size", "huge"],
+        &["drive", "remove", "first"],
+        &["drive", "remove", "3", "--lost", "--undo"],
+        &["pg"],
+        &["vdisk", "move", "v"],
+    ];
+    for case in cases {
+        assert_told(&weft_output(case), 2, &format!("weft {case:?}"));
+    }
+}
+
+#[test]
+fn a_configuration_file_that_makes_no_sense_is_named() {
+    let scratch = Scratch::new("config");
+    let (dir, file) = (scratch.file("made"), scratch.file("weft.toml"));
+    let (dir, path) = (dir.to_str().expect("plain"), file.to_str().expect("plain"));
+    for text in [
+        "colour = \"red\"",
+        "shards = 0",
+        "api = 7",
+        "no toml",
+        "force = true",
+        "drive-size = \"1K\"",
+        "log = \"loud\"",
+    ] {
+        std::fs::write(&file, text).expect("it can be written");
+        let output = weft_output(&["up", "--dir", dir, "--api", "127.0.0.1:0", "--config", path]);
+        assert_told(&output, 2, text);
+    }
+    std::fs::write(&file, "shards = 99").expect("it can be written");
+    let stderr = weft_output(&["up", "--dir", dir, "--config", path]).stderr;
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(stderr.contains(path) && stderr.contains("`shards`"), "the file and the key: {stderr}");
+}
+
+#[test]
+fn the_command_line_counts_before_the_environment_and_that_before_the_file() {
+    let scratch = Scratch::new("precedence");
+    let file = scratch.file("weft.toml");
+    let path = file.to_str().expect("plain");
+    // None of these can be made, so the complaint tells which one was chosen.
+    std::fs::write(&file, "dir = \"/proc/of-the-file\"").expect("it can be written");
+    let chosen = |line: &[&str], environment: &[(&str, &str)]| {
+        let mut command = std::process::Command::new(crate::support::WEFT);
+        command.arg("up").args(line).env_remove("WEFT_DIR").envs(environment.iter().copied());
+        let output = command.output().expect("it can be started");
+        assert_told(&output, 2, "a directory that cannot be made");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let environment = [("WEFT_DIR", "/proc/of-the-environment"), ("WEFT_CONFIG", path)];
+    let line = ["--dir", "/proc/of-the-line"];
+    assert!(chosen(&line, &environment).contains("of-the-line"));
+    assert!(chosen(&[], &environment).contains("of-the-environment"));
+    assert!(
+        chosen(&[], &environment[1..]).contains("of-the-file"),
+        "also when the file is named by the environment"
+    );
+}
+
+#[test]
+fn a_directory_that_is_named_counts_before_an_address_of_the_environment() {
+    let scratch = Scratch::new("named");
+    let (dir, other) = (scratch.file("none"), scratch.file("other"));
+    let (dir, other) = (dir.to_str().expect("plain"), other.to_str().expect("plain"));
+    let asked = |line: &[&str]| {
+        let mut command = std::process::Command::new(crate::support::WEFT);
+        command.arg("status").args(line).env("WEFT_API", "127.0.0.1:1").env("WEFT_DIR", other);
+        let output = command.output().expect("it can be started");
+        assert_told(&output, 1, "nobody is there");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(asked(&["--dir", dir]).contains(&format!("no node runs on {dir}")));
+    for line in [&[][..], &["--api", "127.0.0.1:2"], &["--dir", dir, "--api", "127.0.0.1:2"]] {
+        assert!(asked(line).contains("--api 127.0.0.1:"), "an address counts before a directory: {line:?}");
+    }
+}
+
+#[test]
+fn what_may_be_otherwise_at_the_next_start_ends_with_1() {
+    let scratch = Scratch::new("taken");
+    let dir = scratch.file("node");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = listener.local_addr().expect("it has an address").to_string();
+    let output = weft_output(&["up", "--dir", dir.to_str().expect("plain"), "--api", &address]);
+    assert_told(&output, 1, "an address that is taken");
+}
+
+#[test]
+fn without_etcd_nobody_joins_and_nothing_is_left() {
+    let scratch = Scratch::new("no-etcd");
+    let dir = scratch.file("node");
+    let text = dir.to_str().expect("plain");
+    for case in [&["node", "join"][..], &["cluster", "init"]] {
+        let mut line = case.to_vec();
+        line.extend(["--etcd", "127.0.0.1:1", "--dir", text]);
+        assert_told(&weft_output(&line), 1, &format!("{case:?} without etcd"));
+    }
+    assert!(!dir.join("cluster.json").exists(), "it is no member");
+}
+
+#[test]
+fn help_teaches_and_completions_are_scripts() {
+    for command in [
+        "up",
+        "down",
+        "status",
+        "stats",
+        "inspect",
+        "check",
+        "lab",
+        "completions",
+        "vdisk",
+        "cluster",
+        "node",
+        "drive",
+        "pg",
+    ] {
+        let help = crate::support::run_weft(&[command, "--help"]);
+        assert!(help.contains("Usage:"), "{command} --help: {help}");
+    }
+    assert!(crate::support::run_weft(&["--version"]).starts_with("weft "));
+    assert!(crate::support::run_weft(&["completions", "bash"]).contains("weft"));
+}
+
+#[test]
+fn a_command_without_a_node_fails_in_one_line() {
+    let scratch = Scratch::new("nobody");
+    let dir = scratch.file("none");
+    let dir = dir.to_str().expect("plain");
+    for case in [
+        &["status"][..],
+        &["down"],
+        &["stats"],
+        &["vdisk", "ls"],
+        &["vdisk", "create", "v", "--size", "1G"],
+        &["vdisk", "attach", "v"],
+        &["vdisk", "move", "v", "--to", "1"],
+        &["cluster", "status"],
+        &["node", "ls"],
+        &["node", "drain", "1"],
+        &["node", "remove", "1"],
+        &["drive", "ls"],
+        &["drive", "add", "--files", "1"],
+        &["drive", "remove", "1"],
+        &["pg", "ls"],
+    ] {
+        let mut line = case.to_vec();
+        line.extend(["--dir", dir]);
+        assert_told(&weft_output(&line), 1, &format!("{case:?} without a node"));
+    }
+    // An address where nobody, or somebody else, answers.
+    assert_told(&weft_output(&["status", "--api", "127.0.0.1:1"]), 1, "nobody listens");
+    std::fs::create_dir_all(dir).expect("a directory can be made");
+    std::fs::write(Path::new(dir).join("api"), "\u{1}garbage\n").expect("a file can be written");
+    let output = weft_output(&["status", "--dir", dir]);
+    assert!(matches!(output.status.code(), Some(1 | 2)), "garbage in DIR/api is an error");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"));
+}
+
+#[test]
+fn requests_that_cannot_be_met_end_with_2_and_change_nothing() {
+    let scratch = Scratch::new("refused");
+    let mut node = Node::start(&scratch.file("node"), &["--drive-size", "256M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let file = scratch.file("precious");
+    std::fs::write(&file, "precious").expect("a file can be written");
+    let over_file = format!("unix:{}", file.display());
+    let missing = format!("unix:{}/no/such/place", scratch.path.display());
+    let too_long = format!("unix:/tmp/{}", "x".repeat(200));
+    let taken = format!("unix:{}", scratch.socket("v").display());
+    let long_name = "n".repeat(64);
+    let cases: &[&[&str]] = &[
+        &["vdisk", "create", "v", "--size", "1G"],
+        &["vdisk", "create", "../etc", "--size", "1G"],
+        &["vdisk", "create", "", "--size", "1G"],
+        &["vdisk", "create", ".", "--size", "1G"],
+        &["vdisk", "create", "a b", "--size", "1G"],
+        &["vdisk", "create", &long_name, "--size", "1G"],
+        &["vdisk", "create", "w", "--size", "1G", "--rf", "3"],
+        &["vdisk", "show", "nothere"],
+        &["vdisk", "show", "../.."],
+        &["vdisk", "rm", "nothere"],
+        &["vdisk", "rm", "v"],
+        &["vdisk", "resize", "nothere", "--size", "1G"],
+        &["vdisk", "export", "nothere", "--nbd", "unix:/tmp/x"],
+        &["vdisk", "export", "v", "--nbd", &over_file],
+        &["vdisk", "export", "v", "--nbd", &missing],
+        &["vdisk", "export", "v", "--nbd", &too_long],
+        &["vdisk", "export", "v", "--nbd", &taken],
+        &["vdisk", "export", "v", "--nbd", "tcp:nowhere:port"],
+        &["vdisk", "export", "v", "--nbd", "tcp:127.0.0.1"],
+        &["vdisk", "export", "v", "--nbd", "pigeon:1"],
+        &["vdisk", "unexport", "v", "--nbd", "tcp:127.0.0.1:9"],
+        &["vdisk", "unexport", "nothere"],
+        &["vdisk", "attach", "nothere"],
+        &["vdisk", "detach", "v"],
+        &["stats", "nothere"],
+    ];
+    for case in cases {
+        assert_told(&node.try_weft(case), 2, &format!("weft {case:?}"));
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("still there"), "precious");
+    assert!(node.is_running(), "the node is up after all that");
+    let list = node.json(&["vdisk", "ls"]);
+    assert_eq!(list.as_array().map(Vec::len), Some(1), "nothing was made");
+
+    // A second node on the same directory, and offline tools on a running one.
+    let dir = node.dir_text().to_string();
+    assert_told(&weft_output(&["up", "--dir", &dir, "--api", "127.0.0.1:0"]), 1, "a second node");
+    assert_told(&weft_output(&["check", &dir]), 2, "check of a running node");
+    node.stop();
+}
+
+#[test]
+fn damaged_files_are_told_and_not_made_worse() {
+    let scratch = Scratch::new("damaged");
+    let dir = scratch.file("node");
+    let text = dir.to_str().expect("plain").to_string();
+    let node = Node::start(&dir, &["--drive-size", "256M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    client.write(0, &content(0, 5)).expect("a write works");
+    client.disconnect();
+    node.stop();
+
+    let up = ["up", "--dir", &text, "--api", "127.0.0.1:0"];
+    for name in ["drive-0.data", "drive-0.log"] {
+        let file = dir.join(name);
+        // Cut short, and put back.
+        let size = std::fs::metadata(&file).expect("it is there").len();
+        let aside = scratch.file("aside");
+        std::fs::rename(&file, &aside).expect("a rename works");
+        assert_told(&weft_output(&up), 2, &format!("{name} is missing"));
+        assert!(!file.exists(), "a missing drive is not made again, empty");
+        tool_copy(&aside, &file);
+        let handle = std::fs::File::options().write(true).open(&file).expect("it opens");
+        handle.set_len(size / 2).expect("it can be cut");
+        assert_told(&weft_output(&up), 1, &format!("{name} was cut short"));
+        std::fs::rename(&aside, &file).expect("a rename works");
+    }
+
+    // The config: garbage instead of it, and put back.
+    let config = dir.join("config.redb");
+    let good = std::fs::read(&config).expect("the config is there");
+    for bad in [&b"this is no database"[..], &[], &vec![0xff; good.len()][..]] {
+        std::fs::write(&config, bad).expect("it can be written");
+        assert_told(&weft_output(&up), 1, &format!("a config of {} bad bytes", bad.len()));
+        let checked = weft_output(&["check", &text]);
+        assert_told(&checked, 2, "check with a bad config");
+    }
+    std::fs::write(&config, &good).expect("it can be written");
+
+    let node = Node::start(&dir, &[]);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    assert!(client.read(0, BLOCK as u32).expect("a read works") == content(0, 5), "nothing was lost");
+    client.disconnect();
+    node.stop();
+}
+
+fn tool_copy(from: &Path, to: &Path) {
+    crate::support::tool(&[
+        "cp",
+        "--sparse=always",
+        from.to_str().expect("plain"),
+        to.to_str().expect("plain"),
+    ]);
+}
+
+#[test]
+fn with_two_copies_a_missing_drive_stays_away_until_told_otherwise() {
+    let scratch = Scratch::new("missing");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drives", "3", "--drive-size", "192M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    for block in 0..1024 {
+        client.write(block * BLOCK as u64, &content(block as usize, 1)).expect("a write works");
+    }
+    client.disconnect();
+    node.stop();
+    for name in ["drive-1.data", "drive-1.log"] {
+        std::fs::rename(dir.join(name), scratch.file(name)).expect("a rename works");
+    }
+    for arguments in [&[][..], &["--replace-lost"]] {
+        let node = Node::start(&dir, arguments);
+        assert!(node.ready.contains("2 of"), "it says that a drive is away: {}", node.ready);
+        let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+        for block in 0..1024 {
+            let bytes = client.read(block * BLOCK as u64, BLOCK as u32).expect("a read works");
+            assert!(bytes == content(block as usize, 1), "block {block} is there");
+        }
+        client.write(0, &content(0, 1)).expect("writes go on");
+        client.disconnect();
+        node.stop();
+    }
+}
+
+#[test]
+fn another_node_at_the_address_of_a_killed_one_is_not_taken_for_it() {
+    let scratch = Scratch::new("other-run");
+    let first = Node::start(&scratch.file("first"), &["--drive-size", "256M"]);
+    let dir = first.dir.clone();
+    first.kill();
+    let second = Node::start(&scratch.file("second"), &["--drive-size", "256M"]);
+    // As if it had been given the port that is free now.
+    std::fs::copy(second.dir.join("api"), dir.join("api")).expect("a file can be copied");
+    second.weft(&["vdisk", "create", "v", "--size", "8M"]);
+    let output = weft_output(&["vdisk", "rm", "v", "--dir", dir.to_str().expect("it is text")]);
+    assert_told(&output, 1, "the directory of a killed node");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("another one answers at"));
+    assert!(second.weft(&["vdisk", "ls"]).contains('v'));
+}
+
+#[test]
+fn garbage_on_sockets_leaves_the_node_serving() {
+    let scratch = Scratch::new("garbage");
+    let mut node = Node::start(&scratch.file("node"), &["--drive-size", "256M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let socket = scratch.socket("v");
+    let mut client = NbdClient::connect_patiently(&socket, "v");
+    client.write(0, &content(0, 1)).expect("a write works");
+    let api = std::fs::read_to_string(node.dir.join("api")).expect("the address is there");
+    let api = api.trim().trim_start_matches("http://").to_string();
+    let mut random = SmallRng::seed_from_u64(99);
+    for round in 0..100 {
+        let mut bytes = vec![0; random.random_range(1..3000)];
+        random.fill(&mut bytes[..]);
+        if round % 3 == 0 {
+            let head = "POST /v1/vdisks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+            let mut request = format!("{head}Content-Length: {}\r\n\r\n", bytes.len()).into_bytes();
+            request.extend(&bytes);
+            bytes = request;
+        }
+        if let Ok(mut stream) = TcpStream::connect(&api) {
+            let _ = stream.write_all(&bytes);
+        }
+        if let Ok(mut stream) = UnixStream::connect(&socket) {
+            let _ = stream.write_all(&bytes);
+        }
+    }
+    fuzz_handshakes(&socket, &mut random);
+    fuzz_requests(&socket, &mut random);
+    assert!(node.is_running(), "the node is up after all that: {}", node.log_text());
+    assert!(client.read(4096 * 2000, 4096).is_ok(), "an old connection still works");
+    let mut client = NbdClient::connect_patiently(&socket, "v");
+    client.write(0, &content(0, 2)).expect("a write works");
+    assert!(client.read(0, BLOCK as u32).expect("a read works") == content(0, 2));
+    client.disconnect();
+    node.weft(&["status"]);
+    assert!(!node.log_text().contains("panicked"), "nothing panicked: {}", node.log_text());
+    node.stop();
+}
+
+/// Options with random numbers, lengths and bodies.
+fn fuzz_handshakes(socket: &Path, random: &mut SmallRng) {
+    for _ in 0..200 {
+        let Ok(mut stream) = nbd::greet(socket) else { continue };
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+        for _ in 0..random.random_range(1..6) {
+            let mut body = vec![0; random.random_range(0..200)];
+            random.fill(&mut body[..]);
+            let option = if random.random_bool(0.9) { random.random_range(0..14) } else { random.random() };
+            // ABORT is answered at once and ends it; the others may be answered with errors.
+            if nbd::send_option(&mut stream, option, &body).is_err() {
+                break;
+            }
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+}
+
+/// A good handshake, then requests with random fields; half of them leave in the middle.
+fn fuzz_requests(socket: &Path, random: &mut SmallRng) {
+    for _ in 0..100 {
+        let Ok(client) = NbdClient::connect(socket, "v") else { continue };
+        drop(client);
+        let Ok(mut stream) = nbd::greet(socket) else { continue };
+        let body = [&1u32.to_be_bytes()[..], b"v", &0u16.to_be_bytes()].concat();
+        if nbd::send_option(&mut stream, 7, &body).is_err() {
+            continue;
+        }
+        for cookie in 0..random.random_range(1..20) {
+            let offset =
+                if random.random_bool(0.5) { random.random_range(0..9 << 20) } else { random.random() };
+            let len = if random.random_bool(0.8) { random.random_range(0..1 << 16) } else { random.random() };
+            let command = if random.random_bool(0.9) { random.random_range(0..9) } else { random.random() };
+            let flags = if random.random_bool(0.7) { 0 } else { random.random() };
+            let mut bytes = nbd::request_header(flags, command, cookie, offset, len);
+            if command == nbd::WRITE && len < 1 << 16 && random.random_bool(0.8) {
+                bytes.resize(bytes.len() + len as usize, 0xee);
+            }
+            if random.random_bool(0.05) {
+                bytes[0] ^= 1;
+            }
+            if stream.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        let _ = stream.set_read_timeout(Some(Duration::from_millis(50)));
+        let mut taken = vec![0; 1 << 16];
+        while stream.read(&mut taken).is_ok_and(|count| count > 0 && random.random_bool(0.9)) {}
+    }
+}
+
+#[test]
+fn requests_outside_the_vdisk_are_refused_one_by_one() {
+    let scratch = Scratch::new("outside");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "256M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    let size = client.size;
+    assert_eq!(client.read(size, 4096), Err(EINVAL), "a read behind the end");
+    assert_eq!(client.read(size - 2048, 4096), Err(EINVAL), "a read across the end");
+    assert!(
+        matches!(client.write(size, &[0; 4096]), Err(ENOSPC | EINVAL)),
+        "a write behind the end is refused as the protocol says"
+    );
+    assert_eq!(client.trim(u64::MAX - 100, 4096), Err(EINVAL), "a trim that overflows");
+    let unknown = client.call(77, 0, 0, 0, &[]).expect("the connection holds");
+    assert_eq!(unknown.error, EINVAL, "an unknown command");
+    client.write(size - 4096, &[7; 4096]).expect("the last block works");
+    assert_eq!(client.read(size - 4096, 4096), Ok(vec![7; 4096]));
+    client.disconnect();
+    assert!(NbdClient::connect(&scratch.socket("v"), "other").is_err(), "another name is refused");
+    node.stop();
+}

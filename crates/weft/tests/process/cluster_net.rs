@@ -1,0 +1,131 @@
+//! A cluster of real nodes on a network that is cut, in one direction or both, loses packets and is slow. Each node has a
+//! network namespace of its own; where there are none for us (they take root), the tests say so and end.
+
+use crate::support::checker::{BLOCK, Checker};
+use crate::support::cluster::{Cluster, Load, Options, rounds};
+use crate::support::nbd::NbdClient;
+use crate::support::net::Net;
+use crate::support::step;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const VDISK_BYTES: usize = 64 << 20;
+const SOME: u64 = 1000;
+
+fn cluster_of(name: &str) -> Option<(Cluster, Vec<PathBuf>, Checker)> {
+    let net = Net::make(3)?;
+    let mut cluster = Cluster::start(name, Options { net: Some(net), ..Options::default() });
+    cluster.create("v", &VDISK_BYTES.to_string());
+    let sockets = cluster.numbers().into_iter().map(|number| cluster.export("v", number)).collect();
+    Some((cluster, sockets, Checker::new(VDISK_BYTES / BLOCK, 2)))
+}
+
+/// Does something to the network while a client is at work, undoes it, and waits until all is well.
+fn trouble(cluster: &Cluster, load: &Load, what: &str, lasting: Duration, begin: impl FnOnce(&Net)) {
+    let net = cluster.net.as_ref().expect("the cluster has a net");
+    load.go_on(SOME);
+    load.tell_pause("before");
+    begin(net);
+    std::thread::sleep(lasting);
+    net.heal();
+    load.go_on(SOME);
+    load.tell_pause(what);
+    cluster.wait_until_whole();
+    load.tell_pause("all is whole again");
+}
+
+fn compare_and_check(cluster: Cluster, sockets: &[PathBuf], mut checker: Checker) {
+    for socket in sockets {
+        let mut client = NbdClient::connect_patiently(socket, "v");
+        checker.verify_all(&mut client);
+        client.disconnect();
+    }
+    step(&format!(
+        "{} writes were acknowledged; all of them read back through each node",
+        checker.acknowledged
+    ));
+    cluster.cut_and_check();
+}
+
+/// Its owner, not on the client's node, so that requests are forwarded.
+fn owner_elsewhere(cluster: &Cluster, place: u32) -> u32 {
+    let owner = cluster.wait_until_served("v");
+    if owner != place {
+        return owner;
+    }
+    let other = cluster.other_than(&[place]);
+    cluster.weft(&["vdisk", "move", "v", "--to", &other.to_string()]);
+    cluster.wait_for_owner("v", |owner| owner == other)
+}
+
+#[test]
+fn nodes_that_are_cut_off_do_no_harm() {
+    let Some((cluster, sockets, checker)) = cluster_of("net-cut") else { return };
+    let place = cluster.other_than(&[cluster.wait_until_served("v")]);
+    let load = Load::start(checker, &sockets[place as usize]);
+    let long = Duration::from_secs(10);
+    for _ in 0..rounds() {
+        let owner = owner_elsewhere(&cluster, place);
+        let third = cluster.other_than(&[place, owner]);
+        trouble(&cluster, &load, "a member was cut off for 10 s", long, |net| net.isolate(third));
+        trouble(&cluster, &load, "the owner was cut off for 10 s", long, |net| net.isolate(owner));
+        let owner = owner_elsewhere(&cluster, place);
+        trouble(&cluster, &load, "the owner was cut off from etcd for 10 s", long, |net| {
+            net.cut_from_etcd(owner)
+        });
+        let owner = owner_elsewhere(&cluster, place);
+        trouble(
+            &cluster,
+            &load,
+            "the owner and the client's node were cut from each other for 10 s",
+            long,
+            |net| {
+                net.cut(owner, place);
+            },
+        );
+    }
+    compare_and_check(cluster, &sockets, load.stop());
+}
+
+#[test]
+fn one_way_cuts_do_no_harm() {
+    let Some((cluster, sockets, checker)) = cluster_of("net-one-way") else { return };
+    let place = cluster.other_than(&[cluster.wait_until_served("v")]);
+    let load = Load::start(checker, &sockets[place as usize]);
+    let long = Duration::from_secs(10);
+    for _ in 0..rounds() {
+        let owner = owner_elsewhere(&cluster, place);
+        let third = cluster.other_than(&[place, owner]);
+        trouble(&cluster, &load, "a member did not hear the owner for 10 s", long, |net| {
+            net.cut_one_way(owner, third);
+        });
+        let owner = owner_elsewhere(&cluster, place);
+        let third = cluster.other_than(&[place, owner]);
+        trouble(&cluster, &load, "the owner did not hear the others for 10 s", long, |net| {
+            net.cut_one_way(third, owner);
+            net.cut_one_way(place, owner);
+        });
+    }
+    compare_and_check(cluster, &sockets, load.stop());
+}
+
+#[test]
+fn a_network_that_loses_packets_or_is_narrow_only_slows_things_down() {
+    let Some((cluster, sockets, checker)) = cluster_of("net-loss") else { return };
+    let place = cluster.other_than(&[cluster.wait_until_served("v")]);
+    let load = Load::start(checker, &sockets[place as usize]);
+    let long = Duration::from_secs(8);
+    for _ in 0..rounds() {
+        trouble(&cluster, &load, "every node lost 5 % of what it got for 8 s", long, |net| {
+            for node in 0..3 {
+                net.lose(node, 5);
+            }
+        });
+        trouble(&cluster, &load, "every node had a narrow line for 8 s", long, |net| {
+            for node in 0..3 {
+                net.narrow(node);
+            }
+        });
+    }
+    compare_and_check(cluster, &sockets, load.stop());
+}

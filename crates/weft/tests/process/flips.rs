@@ -1,0 +1,150 @@
+//! Bits flipped on a drive: with two copies answered from the other one, repaired and reported; with one copy an I/O
+//! error. Never wrong data.
+
+use crate::support::checker::{BLOCK, content};
+use crate::support::nbd::{EIO, NbdClient};
+use crate::support::{Node, Scratch, find_blocks, flip_bit, wait_until};
+use std::path::Path;
+
+const BLOCKS: usize = 1024;
+
+fn fill(client: &mut NbdClient, version: u64) {
+    for first in (0..BLOCKS).step_by(16) {
+        let data: Vec<u8> = (first..first + 16).flat_map(|block| content(block, version)).collect();
+        client.write((first * BLOCK) as u64, &data).expect("a write works");
+    }
+}
+
+fn read_block(client: &mut NbdClient, block: usize) -> Result<Vec<u8>, u32> {
+    client.read((block * BLOCK) as u64, BLOCK as u32)
+}
+
+/// Flips a bit in every copy of `block` in this file; how many there were.
+fn flip_block(file: &Path, block: usize, version: u64) -> usize {
+    let places = find_blocks(file, &content(block, version));
+    for place in &places {
+        flip_bit(file, place + 2000);
+    }
+    places.len()
+}
+
+/// A stopped node whose vDisk `v` has version 1 of all blocks in egroups.
+fn stopped_node(scratch: &Scratch, arguments: &[&str]) {
+    let node = Node::start(&scratch.file("node"), arguments);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    fill(&mut client, 1);
+    client.disconnect();
+    // A clean stop drains the log.
+    node.stop();
+}
+
+#[test]
+fn with_two_copies_a_flipped_block_is_answered_repaired_and_reported() {
+    let scratch = Scratch::new("flip-rf2");
+    let arguments = ["--drives", "2", "--drive-size", "256M"];
+    stopped_node(&scratch, &arguments);
+    // Every 16th block is damaged in one of its two copies; a read asks either of them.
+    let flipped: Vec<usize> = (0..BLOCKS).step_by(16).collect();
+    for block in &flipped {
+        let data = scratch.file("node").join(format!("drive-{}.data", block / 16 % 2));
+        assert!(flip_block(&data, *block, 1) > 0, "block {block} lies on both drives");
+    }
+    let node = Node::start(&scratch.file("node"), &arguments);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    for block in 0..BLOCKS {
+        let bytes = read_block(&mut client, block).expect("the other copy answers");
+        assert!(bytes == content(block, 1), "block {block} is as it was written");
+    }
+    let damage = |name: &str| node.json(&["stats"])["damage"][name].as_u64().expect("damage is counted");
+    wait_until("what was read is reported", || damage("copies_bad") > 0);
+    wait_until("what was read is repaired", || damage("copies_repaired") > 0);
+    assert!(node.log_text().contains("damaged"), "the log names the place");
+    // Once more: what was repaired stays so, and what was not read before is answered as well.
+    for block in 0..BLOCKS {
+        let bytes = read_block(&mut client, block).expect("the other copy answers");
+        assert!(bytes == content(block, 1), "block {block} is as it was written");
+    }
+    client.disconnect();
+    node.stop();
+}
+
+#[test]
+fn with_one_copy_a_flipped_block_fails_and_the_others_do_not() {
+    let scratch = Scratch::new("flip-rf1");
+    let arguments = ["--drive-size", "256M"];
+    stopped_node(&scratch, &arguments);
+    let dir = scratch.file("node");
+    let data = dir.join("drive-0.data");
+    assert!(flip_block(&data, 77, 1) > 0, "the block lies on the drive");
+    let checked = crate::support::weft_output(&["check", dir.to_str().expect("a plain name")]);
+    assert_eq!(checked.status.code(), Some(1), "the offline check finds it");
+
+    let node = Node::start(&dir, &arguments);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    for block in 0..BLOCKS {
+        match read_block(&mut client, block) {
+            Ok(bytes) => {
+                assert!(block != 77, "a damaged block is not answered");
+                assert!(bytes == content(block, 1), "block {block} is as it was written");
+            }
+            Err(error) => assert_eq!((block, error), (77, EIO), "only the damaged block fails"),
+        }
+    }
+    wait_until("the place is named", || node.log_text().contains("77"));
+    // Writing it again heals it.
+    client.write(77 * BLOCK as u64, &content(77, 2)).expect("a write works");
+    assert!(read_block(&mut client, 77).expect("it is good again") == content(77, 2));
+    client.disconnect();
+    node.stop();
+}
+
+/// Writes, and kills the node while the log has what no egroup has yet.
+fn killed_node(scratch: &Scratch, arguments: &[&str]) {
+    let node = Node::start(&scratch.file("node"), arguments);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    fill(&mut client, 1);
+    node.kill();
+}
+
+#[test]
+fn with_two_copies_a_flip_in_one_log_loses_nothing() {
+    let scratch = Scratch::new("flip-log-rf2");
+    let arguments = ["--drives", "2", "--drive-size", "256M"];
+    killed_node(&scratch, &arguments);
+    let log = scratch.file("node").join("drive-0.log");
+    for block in [16, 400, BLOCKS - 1] {
+        assert!(flip_block(&log, block, 1) > 0, "the log holds block {block}");
+    }
+    let node = Node::start(&scratch.file("node"), &arguments);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    for block in 0..BLOCKS {
+        let bytes = read_block(&mut client, block).expect("the other log answers");
+        assert!(bytes == content(block, 1), "block {block} is as it was written");
+    }
+    client.disconnect();
+    node.stop();
+}
+
+#[test]
+fn with_one_copy_a_flip_in_the_log_is_never_answered_with_wrong_data() {
+    let scratch = Scratch::new("flip-log-rf1");
+    let arguments = ["--drive-size", "256M"];
+    killed_node(&scratch, &arguments);
+    assert!(flip_block(&scratch.file("node").join("drive-0.log"), 400, 1) > 0, "the log holds the block");
+    // The node itself comes up and says what it cannot serve.
+    let node = Node::start(&scratch.file("node"), &arguments);
+    if let Ok(mut client) = NbdClient::connect(&scratch.socket("v"), "v") {
+        for block in 0..BLOCKS {
+            if let Ok(bytes) = read_block(&mut client, block) {
+                assert!(bytes == content(block, 1), "block {block}: wrong data is never answered");
+            }
+        }
+    }
+    let told = format!("{}{}", node.weft(&["vdisk", "show", "v"]), node.log_text());
+    assert!(told.contains("lost") || told.contains("damage"), "the trouble is told: {told}");
+    // And deleting the vDisk is still possible.
+    node.weft(&["vdisk", "rm", "v", "--force"]);
+    node.stop();
+}

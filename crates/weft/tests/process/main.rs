@@ -1,0 +1,30 @@
+//! Real processes: nodes, clusters, and the clients that people use. One program, because each costs a build of its own; of every
+//! file one test at a time (`scripts/test.sh process`), because each test runs whole nodes with their own drives.
+
+mod attach;
+mod bad_input;
+mod clients;
+mod clones;
+mod cluster;
+mod cluster_attach;
+mod cluster_commands;
+mod cluster_enemies;
+mod cluster_net;
+mod cluster_qos;
+mod cluster_snapshots;
+mod containers;
+mod dedup;
+mod documents;
+mod factors;
+mod flips;
+mod full;
+mod kill;
+mod lab_scenarios;
+mod offline_members;
+mod offline_snapshots;
+mod old_drive;
+mod pages;
+mod qos;
+mod read_cache;
+mod snapshots;
+mod support;

@@ -1,0 +1,58 @@
+//! A drive that is put back as it was before a vDisk was deleted, as one is that loses what it had acknowledged: what it still holds of
+//! that vDisk goes, and nothing else does.
+
+use crate::support::checker::{BLOCK, content};
+use crate::support::nbd::NbdClient;
+use crate::support::{Node, Scratch, wait_until};
+
+const BLOCKS: usize = 512;
+const ARGUMENTS: [&str; 4] = ["--drives", "2", "--drive-size", "256M"];
+
+#[test]
+fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
+    let scratch = Scratch::new("old-drive");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &ARGUMENTS);
+    for name in ["gone", "kept"] {
+        node.export_new(name, "8M", &scratch.socket(name));
+        let mut client = NbdClient::connect_patiently(&scratch.socket(name), name);
+        for block in 0..BLOCKS {
+            client.write((block * BLOCK) as u64, &content(block, 1)).expect("a write works");
+        }
+        client.disconnect();
+    }
+    node.stop();
+    let files = ["drive-1.data", "drive-1.log"];
+    let aside = |name: &str| scratch.file(&format!("{name}.aside"));
+    for name in files {
+        std::fs::copy(dir.join(name), aside(name)).expect("a drive is a file");
+    }
+    let node = Node::start(&dir, &ARGUMENTS);
+    node.weft(&["vdisk", "rm", "gone", "--force"]);
+    node.stop();
+    for name in files {
+        std::fs::copy(aside(name), dir.join(name)).expect("a drive is a file");
+    }
+
+    let node = Node::start(&dir, &ARGUMENTS);
+    wait_until("the drive is told what is no more", || {
+        node.log_text().contains("something of a vDisk that was deleted")
+    });
+    let free = || -> Vec<u64> {
+        let stats = node.json(&["stats"]);
+        let drives = stats["drives"].as_array().expect("statistics list the drives").iter();
+        drives.map(|drive| drive["free_bytes"].as_u64().expect("it is known")).collect()
+    };
+    wait_until("both drives hold the same again", || free()[0] == free()[1]);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("kept"), "kept");
+    for block in 0..BLOCKS {
+        let bytes = client.read((block * BLOCK) as u64, BLOCK as u32).expect("a read works");
+        assert!(bytes == content(block, 1), "block {block} is as it was written");
+    }
+    client.disconnect();
+    node.stop();
+    // Once is enough: it has gone for good.
+    let node = Node::start(&dir, &ARGUMENTS);
+    assert_eq!(node.log_text().matches("something of a vDisk that was deleted").count(), 1);
+    node.stop();
+}
