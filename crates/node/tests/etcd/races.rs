@@ -37,6 +37,20 @@ fn numbers_are_given_out_once() {
 }
 
 #[test]
+fn a_device_is_taken_once_and_with_it_what_was_asked_through_it() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let attached = cluster.change_vdisk(family, |record| record.attached = vec![1, 2]).expect("it is said");
+    let results = all_at_once(|_| cluster.take_device(family, 1).expect("it is taken").record);
+    let owner = attached.record.owner;
+    for record in results {
+        assert_eq!((record.epoch, record.owner), (attached.record.epoch + 1, owner), "fenced, once");
+        assert_eq!(record.attached, [2]);
+    }
+}
+
+#[test]
 fn a_name_belongs_to_one_vdisk() {
     let server = Server::start();
     let cluster = server.new_cluster();
