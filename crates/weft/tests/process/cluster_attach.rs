@@ -106,7 +106,10 @@ fn every_node_knows_where_it_is_attached() {
     file.read_exact_at(&mut found.0, 0).expect("it is read");
     assert!(found.0 == [2; 4096], "it is what its present user wrote");
     drop(file);
-    assert_eq!(attached_to(&mut cluster, one, "v"), Some(u64::from(other)));
+    wait_for("its own device is gone for the node of before", || match attached_to(&mut cluster, one, "v") {
+        Some(node) if node == u64::from(other) => Ok(()),
+        node => Err(format!("it tells of {node:?}")),
+    });
     cluster.member(other).weft(&["vdisk", "detach", "v"]);
     cluster.cut_and_check();
 }

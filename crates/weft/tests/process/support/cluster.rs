@@ -78,6 +78,16 @@ fn command(prefix: &[String], program: &str) -> Command {
     command
 }
 
+/// Threads of a process that have not been stopped.
+fn running_threads(process: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("it lives");
+    let is_stopped =
+        |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'));
+    let stats =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    stats.filter(|stat| !is_stopped(stat)).count()
+}
+
 fn signal(child: &Child, signal: libc::c_int) {
     // SAFETY: the child has not been waited for, so its number is still its own.
     let sent = unsafe { libc::kill(child.id() as libc::pid_t, signal) };
@@ -233,7 +243,7 @@ impl Cluster {
     /// The power of all nodes fails at the same time.
     pub fn kill_all(&mut self) {
         for member in &self.members {
-            member.suspend();
+            member.begin_to_suspend();
         }
         for member in &mut self.members {
             member.kill();
@@ -306,6 +316,16 @@ impl Member {
 
     /// It stands still, and knows nothing of it.
     pub fn suspend(&self) {
+        self.begin_to_suspend();
+        let Some(child) = &self.child else { return };
+        wait_for("all its threads stand still", || match running_threads(child.id()) {
+            0 => Ok(()),
+            count => Err(format!("{count} go on")),
+        });
+    }
+
+    /// Its threads go on until they hear of it.
+    fn begin_to_suspend(&self) {
         if let Some(child) = &self.child {
             signal(child, libc::SIGSTOP);
         }
