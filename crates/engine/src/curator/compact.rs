@@ -116,6 +116,8 @@ impl Compaction {
             .collect();
         let count = living.len() as u64;
         self.leave_alone(living, now);
+        // What is gone is not asked for again in every step.
+        self.emptied.retain(|&egroup| directory.contains(egroup));
         count
     }
 

@@ -219,25 +219,18 @@ impl Volume {
         let mut newest: Vec<Edit> = Vec::with_capacity(edits.len());
         let Some(overlay) = self.overlay.layer(generation) else { return newest };
         for edit in edits {
-            for found in overlay.over(edit.block, edit.count) {
-                if found.version.is_some_and(|(seq, _)| seq == edit.covers) {
-                    let unit = edit.unit.map(|unit| unit + (found.block.0 - edit.block.0) as u32);
-                    match newest.last_mut() {
-                        // Pieces of one edit, cut apart in the overlay only.
-                        Some(last)
-                            if last.covers == edit.covers
-                                && last.block.plus(last.count) == found.block
-                                && last.unit.map(|unit| unit + last.count as u32) == unit =>
-                        {
-                            last.count += found.count;
-                        }
-                        _ => newest.push(Edit {
-                            block: found.block,
-                            count: found.count,
-                            unit,
-                            covers: edit.covers,
-                        }),
+            for (block, count) in overlay.newest_of(edit.block, edit.count, edit.covers) {
+                let unit = edit.unit.map(|unit| unit + (block.0 - edit.block.0) as u32);
+                match newest.last_mut() {
+                    // Pieces of one edit, cut apart in the overlay only.
+                    Some(last)
+                        if last.covers == edit.covers
+                            && last.block.plus(last.count) == block
+                            && last.unit.map(|unit| unit + last.count as u32) == unit =>
+                    {
+                        last.count += count;
                     }
+                    _ => newest.push(Edit { block, count, unit, covers: edit.covers }),
                 }
             }
         }

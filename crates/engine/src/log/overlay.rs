@@ -8,6 +8,7 @@
 use crate::buffer::{BLOCK, Buffer};
 use crate::identity::{Block, Seq};
 use crate::map::interval::{IntervalMap, Slice};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a zero record counts against the limit of dirty bytes, however long it is.
@@ -82,7 +83,6 @@ pub struct Overlay {
 impl Overlay {
     /// A record became durable everywhere. Records come in the order of their numbers, each in one piece.
     pub fn insert(&mut self, block: Block, count: u64, seq: Seq, content: Content) {
-        assert!(!self.records.contains_key(&seq), "a record comes once");
         let zero = match &content {
             Content::Data(data) => {
                 assert_eq!(data.len() as u64, count * BLOCK as u64, "data is as long as its range");
@@ -99,7 +99,9 @@ impl Overlay {
             assert!(piece.value.seq < seq, "a block's versions come in order");
             self.forget(&piece.value, piece.count);
         }
-        self.records.insert(seq, Aged { block, count, zero, present: count, waiting: count });
+        let record = Aged { block, count, zero, present: count, waiting: count };
+        let before = self.records.insert(seq, record);
+        assert!(before.is_none(), "a record comes once");
         self.waiting.insert(seq);
     }
 
@@ -119,6 +121,12 @@ impl Overlay {
             count,
             version: version.map(|version| (version.seq, version.content)),
         })
+    }
+
+    /// The parts of the range of which this record is the newest version, in order.
+    pub fn newest_of(&self, block: Block, count: u64, seq: Seq) -> impl Iterator<Item = (Block, u64)> + '_ {
+        let parts = self.versions.parts(block.0, count);
+        parts.filter(move |(_, _, version)| version.seq == seq).map(|(at, count, _)| (Block(at), count))
     }
 
     /// The number of the record that holds the block's newest version, if that is here.
@@ -241,14 +249,10 @@ impl Overlay {
     }
 
     fn set_mark(&mut self, block: Block, count: u64, seq: Seq, draining: bool) {
-        let changed = self.versions.extract(block.0, count, |v| v.seq == seq && v.draining != draining);
-        if changed.is_empty() {
+        let concerns = |version: &Version| version.seq == seq && version.draining != draining;
+        let blocks = self.versions.change(block.0, count, concerns, |version| version.draining = draining);
+        if blocks == 0 {
             return;
-        }
-        let blocks: u64 = changed.iter().map(|piece| piece.count).sum();
-        for mut piece in changed {
-            piece.value.draining = draining;
-            self.versions.insert(piece.start, piece.count, piece.value);
         }
         let record = self.records.get_mut(&seq).expect("a version's record is known");
         if draining {
@@ -270,20 +274,23 @@ impl Overlay {
         if let Content::Data(data) = &version.content {
             self.dirty_bytes -= data.len() as u64;
         }
-        let record = self.records.get_mut(&version.seq).expect("a version's record is known");
-        record.present -= count;
+        let Entry::Occupied(mut record) = self.records.entry(version.seq) else {
+            unreachable!("a version's record is known")
+        };
+        let aged = record.get_mut();
+        aged.present -= count;
         if !version.draining {
-            record.waiting -= count;
-            if record.waiting == 0 {
+            aged.waiting -= count;
+            if aged.waiting == 0 {
                 self.waiting.remove(&version.seq);
             }
         }
-        if record.present == 0 {
-            assert_eq!(record.waiting, 0, "what is gone cannot wait");
-            if record.zero {
+        if aged.present == 0 {
+            assert_eq!(aged.waiting, 0, "what is gone cannot wait");
+            if aged.zero {
                 self.dirty_bytes -= ZERO_BYTES;
             }
-            self.records.remove(&version.seq);
+            record.remove();
         }
     }
 }

@@ -25,6 +25,8 @@ impl Slice for Place {
         }
     }
 
+    const JOINS: bool = true;
+
     fn joins(&self, count: u64, next: &Self) -> bool {
         match (*self, *next) {
             (Place::At { egroup, unit }, Place::At { egroup: other, unit: following }) => {

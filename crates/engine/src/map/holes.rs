@@ -25,6 +25,8 @@ impl Slice for Generation {
         *self
     }
 
+    const JOINS: bool = true;
+
     fn joins(&self, _count: u64, next: &Self) -> bool {
         self == next
     }

@@ -10,6 +10,9 @@ pub trait Slice: Clone {
     /// The value for `count` blocks, `from` blocks behind the begin of the range it covers now.
     fn slice(&self, from: u64, count: u64) -> Self;
 
+    /// Whether [`Slice::joins`] ever says yes. Where it does not, nobody looks for neighbours.
+    const JOINS: bool = false;
+
     /// Whether this value, covering `count` blocks, would be right for the range of `next` behind it as
     /// well: then the two ranges become one, under this value.
     fn joins(&self, _count: u64, _next: &Self) -> bool {
@@ -42,14 +45,16 @@ impl<V: Slice> IntervalMap<V> {
     pub fn insert(&mut self, start: u64, count: u64, value: V) -> Vec<Piece<V>> {
         let removed = self.remove(start, count);
         let (mut start, mut count, mut value) = (start, count, value);
-        if let Some((&at, (length, before))) = self.ranges.range(..start).next_back()
+        if V::JOINS
+            && let Some((&at, (length, before))) = self.ranges.range(..start).next_back()
             && at + length == start
             && before.joins(*length, &value)
         {
             (start, count) = (at, length + count);
             value = before.clone();
         }
-        if let Some((length, after)) = self.ranges.get(&(start + count))
+        if V::JOINS
+            && let Some((length, after)) = self.ranges.get(&(start + count))
             && value.joins(count, after)
         {
             let joined = *length;
@@ -64,6 +69,15 @@ impl<V: Slice> IntervalMap<V> {
     pub fn remove(&mut self, start: u64, count: u64) -> Vec<Piece<V>> {
         let end = end_of(start, count);
         let mut removed = Vec::new();
+        match self.last_touching(start, end) {
+            None => return removed,
+            Some((at, length)) if at == start && length == count => {
+                let (_, value) = self.ranges.remove(&at).expect("it was found just now");
+                removed.push(Piece { start, count, value });
+                return removed;
+            }
+            Some(_) => {}
+        }
         if let Some((&at, (length, value))) = self.ranges.range_mut(..start).next_back()
             && at + *length > start
         {
@@ -105,6 +119,35 @@ impl<V: Slice> IntervalMap<V> {
             removed.append(&mut self.remove(at, length));
         }
         removed
+    }
+
+    /// Changes the values in the range that `wanted` says yes to, cut to the range; gives how many blocks that were. What is
+    /// changed joins with nothing.
+    pub fn change(
+        &mut self,
+        start: u64,
+        count: u64,
+        wanted: impl Fn(&V) -> bool,
+        change: impl Fn(&mut V),
+    ) -> u64 {
+        if let Some((length, value)) = self.ranges.get_mut(&start)
+            && *length == count
+        {
+            // Nearly always the range is just what was put in.
+            return if wanted(value) {
+                change(value);
+                count
+            } else {
+                0
+            };
+        }
+        let mut changed = 0;
+        for mut piece in self.extract(start, count, wanted) {
+            change(&mut piece.value);
+            changed += piece.count;
+            self.ranges.insert(piece.start, (piece.count, piece.value));
+        }
+        changed
     }
 
     /// The value at `block`, cut to begin there, and for how many blocks it goes on.
@@ -157,14 +200,37 @@ impl<V: Slice> IntervalMap<V> {
         self.touching(start, u64::MAX - start)
     }
 
+    /// The parts of the range that are covered, in order: first block, count, and the value of the whole range that they are
+    /// a part of.
+    pub fn parts(&self, start: u64, count: u64) -> impl Iterator<Item = (u64, u64, &V)> {
+        self.touching(start, count).map(move |(at, length, value)| {
+            let (first, inside) = clip(at, length, start, count);
+            (first, inside, value)
+        })
+    }
+
     /// The ranges that have a block in common with this one, whole.
     fn touching(&self, start: u64, count: u64) -> impl Iterator<Item = (u64, u64, &V)> {
         let end = end_of(start, count);
-        let before = self.ranges.range(..start).next_back().filter(|(at, (length, _))| **at + length > start);
-        before
+        let last = self.ranges.range(..end).next_back().filter(|(at, (length, _))| **at + length > start);
+        // Mostly there is none, or just one, and one search has shown it.
+        let several = last.is_some_and(|(at, _)| *at > start);
+        let first = if several {
+            self.ranges.range(..start).next_back().filter(|(at, (length, _))| **at + length > start)
+        } else {
+            last
+        };
+        let others = several.then(|| self.ranges.range(start..end));
+        first
             .into_iter()
-            .chain(self.ranges.range(start..end))
+            .chain(others.into_iter().flatten())
             .map(|(&at, (length, value))| (at, *length, value))
+    }
+
+    /// The last range that has a block in common with the one from `start` to `end`: where it begins, and how many blocks.
+    fn last_touching(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let (&at, (length, _)) = self.ranges.range(..end).next_back()?;
+        (at + length > start).then_some((at, *length))
     }
 }
 
@@ -229,6 +295,8 @@ mod tests {
             Marked { name: self.name, offset: self.offset + from }
         }
 
+        const JOINS: bool = true;
+
         fn joins(&self, count: u64, next: &Self) -> bool {
             self.name == next.name && self.offset + count == next.offset
         }
@@ -254,7 +322,7 @@ mod tests {
                 let end = start + count;
                 let name = random.random_range(0..4);
                 let present: Vec<_> = model.range(start..end).map(|(b, v)| (*b, v.clone())).collect();
-                match random.random_range(0..6) {
+                match random.random_range(0..7) {
                     0..3 => {
                         // Offsets tied to the address make neighbours of one name join.
                         let value = Marked { name, offset: start };
@@ -270,8 +338,21 @@ mod tests {
                         assert_eq!(blocks(map.extract(start, count, |v| v.name == name)), wanted);
                         model.retain(|b, v| *b < start || *b >= end || v.name != name);
                     }
+                    5 => {
+                        // Also of a range that was put in as it is, if there is one.
+                        let (start, count) = match map.iter().next() {
+                            Some((at, length, _)) if random.random_bool(0.5) => (at, length),
+                            _ => (start, count),
+                        };
+                        let wanted = |value: &Marked| value.name == name;
+                        let changed = map.change(start, count, wanted, |value| value.name = 9);
+                        let concerned = model.range_mut(start..start + count).filter(|(_, v)| v.name == name);
+                        assert_eq!(changed, concerned.map(|(_, value)| value.name = 9).count() as u64);
+                    }
                     _ => {
                         assert_eq!(blocks(map.pieces(start, count)), present);
+                        let parts: u64 = map.parts(start, count).map(|(_, blocks, _)| blocks).sum();
+                        assert_eq!(parts, present.len() as u64);
                         assert_eq!(map.overlaps(start, count), !present.is_empty());
                         let mut at = start;
                         let mut over = Vec::new();
