@@ -113,7 +113,10 @@ struct Fetch {
 #[derive(Debug)]
 struct Cached {
     page: MapPage,
-    used: u64,
+    /// Its place in the order in which pages go.
+    turn: u64,
+    /// Looked for since it got this place: it gets another one instead of going.
+    wanted: bool,
 }
 
 /// Leaf pages and pages of the past in memory, and those on their way.
@@ -126,9 +129,10 @@ pub(crate) struct Pages {
     stalled: Vec<u64>,
     stalled_until: Option<Time>,
     cached: BTreeMap<PagePlace, Cached>,
-    /// Places by when they were last used: the first goes first.
-    used: BTreeMap<u64, PagePlace>,
-    clock: u64,
+    /// Places in the order in which they go, but for those that were wanted meanwhile (second chance: a page that is found
+    /// moves nothing).
+    turns: BTreeMap<u64, PagePlace>,
+    last_turn: u64,
     bytes: usize,
     /// Times that a page was looked for and found here, or not.
     pub hits: u64,
@@ -157,10 +161,7 @@ impl Pages {
 
     pub fn get(&mut self, place: PagePlace) -> Option<MapPage> {
         let cached = self.cached.get_mut(&place)?;
-        self.clock += 1;
-        self.used.remove(&cached.used);
-        cached.used = self.clock;
-        self.used.insert(self.clock, place);
+        cached.wanted = true;
         Some(cached.page.clone())
     }
 
@@ -173,17 +174,30 @@ impl Pages {
         self.bytes
     }
 
+    fn next_turn(&mut self, place: PagePlace) -> u64 {
+        self.last_turn += 1;
+        self.turns.insert(self.last_turn, place);
+        self.last_turn
+    }
+
     pub fn put(&mut self, place: PagePlace, page: MapPage, bytes_max: usize) {
         if self.cached.contains_key(&place) {
             return;
         }
-        self.clock += 1;
         self.bytes += page.bytes();
-        self.cached.insert(place, Cached { page, used: self.clock });
-        self.used.insert(self.clock, place);
+        let turn = self.next_turn(place);
+        self.cached.insert(place, Cached { page, turn, wanted: false });
         while self.bytes > bytes_max && self.cached.len() > 1 {
-            let (_, oldest) = self.used.pop_first().expect("each page in memory has its use noted");
-            let gone = self.cached.remove(&oldest).expect("a use notes a page in memory");
+            let (turn, oldest) = self.turns.pop_first().expect("each page in memory has a turn");
+            let cached = self.cached.get_mut(&oldest).expect("a turn is that of a page in memory");
+            assert_eq!(cached.turn, turn, "a page has one turn");
+            // The newest one is what somebody waits for.
+            if std::mem::take(&mut cached.wanted) || oldest == place {
+                let turn = self.next_turn(oldest);
+                self.cached.get_mut(&oldest).expect("it was just found").turn = turn;
+                continue;
+            }
+            let gone = self.cached.remove(&oldest).expect("it was just found");
             self.bytes -= gone.page.bytes();
         }
     }
