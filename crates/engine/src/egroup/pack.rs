@@ -40,8 +40,10 @@ pub struct Packer {
     /// The first unit that was not looked at.
     next: usize,
     sizes: Vec<FrameSize>,
-    /// The compressed frames one behind the other; raw ones are taken from where they are.
+    /// The compressed frames one behind the other; raw ones are taken from where they are. Behind so many bytes is what was
+    /// used and given up.
     packed: Vec<u8>,
+    packed_len: usize,
     /// Memory in which units that lie apart are put together.
     gathered: Vec<u8>,
     misses: usize,
@@ -69,6 +71,7 @@ impl Packer {
             next: 0,
             sizes: Vec::new(),
             packed: Vec::new(),
+            packed_len: 0,
             gathered: Vec::new(),
             misses,
             tried: 0,
@@ -122,8 +125,12 @@ impl Packer {
             self.skipped += 1;
         } else {
             self.tried += 1;
-            let begin = self.packed.len();
-            self.packed.resize(begin + packed_bytes_max(raw), 0);
+            let begin = self.packed_len;
+            // Only what was never used has to be made; what is behind is written over.
+            let room = begin + packed_bytes_max(raw);
+            if self.packed.len() < room {
+                self.packed.resize(room, 0);
+            }
             let neighbours = joined(units);
             let bytes = match &neighbours {
                 Some(whole) => whole.bytes(),
@@ -133,15 +140,14 @@ impl Packer {
                     &self.gathered
                 }
             };
-            let len = self.compressor.pack(bytes, &mut self.packed[begin..]);
+            let len = self.compressor.pack(bytes, &mut self.packed[begin..room]);
             if let Some(len) = len.filter(|&len| len > 0 && len * 8 <= raw * 7) {
-                self.packed.truncate(begin + len);
+                self.packed_len = begin + len;
                 self.sizes.push(FrameSize { units: units.len() as u8, len: len as u16 });
                 self.misses = 0;
                 self.kept += 1;
                 return;
             }
-            self.packed.truncate(begin);
         }
         self.misses += 1;
         self.sizes.extend(units.iter().map(|_| FrameSize::RAW));
@@ -158,7 +164,7 @@ impl Packer {
         let packing = packing.filter(|packing| saved(packing) >= (units.len() / SAVED_SHARE).max(1));
         let Some(packing) = packing else { return Content::Units(units.data.clone()) };
         let mut pages = Pages::zeroed(packing.bytes() as usize);
-        let mut packed = &self.packed[..];
+        let mut packed = &self.packed[..self.packed_len];
         for frame in packing.frames() {
             let place = &mut pages.bytes_mut()[frame.bytes()];
             if frame.is_raw() {
