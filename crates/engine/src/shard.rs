@@ -18,8 +18,15 @@ use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A drive's free space counts as changed when it has crossed a multiple of so many bytes, or there is none any more. Far less
-/// than what is kept between a pool and what is on its way there.
+/// than what is kept between a pool and what is on its way there. Of a drive with much space the steps are larger.
 const FREE_STEP: u64 = 128 << 10;
+
+/// Which step of free space it is: one of 128 KiB below 8 MiB, a sixty-fourth to a thirty-second of the whole above.
+fn coarse(free: u64) -> (u32, u64) {
+    let steps = free.div_ceil(FREE_STEP);
+    let dropped = (u64::BITS - steps.leading_zeros()).saturating_sub(6);
+    (dropped, steps >> dropped)
+}
 
 /// Families that are written to are counted so often.
 const WRITERS_COUNTED_US: u64 = 20_000;
@@ -331,7 +338,6 @@ impl Shard {
                 if answer.is_ok() {
                     let before = self.world.free.insert(drive, free);
                     // Whoever looks at all groups need not do so for every few blocks.
-                    let coarse = |free: u64| free.div_ceil(FREE_STEP);
                     self.world.free_changes += u64::from(before.map(coarse) != Some(coarse(free)));
                 }
                 self.on_answer(now, call, answer, out);

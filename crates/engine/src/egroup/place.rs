@@ -11,7 +11,7 @@ use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
-use crate::interface::{Compression, Method};
+use crate::interface::{Compression, DriveState, DriveView, Method};
 use crate::limits::EGROUP_UNITS;
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
@@ -258,6 +258,33 @@ impl Placing {
     }
 }
 
+/// What a choice among all groups asks of every drive, looked up once for each and not for each place in a group.
+struct Standings(Vec<(DriveId, Standing)>);
+
+struct Standing {
+    up: bool,
+    open: bool,
+    own: bool,
+    free: Option<u64>,
+}
+
+impl Standings {
+    fn of(ctx: &Context) -> Self {
+        let standing = |(&drive, view): (&DriveId, &DriveView)| {
+            let (up, open) = (view.state.is_up(), view.state == DriveState::Up);
+            let own = view.shard == ctx.shard;
+            (drive, Standing { up, open, own, free: ctx.free.get(&drive).copied() })
+        };
+        Self(ctx.view.drives.iter().map(standing).collect())
+    }
+
+    /// None: nobody knows the drive.
+    fn get(&self, drive: DriveId) -> Option<&Standing> {
+        let at = self.0.binary_search_by_key(&drive, |(drive, _)| *drive).ok()?;
+        Some(&self.0[at].1)
+    }
+}
+
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
 const POOL_SLACK: u64 = 1 << 20;
 
@@ -272,11 +299,12 @@ impl Volume {
     pub(crate) fn note_pool(&mut self, ctx: &Context) {
         if self.placing.pool_known != Some(ctx.free_changes) {
             self.placing.pool_known = Some(ctx.free_changes);
+            let standings = Standings::of(ctx);
             let groups = ctx.view.groups.values().filter(|group| group.members.len() == self.factor as usize);
             let room = |members: &[DriveId]| {
-                let up = members.iter().filter(|&&drive| ctx.is_up(drive));
+                let up = members.iter().filter_map(|&drive| standings.get(drive)).filter(|drive| drive.up);
                 // A drive that has told nothing yet is taken for empty: it will tell soon.
-                up.map(|drive| ctx.free.get(drive).copied().unwrap_or(u64::MAX)).min()
+                up.map(|drive| drive.free.unwrap_or(u64::MAX)).min()
             };
             self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
         }
@@ -412,22 +440,25 @@ impl Volume {
         let view = ctx.view;
         let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
         let size = if forgotten { 1 } else { self.factor as usize };
+        let standings = Standings::of(ctx);
         for (&group, members) in view.groups.iter() {
             if members.members.len() != size || job.tried.contains(&group) {
                 continue;
             }
-            let up = members.members.iter().filter(|&&drive| ctx.is_up(drive)).count();
+            let (mut up, mut own, mut stays, mut free) = (0, false, true, None);
+            for drive in members.members.iter().filter_map(|&drive| standings.get(drive)) {
+                up += u32::from(drive.up);
+                own |= drive.own;
+                stays &= drive.open || !drive.up;
+                free = free.into_iter().chain(drive.free).min();
+            }
             if up == 0 {
                 continue;
             }
-            let own = members.members.iter().any(|&drive| ctx.is_own(drive));
-            let free = members.members.iter().filter_map(|drive| ctx.free.get(drive)).min().copied();
             // Two draws weighted by free space and the better one taken would herd; one draw spreads.
             let weight = free.unwrap_or(1 << 30) / BLOCK as u64 + 1;
             let drawn = ctx.draw.below(weight);
-            let stays =
-                members.members.iter().filter(|&&drive| ctx.is_up(drive)).all(|&drive| ctx.is_open(drive));
-            let rank = up as u32 * 4 + u32::from(stays) * 2 + u32::from(own);
+            let rank = up * 4 + u32::from(stays) * 2 + u32::from(own);
             if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
                 best = Some((rank, drawn, group));
             }
