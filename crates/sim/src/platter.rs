@@ -13,6 +13,8 @@ use weft_engine::buffer::{BLOCK, Buffer, Pages, zeros};
 const SECTOR: usize = 512;
 /// Blocks per region; of each region is known when it last changed.
 const REGION: usize = 64;
+/// So many zeros are there without being made.
+const ZEROS_BYTES_MAX: usize = 1 << 20;
 /// Long reads that are remembered.
 const LONG_READS: usize = 64;
 
@@ -89,6 +91,9 @@ impl Platter {
         // Without a copy where the blocks lie behind each other in memory, as those of one write do.
         if let Some(joined) = joined(blocks) {
             return Some(joined);
+        }
+        if count * BLOCK <= ZEROS_BYTES_MAX && blocks.iter().all(Option::is_none) {
+            return Some(zeros(count * BLOCK));
         }
         if count < REGION {
             return Some(gathered(blocks));
