@@ -109,7 +109,7 @@ declare -A built=()
 
 build_once() {
     local -n command="$1"
-    [ -n "${built[$1]:-}" ] || run "build-$1-tests" 900 "${command[@]}" --no-run
+    [ -n "${built[$1]:-}" ] || run "build-$1-tests" 1800 "${command[@]}" --no-run
     built[$1]=yes
 }
 
@@ -138,8 +138,8 @@ process_tests() {
 for part in "${parts[@]}"; do
     case "$part" in
         format) run format 120 cargo fmt --all --check ;;
-        lint) run lint 900 cargo clippy --release --workspace --all-targets --locked -- -D warnings ;;
-        build) run build 900 cargo build --release --workspace --locked ;;
+        lint) run lint 1800 cargo clippy --release --workspace --all-targets --locked -- -D warnings ;;
+        build) run build 1800 cargo build --release --workspace --locked ;;
         unit)
             build_once engine
             build_once node
