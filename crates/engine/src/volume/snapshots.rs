@@ -241,13 +241,20 @@ impl Volume {
         }
     }
 
-    /// Why the vDisk cannot go back to this snapshot.
+    /// Why the vDisk cannot begin to go back to this snapshot.
     fn rollback_trouble(&self, to: Generation) -> Option<RollbackTrouble> {
-        let Snapshots { taken, taking, waiting, dropping, to_drop, .. } = &self.snapshots;
+        let newer = (!self.snapshots.waiting.is_empty()).then_some(RollbackTrouble::NewerSnapshots);
+        self.rollback_obstacle(to).or(newer)
+    }
+
+    /// Why it cannot go on. Snapshots that wait do so for the rollback, which the owner of before may have done already
+    /// without being heard: they are nothing to refuse it for.
+    fn rollback_obstacle(&self, to: Generation) -> Option<RollbackTrouble> {
+        let Snapshots { taken, taking, dropping, to_drop, .. } = &self.snapshots;
         if !taken.contains_key(&to) || dropping.contains(&to) || to_drop.contains(&to) {
             return Some(RollbackTrouble::NoSnapshot);
         }
-        let newer = taken.range(to.next()..).next().is_some() || !taking.is_empty() || !waiting.is_empty();
+        let newer = taken.range(to.next()..).next().is_some() || !taking.is_empty();
         newer.then_some(RollbackTrouble::NewerSnapshots)
     }
 
@@ -269,7 +276,7 @@ impl Volume {
 
     pub(crate) fn continue_rollback(&mut self, ctx: &mut Context) {
         let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
-        if let Some(reason) = self.rollback_trouble(to) {
+        if let Some(reason) = self.rollback_obstacle(to) {
             // The record that it was opened with asks for what cannot be; nobody is served until it does not.
             self.snapshots.rollback = Some(Rollback::Done(None));
             return self.refuse_rollback(to, reason, ctx);
