@@ -220,8 +220,7 @@ fn compression_of(parameters: &Parameters, family: usize, epoch: Epoch) -> Compr
     // All that higher levels change is the bytes, and they take several times as long: a quarter of the time of some plans.
     let level = if rng.random_ratio(1, 16) { drawn + 1 } else { 1 };
     // Packing takes a fifth of the time of a seed, so every other one does without; but what is shared is packed alike.
-    let packs =
-        std::env::var("X").is_err() && parameters.images.is_some() || parameters.seed.is_multiple_of(2);
+    let packs = parameters.images.is_some() || parameters.seed.is_multiple_of(2);
     let method = match methods {
         _ if !packs => Method::Off,
         0..2 => Method::Off,
