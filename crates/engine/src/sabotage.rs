@@ -74,6 +74,8 @@ pub enum Bug {
     RollbackUnsettled,
     /// An owner to whom the record says that a rollback is not done serves clients at once.
     RollbackNotRepeated,
+    /// A rollback that has begun is refused for a snapshot that waits for it.
+    WaitingSnapshotInTheWay,
     /// A rollback leaves what is newer than the snapshot where the snapshot has nothing.
     RollbackKeepsNewer,
     /// Owners take requests while the snapshots of a group are taken (in the simulator's control plane).

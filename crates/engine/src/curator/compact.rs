@@ -98,8 +98,13 @@ impl Compaction {
     /// Forgets what is over. Whether so many are emptied and not deleted yet that the next checkpoint comes first.
     pub(super) fn has_emptied(&mut self, most: usize, directory: &Directory, now: Time) -> bool {
         self.avoid.retain(|_, until| *until > now);
-        self.emptied.retain(|&egroup| directory.contains(egroup));
+        self.forget_gone(directory);
         self.emptied.len() >= most
+    }
+
+    /// What is gone is not asked for again in every step.
+    fn forget_gone(&mut self, directory: &Directory) {
+        self.emptied.retain(|&egroup| directory.contains(egroup));
     }
 
     pub fn emptied(&self) -> &BTreeSet<EgroupId> {
@@ -116,8 +121,7 @@ impl Compaction {
             .collect();
         let count = living.len() as u64;
         self.leave_alone(living, now);
-        // What is gone is not asked for again in every step.
-        self.emptied.retain(|&egroup| directory.contains(egroup));
+        self.forget_gone(directory);
         count
     }
 

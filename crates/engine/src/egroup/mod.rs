@@ -1,5 +1,6 @@
 //! Egroups from the owner's side: filling them and finding a place for them. (What a drive does with one is
 //! in `keeper`.)
 
+mod groups;
 pub mod pack;
 pub mod place;

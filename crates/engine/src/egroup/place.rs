@@ -1,8 +1,9 @@
-//! Placing egroups: chooses a group, has all its members write the egroup, and says when it may be named.
+//! Placing egroups: has all members of a group write the egroup, and says when it may be named.
 //! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
 //! given up is deleted; when no group has room for client data the pool counts as full until that changes.
-//! Leaves to others: naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
+//! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
+use super::groups::{choose, roomiest};
 use super::pack::Packer;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
@@ -11,7 +12,7 @@ use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
-use crate::interface::{Compression, DriveState, DriveView, Method};
+use crate::interface::{Compression, Method};
 use crate::limits::EGROUP_UNITS;
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
@@ -258,33 +259,6 @@ impl Placing {
     }
 }
 
-/// What a choice among all groups asks of every drive, looked up once for each and not for each place in a group.
-struct Standings(Vec<(DriveId, Standing)>);
-
-struct Standing {
-    up: bool,
-    open: bool,
-    own: bool,
-    free: Option<u64>,
-}
-
-impl Standings {
-    fn of(ctx: &Context) -> Self {
-        let standing = |(&drive, view): (&DriveId, &DriveView)| {
-            let (up, open) = (view.state.is_up(), view.state == DriveState::Up);
-            let own = view.shard == ctx.shard;
-            (drive, Standing { up, open, own, free: ctx.free.get(&drive).copied() })
-        };
-        Self(ctx.view.drives.iter().map(standing).collect())
-    }
-
-    /// None: nobody knows the drive.
-    fn get(&self, drive: DriveId) -> Option<&Standing> {
-        let at = self.0.binary_search_by_key(&drive, |(drive, _)| *drive).ok()?;
-        Some(&self.0[at].1)
-    }
-}
-
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
 const POOL_SLACK: u64 = 1 << 20;
 
@@ -299,14 +273,7 @@ impl Volume {
     pub(crate) fn note_pool(&mut self, ctx: &Context) {
         if self.placing.pool_known != Some(ctx.free_changes) {
             self.placing.pool_known = Some(ctx.free_changes);
-            let standings = Standings::of(ctx);
-            let groups = ctx.view.groups.values().filter(|group| group.members.len() == self.factor as usize);
-            let room = |members: &[DriveId]| {
-                let up = members.iter().filter_map(|&drive| standings.get(drive)).filter(|drive| drive.up);
-                // A drive that has told nothing yet is taken for empty: it will tell soon.
-                up.map(|drive| drive.free.unwrap_or(u64::MAX)).min()
-            };
-            self.placing.pool = groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX);
+            self.placing.pool = roomiest(self.factor as usize, ctx);
         }
         // Nothing is left that could find out by being drained: what is let in next will.
         if self.overlay.is_empty() && ctx.now >= self.placing.probe_at && !planted(Bug::FullForEver) {
@@ -410,7 +377,9 @@ impl Volume {
         job.written.clear();
         job.refused = false;
         job.again_at = None;
-        let Some(group) = self.choose_group(&job, ctx) else {
+        let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
+        let factor = if forgotten { 1 } else { self.factor as usize };
+        let Some(group) = choose(factor, &job.tried, ctx) else {
             return self.on_no_group(number, job, ctx);
         };
         self.placing.counter += 1;
@@ -431,39 +400,6 @@ impl Volume {
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Place(number));
         }
         self.placing.jobs.insert(number, job);
-    }
-
-    /// A group of the family's factor that was not tried yet: members all up before some, without a drive that is to
-    /// be emptied before with, the first member own before others', then by a draw weighted with free space.
-    fn choose_group(&self, job: &Job, ctx: &mut Context) -> Option<GroupId> {
-        let mut best: Option<(u32, u64, GroupId)> = None;
-        let view = ctx.view;
-        let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
-        let size = if forgotten { 1 } else { self.factor as usize };
-        let standings = Standings::of(ctx);
-        for (&group, members) in view.groups.iter() {
-            if members.members.len() != size || job.tried.contains(&group) {
-                continue;
-            }
-            let (mut up, mut own, mut stays, mut free) = (0, false, true, None);
-            for drive in members.members.iter().filter_map(|&drive| standings.get(drive)) {
-                up += u32::from(drive.up);
-                own |= drive.own;
-                stays &= drive.open || !drive.up;
-                free = free.into_iter().chain(drive.free).min();
-            }
-            if up == 0 {
-                continue;
-            }
-            // Two draws weighted by free space and the better one taken would herd; one draw spreads.
-            let weight = free.unwrap_or(1 << 30) / BLOCK as u64 + 1;
-            let drawn = ctx.draw.below(weight);
-            let rank = up * 4 + u32::from(stays) * 2 + u32::from(own);
-            if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
-                best = Some((rank, drawn, group));
-            }
-        }
-        best.map(|(_, _, group)| group)
     }
 
     fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {

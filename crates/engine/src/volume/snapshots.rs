@@ -276,7 +276,12 @@ impl Volume {
 
     pub(crate) fn continue_rollback(&mut self, ctx: &mut Context) {
         let Some(Rollback::Settling(to)) = self.snapshots.rollback else { return };
-        if let Some(reason) = self.rollback_obstacle(to) {
+        let obstacle = if planted(Bug::WaitingSnapshotInTheWay) {
+            self.rollback_trouble(to)
+        } else {
+            self.rollback_obstacle(to)
+        };
+        if let Some(reason) = obstacle {
             // The record that it was opened with asks for what cannot be; nobody is served until it does not.
             self.snapshots.rollback = Some(Rollback::Done(None));
             return self.refuse_rollback(to, reason, ctx);

@@ -8,7 +8,6 @@ use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
-use weft_engine::shard::{Settings, Shard};
 
 fn drop_snapshot(world: &mut World, generation: Generation) {
     world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
@@ -361,20 +360,7 @@ fn a_record_that_asks_for_what_cannot_be_is_refused_and_changes_nothing() {
     let newer = world.take_snapshot(FAMILY, 2);
     assert_eq!(world.write(0, &pattern(3, BLOCK)), Reply::Done);
     world.record.rollback = Some(old);
-    world.lives += 1;
-    world.record.epoch = Epoch(world.record.epoch.0 + 1);
-    let settings = Settings { shard: ShardId(0), seed: world.lives, limits: Limits::small() };
-    world.shard = Shard::new(settings);
-    let (drive, geometry) = (DriveId(0), world.geometry);
-    world.step(Input::Order(Order::OpenDrive { drive, geometry, format: false }));
-    let up = DriveView { shard: ShardId(0), domain: 0, state: DriveState::Up };
-    let group = GroupView { members: vec![drive], former: Vec::new() };
-    world.step(Input::Order(Order::View(View {
-        version: 1,
-        drives: BTreeMap::from([(drive, up)]),
-        groups: BTreeMap::from([(GroupId(0), group)]).into(),
-    })));
-    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.try_to_restart(Limits::small());
     let (family, epoch, reason) = (FAMILY, world.record.epoch, RollbackTrouble::NewerSnapshots);
     let refused = Notice::RollbackRefused { family, epoch, to: old, reason };
     assert!(world.notices.contains(&refused), "{:?}", world.notices);
@@ -384,6 +370,54 @@ fn a_record_that_asks_for_what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(world.read(0, BLOCK as u32), pattern(3, BLOCK));
     assert_eq!(read(&mut world, newer, 0, BLOCK as u32), pattern(2, BLOCK));
     assert_eq!(read(&mut world, old, 0, BLOCK as u32), pattern(1, BLOCK));
+}
+
+/// A rollback is done again by a new owner, and a snapshot is ordered while it waits for a drive. Gives whether that rollback was refused.
+fn a_snapshot_is_ordered_during_a_rollback() -> bool {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let old = world.take_snapshot(FAMILY, 1);
+    assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
+    world.record.rollback = Some(old);
+    world.kill(Limits::small());
+    world.open_drives(false);
+    world.hung = Some((DriveId(0), Area::Data, 0));
+    world.open_families();
+    let snapshot = SnapshotId(2);
+    world.step(Input::Order(Order::TakeSnapshot { family: FAMILY, snapshot }));
+    world.pass(100_000);
+    let epoch = world.record.epoch;
+    let done = Notice::RolledBack { family: FAMILY, epoch, to: old };
+    assert!(!world.notices.contains(&done), "the drive has written nothing");
+    world.carry_on();
+    world.pass(3_000_000);
+    let refused = |notice: &Notice| matches!(notice, Notice::RollbackRefused { .. });
+    if world.notices.iter().any(refused) {
+        return true;
+    }
+    assert!(world.notices.contains(&done), "{:?}", world.notices);
+    world.step(Input::Order(Order::Resume { family: FAMILY }));
+    let taken = world.take_snapshot(FAMILY, snapshot.0);
+    assert_eq!(world.read(0, BLOCK as u32), pattern(1, BLOCK));
+    assert_eq!(read(&mut world, taken, 0, BLOCK as u32), pattern(1, BLOCK), "it is of what came back");
+    false
+}
+
+#[test]
+fn a_rollback_that_has_begun_is_not_refused_for_a_snapshot_that_waits_for_it() {
+    assert!(!a_snapshot_is_ordered_during_a_rollback());
+}
+
+/// So the story above sees it when it is.
+#[cfg(feature = "sabotage")]
+#[test]
+fn refusing_a_rollback_that_has_begun_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+
+    set(Some(Bug::WaitingSnapshotInTheWay));
+    let refused = a_snapshot_is_ordered_during_a_rollback();
+    set(None);
+    assert!(refused, "the snapshot that waits counts as a newer one");
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct World {
     /// Of what is begun there so much ends, and no more.
     pub hung: Option<(DriveId, Area, u32)>,
     /// Operations that it did not come back to.
-    stuck: Vec<u64>,
+    stuck: Vec<DriveOperation>,
     /// The config store takes changes of segments, and nobody hears that it did.
     pub unheard: bool,
 }
@@ -91,7 +91,7 @@ impl World {
         self.start_families();
     }
 
-    fn open_drives(&mut self, format: bool) {
+    pub fn open_drives(&mut self, format: bool) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         for &drive in &drives {
             self.step(Input::Order(Order::OpenDrive { drive, geometry: self.geometry, format }));
@@ -106,7 +106,7 @@ impl World {
         self.notices.clear();
     }
 
-    fn open_families(&mut self) {
+    pub fn open_families(&mut self) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         let mut view = View { version: 1, ..View::default() };
         for &drive in &drives {
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    /// Forgets all memory and begins anew from the drives, as after `kill -9`.
+    /// Begins anew from the drives, as after `kill -9`.
     pub fn restart(&mut self, limits: Limits) {
         self.kill(limits);
         self.start(false);
@@ -147,7 +147,8 @@ impl World {
         self.open_families();
     }
 
-    fn kill(&mut self, limits: Limits) {
+    /// Forgets all memory, and opens nothing.
+    pub fn kill(&mut self, limits: Limits) {
         self.notices.clear();
         self.lives += 1;
         self.record.epoch = Epoch(self.record.epoch.0 + 1);
@@ -168,7 +169,7 @@ impl World {
                     && (*drive, *area) == (operation.drive, operation.area)
                 {
                     if *left == 0 {
-                        self.stuck.push(operation.token);
+                        self.stuck.push(operation);
                         continue;
                     }
                     *left -= 1;
@@ -240,8 +241,17 @@ impl World {
     /// What hung comes back: the drive was not there.
     pub fn let_go(&mut self) {
         self.hung = None;
-        for token in std::mem::take(&mut self.stuck) {
+        for DriveOperation { token, .. } in std::mem::take(&mut self.stuck) {
             self.step(Input::DriveDone { token, result: Err(DriveFault::Gone) });
+        }
+    }
+
+    /// What hung is done after all: the drive was slow.
+    pub fn carry_on(&mut self) {
+        self.hung = None;
+        for operation in std::mem::take(&mut self.stuck) {
+            let result = Ok(self.work(operation.drive, operation.area, operation.work));
+            self.step(Input::DriveDone { token: operation.token, result });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The offline tools on nodes of a cluster that do not run: all of them together, and each alone.
 
 use crate::support::checker::{BLOCK, Checker, content};
-use crate::support::cluster::{Cluster, Load, Options};
+use crate::support::cluster::{Cluster, Load, Options, wait_for};
 use crate::support::nbd::NbdClient;
 use crate::support::{Scratch, find_blocks, flip_bit, weft_output};
 use serde_json::Value;
@@ -19,10 +19,18 @@ fn cluster_of(name: &str) -> (Cluster, Vec<PathBuf>) {
 }
 
 /// The owner stops, so that everything is in egroups while there are drives for two copies; then the power of the others
-/// fails.
+/// fails, when the log has two members again.
 fn end(cluster: &mut Cluster) {
     let owner = cluster.wait_until_served("v");
     cluster.member(owner).stop();
+    let next = cluster.wait_for_owner("v", |now| now != owner);
+    wait_for("the log has two members", || {
+        let stats = cluster.member(next).json(&["stats", "v"])?;
+        match stats["vdisks"][0]["engine"]["factor_log"].as_u64() {
+            Some(2) => Ok(()),
+            _ => Err(stats.to_string()),
+        }
+    });
     cut(cluster, &(0..NODES).filter(|number| *number != owner).collect::<Vec<_>>());
 }
 
