@@ -6,6 +6,7 @@
 use super::News;
 use super::arena::{Arena, Space};
 use super::hangs::Hangs;
+use super::pieces::Pieces;
 use super::ring::Ring;
 use super::statistics::DriveStatistics;
 use crate::drives::OpenDrive;
@@ -24,6 +25,8 @@ const PIECES_MAX: usize = 1024;
 /// While clients wait for the log of a drive, large writes to its other area go there in pieces of this size: what is handed
 /// over as one lies in the drive's queue as one, and the next frame of the log behind it.
 const STRIDE: usize = 256 << 10;
+
+const STAY: &str = "drives are never taken away";
 
 /// So long after the last frame of the log clients are taken to wait for the next one.
 const LOG_IS_USED_US: u64 = 5_000;
@@ -47,6 +50,7 @@ struct Attached {
     data: Target,
     /// When a frame of the log was handed over last.
     log_used: Option<Time>,
+    pieces: Pieces,
     statistics: DriveStatistics,
 }
 
@@ -66,8 +70,17 @@ struct Flight {
     began: Time,
     /// When the kernel got it, or last did a part of it.
     since: Time,
+    turn: Turn,
     target: Target,
     work: Work,
+}
+
+/// Whether the kernel has a flight, as a whole or a piece of it, or it waits for its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Whole,
+    Piece,
+    Waits,
 }
 
 enum Work {
@@ -117,8 +130,11 @@ impl DriveTable {
         };
         let log = target(open.log.file.as_raw_fd(), open.log.offset);
         let data = target(open.data.file.as_raw_fd(), open.data.offset);
+        let before = self.drives.remove(&open.drive);
+        // What waits of a drive that is opened again still has its turn.
+        let pieces = before.map(|before| before.pieces).unwrap_or_default();
         let statistics = DriveStatistics::default();
-        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, statistics });
+        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, pieces, statistics });
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
@@ -185,7 +201,7 @@ impl DriveTable {
             (Work::Flush, _) => Stage::DriveFlush,
             (Work::Discard { .. }, _) => Stage::DriveDiscard,
         };
-        let flight = Flight { token, drive, stage, began: now, since: now, target, work };
+        let flight = Flight { token, drive, stage, began: now, since: now, turn: Turn::Whole, target, work };
         self.hangs.begin(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
@@ -206,33 +222,44 @@ impl DriveTable {
         ring: &mut Ring,
     ) -> Option<Input> {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
-        match flight.advance(result) {
+        let progress = flight.advance(result);
+        let (drive, turn, us) = (flight.drive, flight.turn, now.since(flight.since));
+        let input = match progress {
+            Progress::GoOn if turn == Turn::Piece => None,
             Progress::GoOn => {
-                flight.since = now;
                 self.submit(now, index, ring);
-                None
+                return None;
             }
-            Progress::Ended(result) => {
-                let flight = self.flights[index as usize].take().expect("the flight was just looked at");
-                self.free.push(index);
-                if let Work::Write { flags, .. } = flight.work {
-                    self.durable_writes -= usize::from(flags != 0);
-                }
-                if result.is_ok() {
-                    stages.record_us(flight.stage, now.since(flight.began));
-                }
-                if let Err(fault) = &result {
-                    let attached = self.drives.get_mut(&flight.drive).expect("drives are never taken away");
-                    attached.statistics.faults += 1;
-                    tracing::warn!(drive = flight.drive.0, ?fault, "a drive operation failed");
-                }
-                let result = result.map(|()| match flight.work {
-                    Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
-                    Work::Write { .. } | Work::Flush | Work::Discard { .. } => DriveResult::Done,
-                });
-                Some(Input::DriveDone { token: flight.token, result })
+            Progress::Ended(result) => Some(self.end(now, index, result, stages)),
+        };
+        if turn == Turn::Piece {
+            self.drives.get_mut(&drive).expect(STAY).pieces.end(index, input.is_none(), us);
+            while let Some(next) = self.drives.get_mut(&drive).expect(STAY).pieces.take_next() {
+                self.hand_over(now, next, Turn::Piece, ring);
             }
         }
+        input
+    }
+
+    fn end(&mut self, now: Time, index: u32, result: Result<(), DriveFault>, stages: &mut Stages) -> Input {
+        let flight = self.flights[index as usize].take().expect("the flight was just looked at");
+        self.free.push(index);
+        if let Work::Write { flags, .. } = flight.work {
+            self.durable_writes -= usize::from(flags != 0);
+        }
+        if result.is_ok() {
+            stages.record_us(flight.stage, now.since(flight.began));
+        }
+        if let Err(fault) = &result {
+            let attached = self.drives.get_mut(&flight.drive).expect(STAY);
+            attached.statistics.faults += 1;
+            tracing::warn!(drive = flight.drive.0, ?fault, "a drive operation failed");
+        }
+        let result = result.map(|()| match flight.work {
+            Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
+            Work::Write { .. } | Work::Flush | Work::Discard { .. } => DriveResult::Done,
+        });
+        Input::DriveDone { token: flight.token, result }
     }
 
     /// When drives that hang are to be looked for.
@@ -243,18 +270,31 @@ impl DriveTable {
     /// Tells which drives hang and which answer again. To be called when all that has ended was taken.
     pub fn on_time(&mut self, now: Time, tell: impl FnMut(News)) {
         if self.hangs.is_due(now) {
-            let in_flight = self.flights.iter().flatten().map(|flight| (flight.drive, flight.since));
-            self.hangs.look(now, in_flight, tell);
+            let in_flight = self.flights.iter().flatten().filter(|flight| flight.turn != Turn::Waits);
+            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), tell);
         }
     }
 
+    /// Hands a flight over, or lets it wait for its turn.
     fn submit(&mut self, now: Time, index: u32, ring: &mut Ring) {
         let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
-        let log_used = self.drives.get(&flight.drive).and_then(|attached| attached.log_used);
-        let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
-        let in_pieces = is_log_used && flight.stage == Stage::DriveWrite;
-        let entry =
-            flight.entry(if in_pieces { STRIDE } else { usize::MAX }).user_data(self.tag | u64::from(index));
+        let attached = self.drives.get_mut(&flight.drive).expect(STAY);
+        let is_log_used = attached.log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
+        if !is_log_used || flight.stage != Stage::DriveWrite {
+            return self.hand_over(now, index, Turn::Whole, ring);
+        }
+        if attached.pieces.begin(index) {
+            self.hand_over(now, index, Turn::Piece, ring);
+        } else {
+            flight.turn = Turn::Waits;
+        }
+    }
+
+    fn hand_over(&mut self, now: Time, index: u32, turn: Turn, ring: &mut Ring) {
+        let flight = self.flights[index as usize].as_mut().expect("what is handed over is in the table");
+        (flight.since, flight.turn) = (now, turn);
+        let bytes = if turn == Turn::Piece { STRIDE } else { usize::MAX };
+        let entry = flight.entry(bytes).user_data(self.tag | u64::from(index));
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
         // completion has been taken; the drive's files are never closed while the shard runs.
         unsafe { ring.push(entry) };

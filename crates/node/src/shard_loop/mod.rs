@@ -9,6 +9,7 @@ mod hangs;
 mod mailbox;
 mod news;
 mod peer;
+mod pieces;
 mod ring;
 mod sending;
 mod socket;
