@@ -70,17 +70,10 @@ struct Flight {
     began: Time,
     /// When the kernel got it, or last did a part of it.
     since: Time,
-    turn: Turn,
+    /// What the kernel got last is one of those that take turns.
+    is_piece: bool,
     target: Target,
     work: Work,
-}
-
-/// Whether the kernel has a flight, as a whole or a piece of it, or it waits for its turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Whole,
-    Piece,
-    Waits,
 }
 
 enum Work {
@@ -201,7 +194,7 @@ impl DriveTable {
             (Work::Flush, _) => Stage::DriveFlush,
             (Work::Discard { .. }, _) => Stage::DriveDiscard,
         };
-        let flight = Flight { token, drive, stage, began: now, since: now, turn: Turn::Whole, target, work };
+        let flight = Flight { token, drive, stage, began: now, since: now, is_piece: false, target, work };
         self.hangs.begin(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
@@ -223,19 +216,19 @@ impl DriveTable {
     ) -> Option<Input> {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
         let progress = flight.advance(result);
-        let (drive, turn, us) = (flight.drive, flight.turn, now.since(flight.since));
+        let (drive, is_piece, us) = (flight.drive, flight.is_piece, now.since(flight.since));
         let input = match progress {
-            Progress::GoOn if turn == Turn::Piece => None,
+            Progress::GoOn if is_piece => None,
             Progress::GoOn => {
                 self.submit(now, index, ring);
                 return None;
             }
             Progress::Ended(result) => Some(self.end(now, index, result, stages)),
         };
-        if turn == Turn::Piece {
+        if is_piece {
             self.drives.get_mut(&drive).expect(STAY).pieces.end(index, input.is_none(), us);
             while let Some(next) = self.drives.get_mut(&drive).expect(STAY).pieces.take_next() {
-                self.hand_over(now, next, Turn::Piece, ring);
+                self.hand_over(now, next, true, ring);
             }
         }
         input
@@ -270,30 +263,32 @@ impl DriveTable {
     /// Tells which drives hang and which answer again. To be called when all that has ended was taken.
     pub fn on_time(&mut self, now: Time, tell: impl FnMut(News)) {
         if self.hangs.is_due(now) {
-            let in_flight = self.flights.iter().flatten().filter(|flight| flight.turn != Turn::Waits);
-            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), tell);
+            // What waits for its turn was not asked of the drive.
+            let is_asked = |index: u32, flight: &Flight| !self.drives[&flight.drive].pieces.is_waiting(index);
+            let flights =
+                (0..).zip(&self.flights).filter_map(|(index, flight)| Some((index, flight.as_ref()?)));
+            let in_flight = flights.filter(|&(index, flight)| is_asked(index, flight));
+            self.hangs.look(now, in_flight.map(|(_, flight)| (flight.drive, flight.since)), tell);
         }
     }
 
     /// Hands a flight over, or lets it wait for its turn.
     fn submit(&mut self, now: Time, index: u32, ring: &mut Ring) {
-        let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
+        let flight = self.flights[index as usize].as_ref().expect("what is submitted is in the table");
         let attached = self.drives.get_mut(&flight.drive).expect(STAY);
         let is_log_used = attached.log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
         if !is_log_used || flight.stage != Stage::DriveWrite {
-            return self.hand_over(now, index, Turn::Whole, ring);
+            return self.hand_over(now, index, false, ring);
         }
         if attached.pieces.begin(index) {
-            self.hand_over(now, index, Turn::Piece, ring);
-        } else {
-            flight.turn = Turn::Waits;
+            self.hand_over(now, index, true, ring);
         }
     }
 
-    fn hand_over(&mut self, now: Time, index: u32, turn: Turn, ring: &mut Ring) {
+    fn hand_over(&mut self, now: Time, index: u32, is_piece: bool, ring: &mut Ring) {
         let flight = self.flights[index as usize].as_mut().expect("what is handed over is in the table");
-        (flight.since, flight.turn) = (now, turn);
-        let bytes = if turn == Turn::Piece { STRIDE } else { usize::MAX };
+        (flight.since, flight.is_piece) = (now, is_piece);
+        let bytes = if is_piece { STRIDE } else { usize::MAX };
         let entry = flight.entry(bytes).user_data(self.tag | u64::from(index));
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
         // completion has been taken; the drive's files are never closed while the shard runs.

@@ -1,6 +1,6 @@
 //! How many pieces of large writes a drive has at a time while clients wait for its log.
-//! Promises: what waits is handed over in its order, and never while nothing is under way; a drive that takes long for a
-//! piece gets fewer together, a quick one more.
+//! Promises: something is under way while anything waits; what has begun ends before anything else begins; a drive that takes
+//! long for a piece gets fewer together, a quick one more.
 //! Leaves to others: cutting, and what a piece is of (`drive_io`).
 
 use std::collections::VecDeque;
@@ -44,9 +44,14 @@ impl Pieces {
             self.most = (self.most + 1).min(MOST);
         }
         if has_more {
-            // What was begun first ends first.
+            // What has begun ends before anything else begins.
             self.waiting.push_front(index);
         }
+    }
+
+    /// The drive has nothing of this flight.
+    pub fn is_waiting(&self, index: u32) -> bool {
+        self.waiting.contains(&index)
     }
 
     /// The next that has its turn. It is under way then.
@@ -65,17 +70,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_drive_has_one_piece_at_a_time_and_what_came_first_ends_first() {
+    fn a_slow_drive_has_one_piece_at_a_time_and_ends_what_it_has_begun() {
         let mut pieces = Pieces::default();
         let begun: Vec<bool> = (0..6).map(|index| pieces.begin(index)).collect();
         assert_eq!(begun, [true, true, true, true, false, false]);
         for index in 0..4 {
             pieces.end(index, true, TARGET_US + 1);
         }
+        assert!((0..6).all(|index| pieces.is_waiting(index)), "also those that the drive has a part of");
         let mut order = Vec::new();
         let mut left = [1, 1, 1, 1, 2, 2];
         while let Some(index) = pieces.take_next() {
             assert_eq!((pieces.take_next(), pieces.under_way), (None, 1), "one at a time");
+            assert!(!pieces.is_waiting(index));
             order.push(index);
             left[index as usize] -= 1;
             pieces.end(index, left[index as usize] > 0, TARGET_US + 1);
