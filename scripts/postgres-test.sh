@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # PostgreSQL on ext4 on an attached vDisk, and a kill -9 of the node in the middle of pgbench: after a restart the file
 # system is clean, PostgreSQL recovers, no checksum is bad and every index fits its table.
+# WEFT_BINARY: this program instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/cargo-path.sh
@@ -15,8 +16,10 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 
-cargo build --release --locked -p weft --quiet
-weft="${CARGO_TARGET_DIR:-target}/release/weft"
+if [ -z "${WEFT_BINARY:-}" ]; then
+    cargo build --release --locked -p weft --quiet
+fi
+weft="${WEFT_BINARY:-${CARGO_TARGET_DIR:-target}/release/weft}"
 bin="$(dirname "$(find /usr/lib/postgresql -path '*/bin/initdb' | sort -V | tail -n 1)")"
 # As Debian installs it; made here when only the programs were unpacked.
 id postgres >/dev/null 2>&1 || useradd --system --user-group --home-dir /nonexistent --shell /bin/sh postgres

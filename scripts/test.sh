@@ -102,9 +102,9 @@ collect() {
 }
 
 # What is built together is built once: with other packages or features chosen, what they share is built anew.
-node=(cargo test --release --locked -p weft -p weft-node -p weft-frontends -p weft-lab)
+node=(cargo test --profile quick --locked -p weft -p weft-node -p weft-frontends -p weft-lab)
 # With the bugs that can be planted; the node is built without.
-engine=(cargo test --release --locked -p weft-engine -p weft-sim --features "weft-engine/sabotage weft-sim/sabotage")
+engine=(cargo test --profile quick --locked -p weft-engine -p weft-sim --features "weft-engine/sabotage weft-sim/sabotage")
 declare -A built=()
 
 build_once() {
@@ -138,8 +138,11 @@ process_tests() {
 for part in "${parts[@]}"; do
     case "$part" in
         format) run format 120 cargo fmt --all --check ;;
-        lint) run lint 1800 cargo clippy --release --workspace --all-targets --locked -- -D warnings ;;
-        build) run build 1800 cargo build --release --workspace --locked ;;
+        lint) run lint 1800 cargo clippy --profile quick --workspace --all-targets --locked -- -D warnings ;;
+        build)
+            build_once engine
+            build_once node
+            ;;
         unit)
             build_once engine
             build_once node
@@ -160,7 +163,10 @@ for part in "${parts[@]}"; do
             beside lab 600 "${node[@]}" --test four_corners --test interrupt --test scenarios
             beside etcd 600 "${node[@]}" --test etcd
             ;;
-        postgres) beside postgres 600 scripts/postgres-test.sh ;;
+        postgres)
+            build_once node
+            beside postgres 600 env WEFT_BINARY="${CARGO_TARGET_DIR:-target}/quick/weft" scripts/postgres-test.sh
+            ;;
     esac
 done
 collect
