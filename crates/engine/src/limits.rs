@@ -25,7 +25,12 @@ pub struct Limits {
     pub requests_max: usize,
     /// Bytes of acknowledged, undrained data one family keeps in memory at most.
     pub dirty_bytes_max: u64,
-    /// Drain begins when this much is dirty, for larger and better sorted egroups.
+    /// All families of a shard together keep no more than this ...
+    pub dirty_bytes_shard: u64,
+    /// ... but each may keep so much whatever the others have.
+    pub dirty_bytes_least: u64,
+    /// Drain begins when this much is dirty, for larger and better sorted egroups, and so that a burst of writes has the drive for
+    /// itself. Of a family that may keep less than `dirty_bytes_max`, in proportion.
     pub drain_bytes_begin: u64,
     /// ... or when the oldest dirty data is this old.
     pub drain_age_us: u64,
@@ -74,15 +79,17 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             requests_max: 4096,
-            dirty_bytes_max: 192 << 20,
-            drain_bytes_begin: 64 << 20,
+            dirty_bytes_max: 448 << 20,
+            dirty_bytes_shard: 1 << 30,
+            dirty_bytes_least: 64 << 20,
+            drain_bytes_begin: 320 << 20,
             drain_age_us: 5_000_000,
             drain_egroups_max: 4,
             edits_max: 1 << 18,
             past_pages_together: 64,
             past_page_bytes: 16 << 10,
             pages_bytes_max: 64 << 20,
-            log_bytes_checkpoint: 256 << 20,
+            log_bytes_checkpoint: 512 << 20,
             frame_bytes_max: 1 << 20,
             frames_in_flight: 3,
             bypass_write_bytes: 128 << 10,
@@ -108,6 +115,8 @@ impl Limits {
         Self {
             requests_max: 64,
             dirty_bytes_max: 512 << 10,
+            dirty_bytes_shard: 1 << 20,
+            dirty_bytes_least: 128 << 10,
             drain_bytes_begin: 128 << 10,
             drain_age_us: 200_000,
             drain_egroups_max: 2,
@@ -135,6 +144,11 @@ impl Limits {
     /// Panics if limits contradict each other.
     pub fn check(&self) {
         assert!(self.drain_bytes_begin < self.dirty_bytes_max, "drain begins before memory is full");
+        assert!(self.dirty_bytes_max <= 1 << 32, "products of two of them are computed");
+        assert!(
+            self.dirty_bytes_least <= self.dirty_bytes_max,
+            "what each may keep is within what one may keep"
+        );
         assert!(self.bypass_write_bytes <= self.bypass_outstanding_bytes, "a bypassing write counts itself");
         assert!(self.frames_in_flight > 0 && self.drain_egroups_max > 0, "work needs a place to happen");
         assert!(self.ahead_bytes_begin <= self.ahead_bytes_max, "read-ahead begins small");

@@ -8,6 +8,7 @@ pub mod config;
 mod control;
 mod drives;
 pub mod join;
+mod memory;
 pub mod offline;
 mod shard_loop;
 

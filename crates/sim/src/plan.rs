@@ -540,6 +540,8 @@ fn varied_limits(rng: &mut SmallRng) -> Limits {
         limits.requests_max = *[8, 64, 256].choose(rng).expect("not empty");
         limits.dirty_bytes_max = *[256u64 << 10, 512 << 10, 2 << 20].choose(rng).expect("not empty");
         limits.drain_bytes_begin = limits.dirty_bytes_max / rng.random_range(2..16);
+        limits.dirty_bytes_shard = limits.dirty_bytes_max * rng.random_range(1..=4);
+        limits.dirty_bytes_least = limits.dirty_bytes_max / *[1, 2, 4, 16].choose(rng).expect("not empty");
         limits.drain_age_us = *[20_000, 200_000, 2_000_000].choose(rng).expect("not empty");
         limits.drain_egroups_max = rng.random_range(1..=4);
         limits.edits_max = *[64, 512, 4096].choose(rng).expect("not empty");

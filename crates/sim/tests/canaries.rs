@@ -107,7 +107,7 @@ fn a_cache_that_mistakes_egroups_is_caught() {
 
 #[test]
 fn unchecked_frames_are_caught() {
-    is_caught(Bug::FrameNotChecked, &[Plan::Drives]);
+    is_caught_among(4 * SEEDS, Bug::FrameNotChecked, &[Plan::Drives], |_| true);
 }
 
 #[test]
@@ -118,7 +118,10 @@ fn a_unit_of_another_frame_is_caught() {
 
 #[test]
 fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
-    is_caught(Bug::FullForEver, &[Plan::Full]);
+    // Where little waits while the pool has little room, the log is hardly ever empty when it fills up.
+    let able =
+        |parameters: &Parameters| parameters.limits.dirty_bytes_least == parameters.limits.dirty_bytes_max;
+    is_caught_among(16 * SEEDS, Bug::FullForEver, &[Plan::Full], able);
 }
 
 #[test]

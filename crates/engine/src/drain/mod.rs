@@ -18,6 +18,9 @@ use crate::volume::{Volume, bypass::add_block};
 /// Smaller egroups than this would use up the tables of drives.
 pub(crate) const UNITS_LEAST: usize = 8;
 
+/// The log holds no more of a family than the pool has room for, divided by this.
+const POOL_PARTS: u64 = 8;
+
 /// Blocks that go into the reserve at once: what is left of it is for others.
 const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
 
@@ -87,7 +90,21 @@ impl Volume {
             || waiting
             || under_way
             || ctx.now.since(since) >= ctx.limits.drain_age_us
-            || self.overlay.dirty_bytes() >= ctx.limits.drain_bytes_begin
+            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
+    }
+
+    /// What this family may keep in memory: less than the limit when other families of the shard keep much, and when the
+    /// pool is short of room, so that a little of it is enough for all that is acknowledged.
+    pub(crate) fn dirty_bytes_max(&self, ctx: &Context) -> u64 {
+        let Limits { dirty_bytes_max, dirty_bytes_shard, dirty_bytes_least, .. } = *ctx.limits;
+        let others = ctx.dirty_bytes.saturating_sub(self.undrained_bytes());
+        let left = dirty_bytes_shard.saturating_sub(others).min(self.placing.pool() / POOL_PARTS);
+        left.clamp(dirty_bytes_least, dirty_bytes_max)
+    }
+
+    fn drain_bytes_begin(&self, ctx: &Context) -> u64 {
+        let Limits { dirty_bytes_max, drain_bytes_begin, .. } = *ctx.limits;
+        self.dirty_bytes_max(ctx) * drain_bytes_begin / dirty_bytes_max
     }
 
     pub(crate) fn start_drain(&mut self, ctx: &mut Context) {

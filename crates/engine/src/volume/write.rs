@@ -152,9 +152,10 @@ impl Volume {
         let least = if pending == 0 { record_bytes(1) } else { bytes };
         // Fewer and fewer bytes may be on their way as memory fills, down to one record at a time: writers feel
         // a drain that falls behind early and smoothly, not at a cliff.
-        let (dirty, most) = (self.overlay.dirty_bytes(), ctx.limits.dirty_bytes_max);
+        let (dirty, most) = (self.overlay.dirty_bytes(), self.dirty_bytes_max(ctx));
         let window = most.saturating_sub(dirty) / 4;
-        let memory = dirty + bytes <= most && (pending == 0 || pending + bytes <= window);
+        let memory =
+            if pending == 0 { dirty == 0 || dirty + bytes <= most } else { pending + bytes <= window };
         let has_turn = ctx.writers <= 1 || pending == 0 || pending + bytes <= ctx.limits.turn_bytes / 3;
         if room >= least && memory && has_turn || self.may_bypass(work, ctx) {
             return Verdict::Go;

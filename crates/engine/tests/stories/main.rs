@@ -11,4 +11,5 @@ mod neighbours;
 mod observed;
 mod one_shard;
 mod snapshots;
+mod undrained;
 mod world;

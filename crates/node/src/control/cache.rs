@@ -5,6 +5,7 @@
 use super::refusal::Refusal;
 use super::{Control, SharedControl, figures, statistics};
 use crate::api::{CacheView, DriveStatsView, SharedView, WarmView};
+use crate::memory::machine_bytes;
 use crate::shard_loop::{Answer, Mail};
 use std::time::{Duration, Instant};
 use weft_engine::FamilyId;
@@ -27,14 +28,6 @@ pub(super) fn check_size(bytes: u64) -> Result<(), Refusal> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// The machine's memory, where the kernel tells.
-fn machine_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 impl Control {

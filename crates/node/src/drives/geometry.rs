@@ -8,7 +8,7 @@ pub const MIB: u64 = 1 << 20;
 pub const DRIVE_BYTES_MIN: u64 = 128 * MIB;
 
 /// More log than this is not drained in time to be of use, and makes starts slow.
-const LOG_BYTES_MAX: u64 = 512 * MIB;
+const LOG_BYTES_MAX: u64 = 1024 * MIB;
 
 const LOG_BYTES_MIN: u64 = 16 * MIB;
 
@@ -30,6 +30,6 @@ mod tests {
     fn log_is_an_eighth_up_to_a_limit() {
         assert_eq!(divide(127 * MIB), None);
         assert_eq!(divide(128 * MIB + 7), Some(Geometry { log: 16 * MIB, data: 112 * MIB }));
-        assert_eq!(divide(16 << 30), Some(Geometry { log: 512 * MIB, data: (16 << 30) - 512 * MIB }));
+        assert_eq!(divide(16 << 30), Some(Geometry { log: 1024 * MIB, data: (16 << 30) - 1024 * MIB }));
     }
 }

@@ -31,6 +31,7 @@ pub use worker::Route;
 pub use worker::owner_of;
 
 use crate::config::cluster::Deadline;
+use crate::memory;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,9 +65,11 @@ impl Shards {
         let mailboxes: Vec<_> = (base..base + count)
             .map(|number| Mailbox::new(ShardId(number)).map(Arc::new))
             .collect::<Result<_, _>>()?;
+        let limits = memory::limits(count, memory::machine_bytes());
         let mut threads = Vec::new();
         for mailbox in &mailboxes {
             let setup = Setup {
+                limits: limits.clone(),
                 shard: mailbox.shard(),
                 seed: rand::random(),
                 cluster,

@@ -60,6 +60,7 @@ const CONNECTIONS_MAX: usize = 1024;
 pub struct Setup {
     pub shard: ShardId,
     pub seed: u64,
+    pub limits: Limits,
     pub cluster: u64,
     /// Of the node's lease, if it has one.
     pub deadline: Option<Deadline>,
@@ -152,7 +153,7 @@ impl Worker {
             // A member begins without a lease; that it has none yet is no news.
             lease_is_over: setup.deadline.as_ref().is_some_and(Deadline::has_passed),
             deadline: setup.deadline,
-            shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: Limits::default() }),
+            shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: setup.limits }),
             ring,
             reads: Arc::new(reads),
             payloads: Arc::new(Arena::new(PAYLOAD_ARENA_BYTES)?),
