@@ -125,8 +125,15 @@ impl World {
         let settings = Settings {
             shard: ShardId(shard as u32),
             seed: self.seed.wrapping_mul(1_000_003).wrapping_add(shard as u64),
-            // Nothing is kept for reads: the databases are small models of large ones, which would not fit in memory.
-            limits: Limits { cache_bytes: 0, ..Limits::default() },
+            // The databases are small models of large ones, which would not fit in memory: nothing is kept for reads, and
+            // little of what is written.
+            limits: Limits {
+                cache_bytes: 0,
+                dirty_bytes_max: 192 << 20,
+                drain_bytes_begin: 64 << 20,
+                log_bytes_checkpoint: 256 << 20,
+                ..Limits::default()
+            },
         };
         let engine = Shard::new(settings);
         self.shards.push(ShardState { engine, inbox: VecDeque::new(), doing: None, wake: None });
