@@ -126,10 +126,11 @@ impl World {
             shard: ShardId(shard as u32),
             seed: self.seed.wrapping_mul(1_000_003).wrapping_add(shard as u64),
             // The databases are small models of large ones, which would not fit in memory: nothing is kept for reads, and
-            // little of what is written.
+            // little of what is written. Their disks are as small, and the room on them bounds nothing.
             limits: Limits {
                 cache_bytes: 0,
                 dirty_bytes_max: 192 << 20,
+                dirty_bytes_least: 192 << 20,
                 drain_bytes_begin: 64 << 20,
                 log_bytes_checkpoint: 256 << 20,
                 ..Limits::default()
