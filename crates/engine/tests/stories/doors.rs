@@ -14,13 +14,8 @@ fn limited(world: &mut World, iops: Option<u32>, bytes: Option<u64>) {
 
 /// Asks for so many blocks at once; their tickets.
 fn ask_for(world: &mut World, blocks: u64) -> Vec<Ticket> {
-    let asks = (0..blocks).map(|block| {
-        world.last_ticket += 1;
-        let ticket = Ticket(world.last_ticket);
-        let request = Request::Read { offset: block * 4096, len: 4096 };
-        world.step(Input::Request { ticket, family: FAMILY, request });
-        ticket
-    });
+    let asks =
+        (0..blocks).map(|block| world.submit(FAMILY, Request::Read { offset: block * 4096, len: 4096 }));
     asks.collect()
 }
 

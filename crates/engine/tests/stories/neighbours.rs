@@ -14,8 +14,7 @@ const OTHER: FamilyId = FamilyId(2);
 fn emptied_within(us: u64, is_other_asked: bool) -> u64 {
     let geometry = Geometry { log: 16 << 20, data: 256 << 20 };
     let mut world = World::sized(1, 1, Limits::default(), geometry);
-    let other = FamilyRecord { family: OTHER, ..world.record.clone() };
-    world.step(Input::Order(Order::OpenFamily(FamilyRecord { segments: Vec::new(), version: 0, ..other })));
+    world.serve_empty(OTHER);
     world.pass(1_000_000);
     for at in 0..PIECES {
         assert_eq!(world.write(at * PIECE as u64, &pattern(at, PIECE)), Reply::Done);

@@ -25,9 +25,7 @@ fn limits() -> Limits {
 fn world(vdisks: u32, geometry: Geometry) -> World {
     let mut world = World::sized(1, 1, limits(), geometry);
     for family in (FAMILY.0 + 1..FAMILY.0 + vdisks).map(FamilyId) {
-        let record = FamilyRecord { family, segments: Vec::new(), version: 0, ..world.record.clone() };
-        world.clones.push(record.clone());
-        world.step(Input::Order(Order::OpenFamily(record)));
+        world.serve_empty(family);
     }
     world.hung = Some((DriveId(0), Area::Data, 0));
     world
@@ -36,10 +34,8 @@ fn world(vdisks: u32, geometry: Geometry) -> World {
 /// Writes until one is not acknowledged. Gives that one, and the bytes that wait.
 fn fill(world: &mut World, family: FamilyId) -> (Ticket, u64) {
     for at in 0..2 * limits().dirty_bytes_max / PIECE {
-        world.last_ticket += 1;
-        let ticket = Ticket(world.last_ticket);
         let data = Buffer::copied(&pattern(at + u64::from(family.0), PIECE as usize));
-        world.step(Input::Request { ticket, family, request: Request::Write { offset: at * PIECE, data } });
+        let ticket = world.submit(family, Request::Write { offset: at * PIECE, data });
         if world.replies.remove(&ticket).is_none() {
             return (ticket, world.shard.volume(family).expect("it is served").dirty_bytes());
         }

@@ -272,10 +272,16 @@ impl World {
         self.ask_of(FAMILY, request)
     }
 
-    pub fn ask_of(&mut self, family: FamilyId, request: Request) -> Reply {
+    /// Asks, and does not wait for the reply.
+    pub fn submit(&mut self, family: FamilyId, request: Request) -> Ticket {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
         self.step(Input::Request { ticket, family, request });
+        ticket
+    }
+
+    pub fn ask_of(&mut self, family: FamilyId, request: Request) -> Reply {
+        let ticket = self.submit(family, request);
         if !self.replies.contains_key(&ticket) {
             self.pass(3_000_000);
         }
@@ -325,6 +331,17 @@ impl World {
         panic!("a snapshot is taken: {:?}", self.notices);
     }
 
+    /// Serves one more family.
+    pub fn serve(&mut self, record: FamilyRecord) {
+        self.clones.push(record.clone());
+        self.step(Input::Order(Order::OpenFamily(record)));
+    }
+
+    /// Serves a new family that is empty.
+    pub fn serve_empty(&mut self, family: FamilyId) {
+        self.serve(FamilyRecord { family, segments: Vec::new(), version: 0, ..self.record.clone() });
+    }
+
     /// Serves a new family that begins as this snapshot.
     pub fn clone_snapshot(&mut self, family: FamilyId, origin: Origin) {
         let record = FamilyRecord {
@@ -336,8 +353,7 @@ impl World {
             origin: Some(origin),
             ..self.record.clone()
         };
-        self.clones.push(record.clone());
-        self.step(Input::Order(Order::OpenFamily(record)));
+        self.serve(record);
         self.notices.clear();
     }
 
