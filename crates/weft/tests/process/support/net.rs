@@ -39,9 +39,7 @@ impl Net {
             net.in_node(node, "ip link set lo up");
             net.in_node(node, &format!("ip addr add {}/24 dev eth0", net.address(node)));
             net.in_node(node, "ip link set eth0 up");
-            let mut line = net.words(node);
-            line.extend(["nft".to_string(), TABLE.to_string()]);
-            tool(&line.iter().map(String::as_str).collect::<Vec<_>>());
+            within(&net.space(node), &["nft", TABLE]);
         }
         Some(net)
     }
@@ -63,28 +61,21 @@ impl Net {
         "10.77.0.200".to_string()
     }
 
+    /// What begins a command that runs there.
     pub fn prefix(&self, node: u32) -> Vec<String> {
-        self.words(node)
+        entering(&self.space(node)).to_vec()
     }
 
     pub fn hub_prefix(&self) -> Vec<String> {
-        ["ip", "netns", "exec", &self.hub()].map(str::to_string).to_vec()
-    }
-
-    fn words(&self, node: u32) -> Vec<String> {
-        ["ip", "netns", "exec", &self.space(node)].map(str::to_string).to_vec()
+        entering(&self.hub()).to_vec()
     }
 
     fn in_hub(&self, line: &str) {
-        let hub = self.hub();
-        let all: Vec<&str> = ["ip", "netns", "exec", &hub].into_iter().chain(line.split(' ')).collect();
-        tool(&all);
+        within(&self.hub(), &line.split(' ').collect::<Vec<_>>());
     }
 
     fn in_node(&self, node: u32, line: &str) {
-        let space = self.space(node);
-        let all: Vec<&str> = ["ip", "netns", "exec", &space].into_iter().chain(line.split(' ')).collect();
-        tool(&all);
+        within(&self.space(node), &line.split(' ').collect::<Vec<_>>());
     }
 
     /// Nothing that `from` sends arrives at `to`.
@@ -127,9 +118,10 @@ impl Net {
         for node in 0..self.nodes {
             self.in_node(node, "nft flush table inet weft");
             // It fails where nothing was narrowed.
-            let space = self.space(node);
-            let _ = Command::new("ip")
-                .args(["netns", "exec", &space, "tc", "qdisc", "del", "dev", "eth0", "root"])
+            let [program, arguments @ ..] = entering(&self.space(node));
+            let _ = Command::new(program)
+                .args(arguments)
+                .args(["tc", "qdisc", "del", "dev", "eth0", "root"])
                 .output();
         }
     }
@@ -141,4 +133,15 @@ impl Drop for Net {
             let _ = Command::new("ip").args(["netns", "del", &space]).output();
         }
     }
+}
+
+/// Not `ip netns exec`: that gives a process copies of all mounts, and a file system of another test that is mounted at this moment
+/// would stay mounted there, and its device in use, until the process ends.
+fn entering(space: &str) -> [String; 2] {
+    ["nsenter".to_string(), format!("--net=/run/netns/{space}")]
+}
+
+fn within(space: &str, command: &[&str]) {
+    let entering = entering(space);
+    tool(&entering.iter().map(String::as_str).chain(command.iter().copied()).collect::<Vec<_>>());
 }
