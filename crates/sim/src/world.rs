@@ -11,6 +11,7 @@ use crate::event::{Event, Queue};
 use crate::family::Family;
 use crate::judge::ceilings::Ceilings;
 use crate::judge::registers::Moment;
+use crate::judge::undrained::Undrained;
 use crate::network::Network;
 use crate::origins::Origins;
 use crate::phase::{Phase, Progress};
@@ -92,6 +93,7 @@ pub struct World {
     pub requests: Requests,
     pub origins: Origins,
     pub ceilings: Ceilings,
+    undrained: Undrained,
     pub coverage: Coverage,
     pub phase: Phase,
     pub progress: Progress,
@@ -129,6 +131,7 @@ impl World {
             requests: Requests::default(),
             origins: Origins::default(),
             ceilings: Ceilings::default(),
+            undrained: Undrained::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
             progress: Progress::new(),
@@ -354,6 +357,7 @@ impl World {
         let engine = state.engine.as_mut().expect("only living shards are stepped");
         let now = Time(self.now + state.clock_ahead);
         self.ceilings.told(shard, &input, now.0, self.now);
+        self.undrained.told(shard, &input);
         let mut outputs = std::mem::take(&mut self.outputs);
         // A node settles once for all that came together; here sometimes a microsecond later.
         if self.rng.random_ratio(1, 4) && !matches!(input, Input::Wake) {
@@ -374,6 +378,14 @@ impl World {
         if engine.counters().victims_living > 0 && self.failure.is_none() {
             let what = format!("shard {shard} emptied egroups that are not empty");
             self.failure = Some(format!("at {} us: {what}", self.now));
+        }
+        match self.undrained.stepped(shard, engine, &self.parameters.limits) {
+            Ok(true) => self.coverage.count("steps in which much was not drained"),
+            Ok(false) => {}
+            Err(what) if self.failure.is_none() => {
+                self.failure = Some(format!("at {} us: shard {shard}: {what}", self.now));
+            }
+            Err(_) => {}
         }
         self.coverage.steps += 1;
         if self.trace {

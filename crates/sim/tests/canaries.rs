@@ -2,6 +2,7 @@
 //! without the bug. So the judges are known to see.
 #![cfg(feature = "sabotage")]
 
+use weft_engine::Limits;
 use weft_engine::sabotage::{Bug, set};
 use weft_sim::coverage::Fault;
 use weft_sim::plan::{Parameters, Plan};
@@ -122,6 +123,23 @@ fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
     let able =
         |parameters: &Parameters| parameters.limits.dirty_bytes_least == parameters.limits.dirty_bytes_max;
     is_caught_among(16 * SEEDS, Bug::FullForEver, &[Plan::Full], able);
+}
+
+#[test]
+fn a_vdisk_that_takes_the_memory_of_others_is_caught() {
+    // It takes several that write much in one shard, which may keep little together.
+    let able = |seed: &Parameters| {
+        let Limits { dirty_bytes_max, dirty_bytes_shard, dirty_bytes_least, .. } = seed.limits;
+        dirty_bytes_shard < 2 * dirty_bytes_max
+            && dirty_bytes_least < dirty_bytes_max / 2
+            && seed.families.len() > 1
+    };
+    is_caught_among(
+        8 * SEEDS,
+        Bug::OthersNotCounted,
+        &[Plan::Calm, Plan::Drives, Plan::Power, Plan::Full],
+        able,
+    );
 }
 
 #[test]

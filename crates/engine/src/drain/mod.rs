@@ -12,6 +12,7 @@ use crate::limits::{EGROUP_UNITS, Limits};
 use crate::log::layers::Layers;
 use crate::log::overlay::{Content, Dirty};
 use crate::message::Class;
+use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::FROZEN_MAX;
 use crate::volume::{Volume, bypass::add_block};
 
@@ -97,7 +98,11 @@ impl Volume {
     /// pool is short of room, so that a little of it is enough for all that is acknowledged.
     pub(crate) fn dirty_bytes_max(&self, ctx: &Context) -> u64 {
         let Limits { dirty_bytes_max, dirty_bytes_shard, dirty_bytes_least, .. } = *ctx.limits;
-        let others = ctx.dirty_bytes.saturating_sub(self.undrained_bytes());
+        let others = if planted(Bug::OthersNotCounted) {
+            0
+        } else {
+            ctx.dirty_bytes.saturating_sub(self.undrained_bytes())
+        };
         let left = dirty_bytes_shard.saturating_sub(others).min(self.placing.pool() / POOL_PARTS);
         left.clamp(dirty_bytes_least, dirty_bytes_max)
     }

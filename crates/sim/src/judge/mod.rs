@@ -8,3 +8,4 @@ pub mod placement;
 pub mod registers;
 pub mod snapshots;
 pub mod space;
+pub mod undrained;
