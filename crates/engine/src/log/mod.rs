@@ -1,5 +1,6 @@
 //! The oplog from the owner's side: appending, the index of what is not drained, recovery.
 
+pub mod aged;
 pub mod append;
 pub mod layers;
 pub mod overlay;

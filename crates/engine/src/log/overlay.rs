@@ -7,9 +7,8 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::identity::{Block, Seq};
+use crate::log::aged::{Aged, AgedRecords};
 use crate::map::interval::{IntervalMap, Slice};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
 /// What a zero record counts against the limit of dirty bytes, however long it is.
 pub const ZERO_BYTES: u64 = 64;
@@ -60,23 +59,10 @@ impl Slice for Version {
     }
 }
 
-/// A record of which something is still the newest version.
-#[derive(Debug)]
-struct Aged {
-    block: Block,
-    count: u64,
-    zero: bool,
-    /// Blocks still here, and how many of them the drain has not got in hand.
-    present: u64,
-    waiting: u64,
-}
-
 #[derive(Debug, Default)]
 pub struct Overlay {
     versions: IntervalMap<Version>,
-    records: BTreeMap<Seq, Aged>,
-    /// The records with something that waits for the drain.
-    waiting: BTreeSet<Seq>,
+    records: AgedRecords,
     dirty_bytes: u64,
 }
 
@@ -99,10 +85,7 @@ impl Overlay {
             assert!(piece.value.seq < seq, "a block's versions come in order");
             self.forget(&piece.value, piece.count);
         }
-        let record = Aged { block, count, zero, present: count, waiting: count };
-        let before = self.records.insert(seq, record);
-        assert!(before.is_none(), "a record comes once");
-        self.waiting.insert(seq);
+        self.records.push(seq, Aged { block, count, zero, present: count, waiting: count });
     }
 
     /// Lets go of what the range holds up to and including `covers`. Gives the dirty bytes this freed.
@@ -155,12 +138,12 @@ impl Overlay {
 
     /// The lowest record still needed here, in hand of the drain or not: replay has to begin there.
     pub fn oldest(&self) -> Option<Seq> {
-        self.records.first_key_value().map(|(seq, _)| *seq)
+        self.records.oldest()
     }
 
     /// The lowest record that has something the drain has not got in hand.
     pub fn oldest_waiting(&self) -> Option<Seq> {
-        self.waiting.first().copied()
+        self.records.oldest_waiting()
     }
 
     /// The oldest dirty pieces that the drain has not got in hand, in order of their records (inside one, of
@@ -170,15 +153,14 @@ impl Overlay {
     pub fn take_oldest(&self, units_max: u64, skip: impl Fn(Block, Seq) -> bool) -> Vec<Dirty> {
         let mut taken = Vec::new();
         let mut left = units_max;
-        for seq in &self.waiting {
-            let record = &self.records[seq];
+        for (seq, record) in self.records.waiting() {
             for piece in self.versions.pieces(record.block.0, record.count) {
                 if left == 0 {
                     return taken;
                 }
                 let version = piece.value;
                 let block = Block(piece.start);
-                if version.seq != *seq || version.draining || skip(block, *seq) {
+                if version.seq != seq || version.draining || skip(block, seq) {
                     continue;
                 }
                 let (count, content) = match version.content {
@@ -192,7 +174,7 @@ impl Overlay {
                         (count, Content::Data(data.slice(0..count as usize * BLOCK)))
                     }
                 };
-                taken.push(Dirty { block, count, seq: *seq, content });
+                taken.push(Dirty { block, count, seq, content });
             }
         }
         taken
@@ -234,7 +216,7 @@ impl Overlay {
 
     /// The highest record with something here.
     pub fn newest(&self) -> Option<Seq> {
-        self.records.last_key_value().map(|(seq, _)| *seq)
+        self.records.newest()
     }
 
     /// The drain has this in hand now: neither `take_oldest` nor `take_from` gives it again. Parts that have been
@@ -254,18 +236,10 @@ impl Overlay {
         if blocks == 0 {
             return;
         }
-        let record = self.records.get_mut(&seq).expect("a version's record is known");
         if draining {
-            assert!(record.waiting >= blocks, "only what waits can be taken in hand");
-            record.waiting -= blocks;
+            self.records.take(seq, blocks);
         } else {
-            record.waiting += blocks;
-            assert!(record.waiting <= record.present, "only what is here can wait");
-        }
-        if record.waiting == 0 {
-            self.waiting.remove(&seq);
-        } else {
-            self.waiting.insert(seq);
+            self.records.give_back(seq, blocks);
         }
     }
 
@@ -274,23 +248,9 @@ impl Overlay {
         if let Content::Data(data) = &version.content {
             self.dirty_bytes -= data.len() as u64;
         }
-        let Entry::Occupied(mut record) = self.records.entry(version.seq) else {
-            unreachable!("a version's record is known")
-        };
-        let aged = record.get_mut();
-        aged.present -= count;
-        if !version.draining {
-            aged.waiting -= count;
-            if aged.waiting == 0 {
-                self.waiting.remove(&version.seq);
-            }
-        }
-        if aged.present == 0 {
-            assert_eq!(aged.waiting, 0, "what is gone cannot wait");
-            if aged.zero {
-                self.dirty_bytes -= ZERO_BYTES;
-            }
-            record.remove();
+        let gone = self.records.forget(version.seq, count, version.draining);
+        if gone.is_some_and(|record| record.zero) {
+            self.dirty_bytes -= ZERO_BYTES;
         }
     }
 }
@@ -300,6 +260,7 @@ mod tests {
     use super::*;
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
+    use std::collections::{BTreeMap, BTreeSet};
 
     /// `count` blocks, each beginning with the record's number and its own address.
     fn data(block: u64, count: u64, seq: u64) -> Content {

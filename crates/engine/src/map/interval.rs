@@ -4,6 +4,7 @@
 //! Leaves to others: what the values mean.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// A value that covers a range of blocks and can be cut to a part of it.
 pub trait Slice: Clone {
@@ -109,6 +110,13 @@ impl<V: Slice> IntervalMap<V> {
 
     /// Like `remove`, but only of what `wanted` says yes to.
     pub fn extract(&mut self, start: u64, count: u64, wanted: impl Fn(&V) -> bool) -> Vec<Piece<V>> {
+        if let Entry::Occupied(range) = self.ranges.entry(start)
+            && range.get().0 == count
+        {
+            // Nearly always the range is just what was put in.
+            let is_wanted = wanted(&range.get().1);
+            return is_wanted.then(|| Piece { start, count, value: range.remove().1 }).into_iter().collect();
+        }
         let found: Vec<(u64, u64)> = self
             .touching(start, count)
             .filter(|(_, _, value)| wanted(value))
