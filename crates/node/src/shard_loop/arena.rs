@@ -11,6 +11,12 @@ use weft_engine::buffer::{BLOCK, Buffer, Memory, Pages};
 /// The arena is cut into chunks; each serves pieces of one size at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// What is longer than a chunk, such as an egroup that comes from another node, lies in the heap, in this much ...
+const LARGE_BYTES: usize = 4 << 20;
+
+/// ... and so many of those are kept: fresh memory of that size would be cleared twice, by the kernel and by us.
+const LARGE_KEPT: usize = 4;
+
 /// Sizes of pieces: 4 KiB, 8 KiB, ... 1 MiB.
 const CLASSES: usize = 9;
 
@@ -21,6 +27,8 @@ pub struct Arena {
     /// The number under which the ring knows it.
     registered: Option<u16>,
     free: Mutex<Free>,
+    /// Large memory that nobody uses.
+    large: Mutex<Vec<Pages>>,
 }
 
 // SAFETY: the memory behind `base` is owned by the arena; each piece of it has one holder (`free` sees to that), and
@@ -76,7 +84,7 @@ impl Arena {
             empty: (0..chunks as u32).collect(),
             partial: std::array::from_fn(|_| Vec::new()),
         };
-        Ok(Self { base: base.cast(), len, registered: None, free: Mutex::new(free) })
+        Ok(Self { base: base.cast(), len, registered: None, free: Mutex::new(free), large: Mutex::default() })
     }
 
     /// Its whole memory, for registering it.
@@ -89,7 +97,7 @@ impl Arena {
         self.registered = Some(number);
     }
 
-    /// Memory for `len` bytes whose content is arbitrary; from the heap (and zeroed) if there is no room here.
+    /// Memory for `len` bytes whose content is arbitrary; from the heap if there is no room here, or if it is large.
     pub fn take(self: &Arc<Self>, len: usize) -> Space {
         if len <= CHUNK_BYTES {
             let class = class_of(len);
@@ -104,6 +112,11 @@ impl Arena {
                     len: class_bytes(class),
                 });
             }
+        }
+        if len > CHUNK_BYTES && len <= LARGE_BYTES {
+            let kept = self.large.lock().expect("no holder of this lock panics").pop();
+            let pages = kept.unwrap_or_else(|| Pages::zeroed(LARGE_BYTES));
+            return Space::Large(Large { arena: Arc::clone(self), pages });
         }
         Space::Heap(Pages::zeroed(len))
     }
@@ -195,9 +208,31 @@ impl Drop for Piece {
     }
 }
 
+/// Large memory in use.
+pub struct Large {
+    arena: Arc<Arena>,
+    pages: Pages,
+}
+
+impl Memory for Large {
+    fn bytes(&self) -> &[u8] {
+        self.pages.bytes()
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        let mut kept = self.arena.large.lock().expect("no holder of this lock panics");
+        if kept.len() < LARGE_KEPT {
+            kept.push(std::mem::replace(&mut self.pages, Pages::zeroed(0)));
+        }
+    }
+}
+
 /// Memory that is being filled by its one holder: by the kernel or by us.
 pub enum Space {
     Arena(Piece),
+    Large(Large),
     Heap(Pages),
 }
 
@@ -208,6 +243,7 @@ impl Space {
             Space::Arena(piece) => unsafe {
                 std::slice::from_raw_parts_mut(piece.arena.base.add(piece.start), piece.len)
             },
+            Space::Large(large) => large.pages.bytes_mut(),
             Space::Heap(pages) => pages.bytes_mut(),
         }
     }
@@ -216,7 +252,7 @@ impl Space {
     pub fn registered(&self) -> Option<u16> {
         match self {
             Space::Arena(piece) => piece.registered(),
-            Space::Heap(_) => None,
+            Space::Large(_) | Space::Heap(_) => None,
         }
     }
 
@@ -224,6 +260,7 @@ impl Space {
     pub fn freeze(self, len: usize) -> Buffer {
         match self {
             Space::Arena(piece) => Buffer::of(Arc::new(piece), len),
+            Space::Large(large) => Buffer::of(Arc::new(large), len),
             Space::Heap(pages) => pages.freeze().slice(0..len),
         }
     }
@@ -271,6 +308,26 @@ mod tests {
         assert!(matches!(arena.take(4096), Space::Heap(_)));
         drop(first);
         assert!(matches!(arena.take(1 << 20), Space::Arena(_)));
-        assert!(matches!(arena.take((1 << 20) + 1), Space::Heap(_)), "nothing is larger than a chunk");
+        assert!(matches!(arena.take((1 << 20) + 1), Space::Large(_)), "no piece is larger than a chunk");
+        assert!(matches!(arena.take((4 << 20) + 1), Space::Heap(_)), "what is larger still is not kept");
+    }
+
+    #[test]
+    fn large_memory_is_used_again_and_little_of_it_is_kept() {
+        let arena = Arc::new(Arena::new(1 << 20).expect("1 MiB can be mapped"));
+        let mut space = arena.take(3 << 20);
+        space.bytes_mut().fill(7);
+        let at = space.bytes_mut().as_ptr();
+        let buffer = space.freeze(3 << 20);
+        assert_eq!(buffer.len(), 3 << 20);
+        let part = buffer.slice(0..BLOCK);
+        drop(buffer);
+        assert!(arena.large.lock().unwrap().is_empty(), "a part of it is still used");
+        assert_eq!(part.bytes(), [7; BLOCK]);
+        drop(part);
+        assert_eq!(arena.take(2 << 20).bytes_mut().as_ptr(), at, "the same memory again");
+        let many: Vec<_> = (0..3 * LARGE_KEPT).map(|_| arena.take(2 << 20)).collect();
+        drop(many);
+        assert_eq!(arena.large.lock().unwrap().len(), LARGE_KEPT);
     }
 }
