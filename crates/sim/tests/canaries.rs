@@ -83,7 +83,7 @@ fn a_node_that_answers_without_a_lease_is_caught() {
 #[test]
 fn leaving_what_is_left_of_dropped_vdisks_is_caught() {
     let able = |seed: &Parameters| seed.may(Fault::FamilyDrop);
-    is_caught_among(600, Bug::StraysStay, &[Plan::Swarm, Plan::Drives, Plan::Network], able);
+    is_caught_among(1_200, Bug::StraysStay, &[Plan::Swarm, Plan::Drives, Plan::Network], able);
 }
 
 #[test]

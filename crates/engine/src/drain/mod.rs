@@ -1,9 +1,13 @@
 //! The drain: moves acknowledged data from the log to egroups.
 //! Promises: in sweeps over the address space, each up to the newest record of its beginning, so that neighbours end
-//! up as neighbours and nothing old is left behind; one egroup is begun in a step; data leaves the overlay only
-//! under a durable map record; data written meanwhile stays.
+//! up as neighbours and nothing old is left behind; one egroup is begun in a step, at a pace that leaves clients their share;
+//! data leaves the overlay only under a durable map record; data written meanwhile stays.
 //! Leaves to others: choosing a group and writing (`egroup/place.rs`), trimming the log (`map/checkpoint.rs`).
 
+mod pace;
+
+use self::pace::{Headroom, Pace};
+use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::{Intent, Units, UnitsMax, units_max};
 use crate::formats::record::Edit;
@@ -38,8 +42,16 @@ pub(crate) struct Drain {
     /// ... and what pins a ring until then, after the reserve refused it as well.
     pressed_after: Time,
     sweep: Option<Sweep>,
-    /// More can be begun at once: others get a turn first.
-    more: bool,
+    pace: Pace,
+    /// When more can be begun: at once, after others had a turn, or when its time has come.
+    more_at: Option<Time>,
+}
+
+/// How much a reason to drain is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Haste {
+    AtOnce,
+    AtItsPace,
 }
 
 /// One passage over the address space.
@@ -62,36 +74,54 @@ impl Drain {
         if self.placing >= limits.drain_egroups_max {
             return None;
         }
-        let due = if self.more { Time(0) } else { since.after(limits.drain_age_us) };
+        let due = self.more_at.unwrap_or(since.after(limits.drain_age_us));
         Some(due.max(self.blocked_until))
+    }
+
+    /// Clients have written so much more.
+    pub fn on_written(&mut self, bytes: u64) {
+        self.pace.on_written(bytes);
     }
 }
 
 impl Volume {
-    /// Whether there is a reason to drain now.
-    fn wants_drain(&self, ctx: &Context) -> bool {
-        let Some((oldest, since)) = self.drain.oldest else { return false };
+    /// Whether there is a reason to drain.
+    fn wants_drain(&self, ctx: &Context) -> Option<Haste> {
+        let (oldest, since) = self.drain.oldest?;
         if self.map.edits.len() >= ctx.limits.edits_max {
             // A checkpoint is on its way; until it is there, the log holds what comes.
-            return false;
+            return None;
         }
         if self.drain.placing > 0 && self.room() == 0 {
             // Each egroup takes a record of a log that is short of room: fewer, with more in them.
-            return false;
+            return None;
         }
         // What snapshots froze is drained when it would have been without them: at once it would be felt by whoever writes
         // while one is taken. When there are many, reads have too many places to look: then one egroup after the other goes.
         let frozen = self.overlay.frozen();
         let many = frozen >= FROZEN_MAX || frozen >= FROZEN_MAX / 2 && self.drain.placing == 0;
-        let urgent = self.wants_to_settle() || oldest <= self.pressed || many || self.log.is_thin(ctx.view);
         let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
-        // Below the mark a sweep goes on, without haste: what is left of it is as old as what was taken.
+        if self.wants_to_settle() || many || waiting || self.log.is_thin(ctx.view) {
+            return Some(Haste::AtOnce);
+        }
+        // Below the mark a sweep goes on, one egroup after the other: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
-        urgent
-            || waiting
-            || under_way
+        let reason = under_way
+            || oldest <= self.pressed
             || ctx.now.since(since) >= ctx.limits.drain_age_us
-            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
+            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx);
+        reason.then_some(Haste::AtItsPace)
+    }
+
+    /// Whether clients have had their share since the last egroup was begun.
+    fn is_next_due(&self, ctx: &Context) -> bool {
+        let headroom = Headroom {
+            dirty: self.overlay.dirty_bytes(),
+            most: self.dirty_bytes_max(ctx),
+            begin: self.drain_bytes_begin(ctx),
+            room: self.room(),
+        };
+        self.drain.pace.is_due(headroom, ctx.limits.drain_pause_us, ctx.now)
     }
 
     /// What this family may keep in memory: less than the limit when other families of the shard keep much, and when the
@@ -119,22 +149,27 @@ impl Volume {
             (Some(oldest), Some((known, _))) if oldest == known => {}
             (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
         }
-        self.drain.more = false;
-        if self.drain.placing >= ctx.limits.drain_egroups_max || !self.wants_drain(ctx) {
+        self.drain.more_at = None;
+        if self.drain.placing >= ctx.limits.drain_egroups_max {
+            return;
+        }
+        let Some(haste) = self.wants_drain(ctx) else { return };
+        if haste == Haste::AtItsPace && !self.is_next_due(ctx) {
+            self.drain.more_at = Some(self.drain.pace.due_at(ctx.limits.drain_pause_us));
             return;
         }
         let mut class = Class::Data;
         let dirty = if self.placing.may_try_data(ctx.now) {
             let units = self.drain.units_max.get().min(units_max(self.compression));
             let dirty = self.sweep(units as u64);
-            self.drain.more = !dirty.is_empty();
+            self.drain.more_at = (!dirty.is_empty()).then_some(Time(0));
             dirty
         } else if self.goes_into_reserve() && ctx.now >= self.drain.pressed_after {
             class = Class::Pressed;
             let (_, overlay) = self.overlay.oldest_layer();
             let pinning =
                 overlay.take_oldest(self.drain.units_max.get().min(PRESSED_UNITS) as u64, |_, _| false);
-            self.drain.more = !pinning.is_empty();
+            self.drain.more_at = (!pinning.is_empty()).then_some(Time(0));
             sorted(pinning)
         } else {
             // A full pool still takes what frees space.
@@ -163,6 +198,7 @@ impl Volume {
             }
         }
         if !edits.is_empty() {
+            self.drain.pace.on_begun((units.len() * BLOCK) as u64, ctx.now);
             self.drain_egroup(generation, units, edits, class, ctx);
         }
         for zeroes in zeroes.chunks(EGROUP_UNITS) {

@@ -482,6 +482,7 @@ impl Volume {
             Body::Data { block, data } => {
                 let content = Content::Data(data.clone());
                 self.overlay.insert(*block, data.blocks() as u64, record.seq, content);
+                self.drain.on_written(data.len() as u64);
             }
             Body::Zero { block, count } => self.overlay.insert(*block, *count, record.seq, Content::Zero),
             Body::Map(map) => self.apply_map(map, edit),

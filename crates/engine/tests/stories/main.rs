@@ -10,6 +10,7 @@ mod full;
 mod neighbours;
 mod observed;
 mod one_shard;
+mod paced;
 mod snapshots;
 mod undrained;
 mod world;
