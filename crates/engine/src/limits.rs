@@ -34,7 +34,8 @@ pub struct Limits {
     pub drain_bytes_begin: u64,
     /// ... or when the oldest dirty data is this old.
     pub drain_age_us: u64,
-    /// Between the beginnings of two egroups of a drain without haste, if clients do not write as much sooner.
+    /// Behind the beginning of a whole egroup of a drain without haste, if clients do not write as much sooner; behind a smaller one
+    /// less, in proportion.
     pub drain_pause_us: u64,
     /// Egroups being written by one family's drain at once.
     pub drain_egroups_max: usize,
@@ -122,7 +123,7 @@ impl Limits {
             dirty_bytes_least: 128 << 10,
             drain_bytes_begin: 128 << 10,
             drain_age_us: 200_000,
-            drain_pause_us: 2_000,
+            drain_pause_us: 40_000,
             drain_egroups_max: 2,
             edits_max: 512,
             past_pages_together: 2,

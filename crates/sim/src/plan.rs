@@ -543,7 +543,7 @@ fn varied_limits(rng: &mut SmallRng) -> Limits {
         limits.dirty_bytes_shard = limits.dirty_bytes_max * rng.random_range(1..=4);
         limits.dirty_bytes_least = limits.dirty_bytes_max / *[1, 2, 4, 16].choose(rng).expect("not empty");
         limits.drain_age_us = *[20_000, 200_000, 2_000_000].choose(rng).expect("not empty");
-        limits.drain_pause_us = limits.drain_age_us / 100;
+        limits.drain_pause_us = limits.drain_age_us / 5;
         limits.drain_egroups_max = rng.random_range(1..=4);
         limits.edits_max = *[64, 512, 4096].choose(rng).expect("not empty");
         limits.pages_bytes_max = *[16usize << 10, 64 << 10, 1 << 20].choose(rng).expect("not empty");

@@ -2,7 +2,9 @@
 //! and the core, from clients for a third of a second; spread over what clients write meanwhile it is hardly felt.
 //! Promises: begun at the latest after a pause, and before what clients may still write has become short.
 
+use crate::buffer::BLOCK;
 use crate::identity::Time;
+use crate::limits::EGROUP_UNITS;
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
@@ -37,9 +39,9 @@ impl Pace {
         now >= self.due_at(pause_us) || self.written >= self.pause_bytes(headroom)
     }
 
-    /// When it is due if nobody writes.
+    /// When it is due if nobody writes. `pause_us` is for a whole egroup: where only small ones find room they come as much sooner.
     pub fn due_at(&self, pause_us: u64) -> Time {
-        self.begun_at.after(pause_us)
+        self.begun_at.after(pause_us * self.bytes / (EGROUP_UNITS * BLOCK) as u64)
     }
 
     /// What clients may write between the beginnings of two egroups: as much as the last one took, so that one goes for
@@ -58,6 +60,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const WHOLE: u64 = (EGROUP_UNITS * BLOCK) as u64;
 
     fn headroom(dirty: u64, room: u64) -> Headroom {
         Headroom { dirty: dirty * MIB, most: 448 * MIB, begin: 320 * MIB, room: room * MIB }
@@ -76,9 +79,11 @@ mod tests {
     #[test]
     fn without_writes_it_is_due_after_a_pause() {
         let mut pace = Pace::default();
-        pace.on_begun(4 * MIB, Time(1_000));
+        pace.on_begun(WHOLE, Time(1_000));
         assert!(!pace.is_due(headroom(10, 400), 20_000, Time(20_999)));
         assert!(pace.is_due(headroom(10, 400), 20_000, Time(21_000)));
+        pace.on_begun(WHOLE / 10, Time(30_000));
+        assert_eq!(pace.due_at(20_000), Time(32_000), "a small one is followed soon");
     }
 
     #[test]
