@@ -33,7 +33,12 @@ struct Member {
     pause_until: Time,
     /// How often in a row it asked for records that it had confirmed.
     gaps: u32,
+    /// Since when it has had no room for anything that it was sent.
+    full_since: Option<Time>,
 }
+
+/// An owner that opens looks for another member when one has had no room for so long.
+const FULL_PATIENCE_US: u64 = 5_000_000;
 
 /// So many such questions are no late answer of a slow network: the member has forgotten what it confirmed.
 const GAPS_MAX: u32 = 3;
@@ -62,6 +67,8 @@ pub struct Appender {
     room_asked: Time,
     /// The version of the view, and the number of copies, for which the members were found to be the right ones.
     right_for: Option<(u64, u32)>,
+    /// Drives that become members only when there are no others: see [`Self::wants_other_members`].
+    avoided: BTreeSet<DriveId>,
 }
 
 /// A wish for other segments.
@@ -108,6 +115,7 @@ impl Appender {
             forgotten: Seq(0),
             room_asked: Time(0),
             right_for: None,
+            avoided: BTreeSet::new(),
         }
     }
 
@@ -243,6 +251,7 @@ impl Appender {
         assert!(up_to < self.next, "a member cannot have what was never sent");
         member.in_flight = member.in_flight.saturating_sub(1);
         member.gaps = 0;
+        member.full_since = None;
         member.acked = member.acked.max(up_to);
         member.sent = member.sent.max(member.acked);
         member.room = room;
@@ -256,7 +265,10 @@ impl Appender {
         // But not at once: an own keeper would refuse again before time has passed.
         member.pause_until = now.after(if matches!(refusal, Refusal::Gap { .. }) { 1_000 } else { 10_000 });
         match refusal {
-            Refusal::LogFull => member.room = 0,
+            Refusal::LogFull => {
+                member.room = 0;
+                member.full_since.get_or_insert(now);
+            }
             Refusal::Gap { expected } if expected <= member.acked => {
                 // A drive that lost what it had flushed. What is not yet durable everywhere is sent again; if
                 // more than that is missing, a new segment begins behind it, and it is drained first.
@@ -330,10 +342,14 @@ impl Appender {
     }
 
     /// Whether members should be others: some are not up, they could be more or should be fewer, or one that is to be emptied
-    /// could go.
-    pub fn wants_other_members(&mut self, ctx: &Context) -> bool {
+    /// could go; or one has no room for what an owner that opens writes again. It may be what this owner has in that ring that
+    /// holds it up, and that can go only when the vDisk is open.
+    pub fn wants_other_members(&mut self, is_opening: bool, ctx: &Context) -> bool {
         if self.changing.is_some() {
             return false;
+        }
+        if is_opening && self.avoid_full_members(ctx) {
+            return true;
         }
         if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {
             return true;
@@ -346,6 +362,20 @@ impl Appender {
         let wants = self.are_others_better(ctx);
         self.right_for = (!wants).then_some(now);
         wants
+    }
+
+    /// From now on those are taken last that have had no room for long. Whether that makes a difference.
+    fn avoid_full_members(&mut self, ctx: &Context) -> bool {
+        let is_stuck = |member: &&Member| {
+            member.full_since.is_some_and(|since| ctx.now.since(since) >= FULL_PATIENCE_US)
+        };
+        let stuck: Vec<DriveId> = self.members.iter().filter(is_stuck).map(|member| member.drive).collect();
+        if stuck.is_empty() {
+            return false;
+        }
+        self.avoided.extend(&stuck);
+        let wanted = self.choose_members(ctx);
+        wanted.len() >= self.members.len() && !stuck.iter().all(|drive| wanted.contains(drive))
     }
 
     fn are_others_better(&self, ctx: &Context) -> bool {
@@ -402,6 +432,7 @@ impl Appender {
         candidates.extend(up.iter().copied().filter(|&drive| ctx.is_own(drive)));
         candidates.extend(up);
         candidates.retain(|&drive| ctx.is_up(drive));
+        candidates.sort_by_key(|drive| self.avoided.contains(drive));
         candidates
     }
 
@@ -504,6 +535,7 @@ impl Appender {
                 in_flight: 0,
                 pause_until: Time(0),
                 gaps: 0,
+                full_since: None,
             });
         }
         Changed::Taken

@@ -8,12 +8,14 @@ use crate::formats::record::Body;
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{DriveState, DriveView, Notice, Outputs, View};
 use crate::limits::Limits;
+use crate::message::Refusal;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The log of an owner with two copies, in a pool of drives that a story changes.
 struct Story {
     log: Appender,
     view: View,
+    now: Time,
 }
 
 impl Story {
@@ -25,7 +27,7 @@ impl Story {
         };
         let drives = domains.iter().enumerate().map(drive).collect();
         let log = Appender::new(FamilyId(0), Epoch(1), 2, 0, Vec::new(), Seq(1));
-        let mut story = Self { log, view: View { version: 1, drives, ..View::default() } };
+        let mut story = Self { log, view: View { version: 1, drives, ..View::default() }, now: Time(1) };
         story.change();
         story
     }
@@ -38,7 +40,7 @@ impl Story {
     fn with<T>(&mut self, what: impl FnOnce(&mut Appender, &mut Context) -> T) -> (T, Outputs) {
         let mut out = Outputs::default();
         let mut ctx = Context {
-            now: Time(1),
+            now: self.now,
             shard: ShardId(0),
             limits: &Limits::small(),
             view: &self.view,
@@ -59,13 +61,13 @@ impl Story {
     }
 
     fn wants_others(&mut self) -> bool {
-        self.with(|log, ctx| log.wants_other_members(ctx)).0
+        self.with(|log, ctx| log.wants_other_members(false, ctx)).0
     }
 
     /// New members, which the config store takes.
     fn change(&mut self) {
         self.with(|log, ctx| {
-            assert!(log.wants_other_members(ctx), "nobody changes members for nothing");
+            assert!(log.wants_other_members(false, ctx), "nobody changes members for nothing");
             let members = log.choose_members(ctx);
             log.change(log.segments.clone(), members, ctx);
         });
@@ -174,4 +176,26 @@ fn a_drive_that_is_to_be_emptied_is_better_than_none() {
     story.set(1, DriveState::Up);
     story.change();
     assert_eq!(story.members(), [1, 0], "as few of them as possible");
+}
+
+#[test]
+fn an_owner_that_opens_leaves_a_member_that_has_no_room_for_long() {
+    let mut story = Story::new(&[0, 1, 2]);
+    assert_eq!(story.members(), [0, 1]);
+    let opening = |story: &mut Story| story.with(|log, ctx| log.wants_other_members(true, ctx)).0;
+    story.log.push(Body::Zero { block: Block(0), count: 1 });
+    for _ in 0..5 {
+        story.log.on_append_refused(DriveId(1), Refusal::LogFull, story.now);
+        assert!(!opening(&mut story), "it may have room soon");
+        story.now = story.now.after(1_000_000);
+    }
+    assert!(!story.wants_others(), "who is open can make room itself");
+    assert!(opening(&mut story));
+    assert_eq!(story.with(|log, ctx| log.choose_members(ctx)).0, [DriveId(0), DriveId(2)]);
+    story.set(2, DriveState::Down);
+    assert!(!opening(&mut story), "a member without room is better than none");
+    assert_eq!(story.with(|log, ctx| log.choose_members(ctx)).0, [DriveId(0), DriveId(1)]);
+    story.set(2, DriveState::Up);
+    story.log.on_appended(DriveId(1), Seq(1), 1 << 20);
+    assert!(!opening(&mut story), "it has room again");
 }

@@ -434,7 +434,7 @@ impl Volume {
             }
             // While there is no log yet, it wants members in every step.
             if !matches!(&self.phase, Phase::Opening(recovery) if !recovery.has_log())
-                && self.log.wants_other_members(ctx)
+                && self.log.wants_other_members(!self.is_serving(), ctx)
             {
                 let members = self.log.choose_members(ctx);
                 let old = self.log.segments.clone();
