@@ -382,10 +382,7 @@ impl World {
         match self.undrained.stepped(shard, engine, &self.parameters.limits) {
             Ok(true) => self.coverage.count("steps in which much was not drained"),
             Ok(false) => {}
-            Err(what) if self.failure.is_none() => {
-                self.failure = Some(format!("at {} us: shard {shard}: {what}", self.now));
-            }
-            Err(_) => {}
+            Err(what) => self.fail(format!("shard {shard}: {what}")),
         }
         self.coverage.steps += 1;
         if self.trace {

@@ -42,11 +42,6 @@ impl AgedRecords {
         self.slots.push_back(Some(record));
     }
 
-    /// Panics if it is not here.
-    pub fn get(&self, seq: Seq) -> &Aged {
-        self.slots[(seq.0 - self.first) as usize].as_ref().expect("a version's record is known")
-    }
-
     /// `blocks` of a record are taken in hand. Panics if fewer wait.
     pub fn take(&mut self, seq: Seq, blocks: u64) {
         let record = self.get_mut(seq);
@@ -120,6 +115,7 @@ impl AgedRecords {
         self.first + self.slots.len() as u64
     }
 
+    /// Panics if it is not here.
     fn get_mut(&mut self, seq: Seq) -> &mut Aged {
         self.slots[(seq.0 - self.first) as usize].as_mut().expect("a version's record is known")
     }
