@@ -2,6 +2,7 @@
 //! Promises: a [`Buffer`] may be given to a drive as it is when its start and length are whole pages.
 //! Leaves to others: memory registered with the kernel, which the node brings as a [`Memory`].
 
+use crate::checksum::{BlockSums, crc32c, with_block};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +18,11 @@ pub trait Memory: Send + Sync {
     fn registered(&self) -> Option<u16> {
         None
     }
+
+    /// Where the checksums of its blocks are remembered, if anywhere. What is remembered when it begins to be shared is right.
+    fn sums(&self) -> Option<&BlockSums> {
+        None
+    }
 }
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -24,12 +30,15 @@ pub trait Memory: Send + Sync {
 struct Page([u8; BLOCK]);
 
 /// Whole pages of memory that are still being filled by their one holder.
-pub struct Pages(Vec<Page>);
+pub struct Pages {
+    pages: Vec<Page>,
+    sums: BlockSums,
+}
 
 impl Pages {
     /// Zeroed memory of `len` bytes, rounded up to whole pages.
     pub fn zeroed(len: usize) -> Self {
-        Self(bytemuck::zeroed_vec(len.div_ceil(BLOCK)))
+        Self { pages: bytemuck::zeroed_vec(len.div_ceil(BLOCK)), sums: BlockSums::new() }
     }
 
     /// Page-aligned memory that holds `bytes`, and zeros up to the next page.
@@ -43,23 +52,28 @@ impl Pages {
             last.0[..rest.len()].copy_from_slice(rest);
             pages.push(last);
         }
-        Self(pages)
+        Self { pages, sums: BlockSums::new() }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        self.sums = BlockSums::new();
+        bytemuck::cast_slice_mut(&mut self.pages)
     }
 
     /// No more changes: the memory can be shared from here on.
     pub fn freeze(self) -> Buffer {
-        let len = self.0.len() * BLOCK;
+        let len = self.pages.len() * BLOCK;
         Buffer::of(Arc::new(self), len)
     }
 }
 
 impl Memory for Pages {
     fn bytes(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
+        bytemuck::cast_slice(&self.pages)
+    }
+
+    fn sums(&self) -> Option<&BlockSums> {
+        Some(&self.sums)
     }
 }
 
@@ -115,6 +129,44 @@ impl Buffer {
         self.len() / BLOCK
     }
 
+    /// CRC-32C of all of it. Of whole blocks it is computed once, and remembered with the memory.
+    pub fn checksum(&self) -> u32 {
+        match self.block_sums() {
+            Some((first, sums)) if !self.is_empty() => {
+                let bytes = self.memory.bytes();
+                let blocks = first + 1..first + self.blocks();
+                let begin = sums.of_block(bytes, first);
+                blocks.map(|block| sums.of_block(bytes, block)).fold(begin, with_block)
+            }
+            _ => crc32c(self.bytes()),
+        }
+    }
+
+    /// CRC-32C of block `index`, likewise.
+    pub fn block_checksum(&self, index: usize) -> u32 {
+        match self.block_sums() {
+            Some((first, sums)) => sums.of_block(self.memory.bytes(), first + index),
+            None => crc32c(&self.bytes()[index * BLOCK..(index + 1) * BLOCK]),
+        }
+    }
+
+    /// Whether all bytes are zero. Of a block whose checksum is known they are not even looked at, if it is not that of zeros.
+    pub fn is_zero(&self) -> bool {
+        if self.len() == BLOCK
+            && let Some((first, sums)) = self.block_sums()
+            && sums.known(first).is_some_and(|sum| sum != ZERO_BLOCK_SUM)
+        {
+            return false;
+        }
+        is_zero(self.bytes())
+    }
+
+    /// Where the checksums of its blocks are remembered, and which the first one is there; None if they are not.
+    fn block_sums(&self) -> Option<(usize, &BlockSums)> {
+        let is_whole = (self.start as usize).is_multiple_of(BLOCK) && self.len().is_multiple_of(BLOCK);
+        Some((self.start as usize / BLOCK, self.memory.sums().filter(|_| is_whole)?))
+    }
+
     /// The number of the registered memory it lies in, if it lies in one.
     pub fn registered(&self) -> Option<u16> {
         self.memory.registered()
@@ -152,6 +204,9 @@ pub fn zeros(len: usize) -> Buffer {
     ZEROS.get_or_init(|| Pages::zeroed(1 << 20).freeze()).slice(0..len)
 }
 
+/// Of a block of zeros.
+const ZERO_BLOCK_SUM: u32 = 0x98f9_4189;
+
 /// Whether all bytes are zero.
 pub fn is_zero(bytes: &[u8]) -> bool {
     // Wide words first: a block that is not zero is usually told by its first word.
@@ -170,6 +225,42 @@ mod tests {
         assert!(a.is_followed_by(&b) && !b.is_followed_by(&a));
         assert_eq!(a.joined(&b).len(), 2 * BLOCK);
         assert_eq!(whole.bytes().as_ptr() as usize % BLOCK, 0, "drives need whole pages");
+    }
+
+    #[test]
+    fn checksums_are_those_of_the_bytes() {
+        let mut pages = Pages::zeroed(4 * BLOCK);
+        for (place, byte) in pages.bytes_mut().iter_mut().enumerate() {
+            *byte = (place % 251) as u8;
+        }
+        let whole = pages.freeze();
+        let parts = [0..4 * BLOCK, BLOCK..3 * BLOCK, 2 * BLOCK..3 * BLOCK, 5..BLOCK + 5, 0..BLOCK + 1, 0..0];
+        for _ in 0..2 {
+            for part in parts.clone() {
+                let part = whole.slice(part);
+                assert_eq!(part.checksum(), crc32c(part.bytes()));
+            }
+            assert_eq!(whole.slice(BLOCK..4 * BLOCK).block_checksum(1), crc32c(whole.block(2).bytes()));
+        }
+    }
+
+    #[test]
+    fn memory_that_is_filled_again_has_other_checksums() {
+        let mut pages = Pages::copied(&[7; BLOCK]);
+        assert_eq!(pages.sums.of_block(pages.bytes(), 0), crc32c(&[7; BLOCK]));
+        pages.bytes_mut().fill(8);
+        assert_eq!(pages.freeze().checksum(), crc32c(&[8; BLOCK]));
+    }
+
+    #[test]
+    fn zeros_are_known_by_their_checksum() {
+        assert_eq!(crc32c(&[0; BLOCK]), ZERO_BLOCK_SUM);
+        for (byte, zero) in [(0, true), (1, false)] {
+            let buffer = Buffer::copied(&[byte; BLOCK]);
+            assert_eq!(buffer.is_zero(), zero);
+            buffer.checksum();
+            assert_eq!(buffer.is_zero(), zero, "also when its checksum is known");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! covers what had ended before it was submitted.
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::checksum::unit_checksum;
+use crate::checksum::{bound, unit_checksum};
 use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
 use crate::formats::packing::{Frame, Packing};
 use crate::formats::references::References;
@@ -506,8 +506,8 @@ fn checksums((family, egroup): Name, pieces: &[Buffer], packing: Option<&Packing
         });
         return sums.collect();
     }
-    let units = pieces.iter().flat_map(|buffer| buffer.bytes().chunks_exact(BLOCK));
-    let sums = units.enumerate().map(|(unit, bytes)| unit_checksum(family, egroup, unit as u32, bytes));
+    let units = pieces.iter().flat_map(|piece| (0..piece.blocks()).map(|block| piece.block_checksum(block)));
+    let sums = units.enumerate().map(|(unit, sum)| bound(family, egroup, unit as u32, sum));
     sums.collect()
 }
 

@@ -3,7 +3,7 @@
 //! only what is bad is told to be. (Of an egroup that is not packed every unit is a frame.)
 
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
-use crate::checksum::unit_checksum;
+use crate::checksum::bound;
 use crate::codec::{Codec, Decompressor};
 use crate::formats::packing::Frame;
 use crate::formats::table::decode_trailer;
@@ -272,11 +272,12 @@ fn parts_of(runs: &[UnitRun], stored: &Stored) -> Vec<Part> {
     parts
 }
 
-fn is_sound((family, egroup): Name, stored: &Stored, frame: &Frame, bytes: &[u8]) -> bool {
+/// `sum`: the CRC-32C of what was read.
+fn is_sound((family, egroup): Name, stored: &Stored, frame: &Frame, sum: u32) -> bool {
     if planted(Bug::ChecksumNotChecked) || planted(Bug::FrameNotChecked) && !frame.is_raw() {
         return true;
     }
-    unit_checksum(family, egroup, frame.first, bytes) == stored.checksums[frame.index as usize]
+    bound(family, egroup, frame.first, sum) == stored.checksums[frame.index as usize]
 }
 
 pub(super) fn tell_damage((family, egroup): Name, stored: &mut Stored, desk: &mut Desk) {
@@ -303,7 +304,7 @@ impl UnitRead {
         let start = (stored.place_of(frame) - blocks.start * BLOCK as u64) as usize;
         let bytes = self.again.get(&frame.first).cloned().or_else(|| self.blocks(blocks))?;
         let bytes = bytes.slice(start..start + frame.len as usize);
-        is_sound(name, stored, frame, bytes.bytes()).then_some(bytes)
+        is_sound(name, stored, frame, bytes.checksum()).then_some(bytes)
     }
 
     /// The bytes of one run, verified and unpacked.
@@ -382,8 +383,11 @@ impl UnitRead {
             return None;
         }
         let bytes = self.blocks(first..first + u64::from(run.count))?;
-        let mut units = (run.first..).zip(bytes.bytes().chunks_exact(BLOCK));
-        units.all(|(unit, bytes)| is_sound(name, stored, &Frame::of_unit(unit), bytes)).then_some(bytes)
+        let is_sound = |unit: u32| {
+            let sum = bytes.block_checksum(unit as usize);
+            is_sound(name, stored, &Frame::of_unit(run.first + unit), sum)
+        };
+        (0..run.count).all(is_sound).then_some(bytes)
     }
 
     /// The frames of one run as they are stored, verified.

@@ -2,7 +2,6 @@
 //! Promises: what is given out passed its checksum; what does not, twice, is left out and told once.
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::checksum::crc32c;
 use crate::formats::payload;
 use crate::formats::record::Record;
 use crate::identity::Seq;
@@ -56,7 +55,7 @@ impl Wanted {
         let part = &parts[part];
         let start = (self.place.payload - part.first) as usize * BLOCK;
         let bytes = part.bytes.as_ref()?.slice(start..start + self.place.payload_len as usize);
-        (crc32c(bytes.bytes()) == self.place.payload_crc).then_some(bytes)
+        (bytes.checksum() == self.place.payload_crc).then_some(bytes)
     }
 
     fn record(&self, parts: &[Part]) -> Option<Record> {

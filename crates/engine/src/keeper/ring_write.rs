@@ -2,7 +2,6 @@
 //! commit), and frames count only in order.
 
 use crate::buffer::{BLOCK, Buffer};
-use crate::checksum::crc32c;
 use crate::formats::frame::{
     FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks, records_in,
 };
@@ -246,7 +245,7 @@ impl Ring {
                 begin: queued.begin,
             };
             if let Some(payload) = payload::encode(&queued.record) {
-                record.payload_crc = crc32c(&payload.bytes()[..place.payload_len as usize]);
+                record.payload_crc = payload.slice(0..place.payload_len as usize).checksum();
                 push_pieces(pieces, payload);
             }
             header.records.push(record);

@@ -4,7 +4,7 @@
 
 use super::request::{Change, Work};
 use super::{Volume, Waiter};
-use crate::buffer::{BLOCK, is_zero};
+use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::{Intent, Units, units_max};
 use crate::formats::record::Edit;
@@ -131,7 +131,7 @@ pub(crate) fn add_block(
     data: crate::buffer::Buffer,
     covers: Seq,
 ) {
-    let unit = if is_zero(data.bytes()) { None } else { Some(units.push(block.0, data)) };
+    let unit = if data.is_zero() { None } else { Some(units.push(block.0, data)) };
     if let Some(last) = edits.last_mut() {
         let follows = last.block.plus(last.count) == block && last.covers == covers;
         let unit_follows = match (last.unit, unit) {

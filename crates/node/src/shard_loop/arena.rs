@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
 use weft_engine::buffer::{BLOCK, Buffer, Memory, Pages};
+use weft_engine::checksum::BlockSums;
 
 /// The arena is cut into chunks; each serves pieces of one size at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -110,6 +111,7 @@ impl Arena {
                     piece,
                     start,
                     len: class_bytes(class),
+                    sums: BlockSums::new(),
                 });
             }
         }
@@ -188,6 +190,8 @@ pub struct Piece {
     piece: u16,
     start: usize,
     len: usize,
+    /// Those of nobody until it is shared.
+    sums: BlockSums,
 }
 
 impl Memory for Piece {
@@ -199,6 +203,10 @@ impl Memory for Piece {
 
     fn registered(&self) -> Option<u16> {
         self.arena.registered
+    }
+
+    fn sums(&self) -> Option<&BlockSums> {
+        Some(&self.sums)
     }
 }
 
@@ -217,6 +225,10 @@ pub struct Large {
 impl Memory for Large {
     fn bytes(&self) -> &[u8] {
         self.pages.bytes()
+    }
+
+    fn sums(&self) -> Option<&BlockSums> {
+        self.pages.sums()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::header::{BODY_BYTES_MAX, HEADER_BYTES, Header, Kind, PAYLOAD_BYTES_MAX};
 use super::{Frame, TooLong};
 use crate::buffer::{BLOCK, Buffer};
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, with_block};
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
 use crate::limits::VDISK_BYTES_MAX;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -71,7 +71,11 @@ impl Writer {
 
 fn crc32c_of_all(pieces: &[Buffer]) -> u32 {
     if let [piece] = pieces {
-        return crc32c(piece.bytes());
+        return piece.checksum();
+    }
+    if pieces.iter().all(|piece| piece.len().is_multiple_of(BLOCK)) {
+        let sums = pieces.iter().flat_map(|piece| (0..piece.blocks()).map(|block| piece.block_checksum(block)));
+        return sums.reduce(with_block).unwrap_or(crc32c(&[]));
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     pieces.iter().for_each(|piece| digest.update(piece.bytes()));

@@ -146,7 +146,7 @@ pub fn encode(packet: &Packet) -> Result<Frame, TooLong> {
 pub fn decode(header: &Header, body: &[u8], payload: &Buffer) -> Result<Packet, WireFault> {
     assert!(body.len() == header.body_len as usize, "a body is received whole");
     assert!(payload.len() == header.payload_len as usize, "a payload is received whole");
-    if crc32c(body) != header.body_crc || crc32c(payload.bytes()) != header.payload_crc {
+    if crc32c(body) != header.body_crc || payload.checksum() != header.payload_crc {
         return Err(WireFault::Damaged);
     }
     let mut reader = Reader::new(body, payload);
