@@ -1,6 +1,6 @@
 //! How much of what clients wrote waits in a shard's memory, and how much may (decision 0035).
-//! Promises: whenever a vDisk comes to hold more, it is judged by the limits alone whether it may: because it holds little, or
-//! because all that are served hold no more than they may together. What owners found in their logs is excused.
+//! Promises: whenever a vDisk lets data in and comes to hold more, it is judged by the limits alone whether it may: because it holds
+//! little, or because all that are served hold no more than they may together. What owners found in their logs is excused.
 
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::Epoch;
@@ -12,11 +12,19 @@ use weft_engine::{FamilyId, Limits, Request};
 /// Records of the drain and of compaction count while they are on their way, and nobody refuses them.
 const MAP_RECORDS: u64 = 32 << 10;
 
+/// What a vDisk that is served holds after a step.
+struct Held {
+    family: FamilyId,
+    epoch: Epoch,
+    undrained: u64,
+    /// What clients wrote that went into its log, since it was opened.
+    let_in: u64,
+}
+
 #[derive(Default)]
 struct Account {
-    /// What each held after the last step that was served then.
-    held: Vec<(FamilyId, Epoch, u64)>,
-    before: Vec<(FamilyId, Epoch, u64)>,
+    held: Vec<Held>,
+    before: Vec<Held>,
     /// The largest write so far, as one record: a vDisk that holds nothing takes one record of any size.
     record: u64,
 }
@@ -41,9 +49,14 @@ impl Undrained {
         std::mem::swap(&mut account.held, &mut account.before);
         account.held.clear();
         for (family, volume) in engine.volumes().filter(|(_, volume)| volume.is_serving()) {
-            account.held.push((family, volume.epoch(), volume.undrained_bytes()));
+            account.held.push(Held {
+                family,
+                epoch: volume.epoch(),
+                undrained: volume.undrained_bytes(),
+                let_in: volume.pattern().write_bytes_to_log,
+            });
         }
-        let all: u64 = account.held.iter().map(|(_, _, bytes)| bytes).sum();
+        let all: u64 = account.held.iter().map(|held| held.undrained).sum();
         if all <= limits.dirty_bytes_shard.saturating_sub(limits.dirty_bytes_max) {
             return Ok(false);
         }
@@ -74,10 +87,11 @@ impl Undrained {
 }
 
 impl Account {
-    /// Which it is, what it holds and by how much that is more than before the step, if it is.
-    fn growth(&self, &(family, epoch, bytes): &(FamilyId, Epoch, u64)) -> Option<(FamilyId, u64, u64)> {
-        let known = self.before.iter().find(|before| before.0 == family && before.1 == epoch);
-        let (_, _, before) = known?;
-        (bytes > *before).then(|| (family, bytes, bytes - before))
+    /// Which it is, what it holds and by how much that is more than before the step, if it is and data was let in. (Records of the
+    /// drain are let in always, also while others hold too much.)
+    fn growth(&self, now: &Held) -> Option<(FamilyId, u64, u64)> {
+        let before = self.before.iter().find(|it| it.family == now.family && it.epoch == now.epoch)?;
+        let growth = now.undrained.checked_sub(before.undrained).filter(|&growth| growth > 0)?;
+        (now.let_in > before.let_in).then_some((now.family, now.undrained, growth))
     }
 }
