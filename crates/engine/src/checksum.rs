@@ -62,7 +62,7 @@ const fn shift_tables() -> [[u32; 256]; 4] {
 const fn product(columns: &[u32; 32], vector: u32) -> u32 {
     let (mut sum, mut bit) = (0, 0);
     while bit < 32 {
-        if vector >> bit & 1 == 1 {
+        if (vector >> bit) & 1 == 1 {
             sum ^= columns[bit];
         }
         bit += 1;
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_several_blocks_follows_from_theirs() {
-        let bytes: Vec<u8> = (0..5 * BLOCK as u32).map(|n| (n * n >> 7) as u8).collect();
+        let bytes: Vec<u8> = (0..5 * BLOCK as u32).map(|n| ((n * n) >> 7) as u8).collect();
         let sums = BlockSums::new();
         let of_block = |index| sums.of_block(&bytes, index);
         assert_eq!(of_block(3), crc32c(&bytes[3 * BLOCK..4 * BLOCK]));
