@@ -56,6 +56,8 @@ pub enum Bug {
     PastLeak,
     /// A pool that was full once is full until something is drained, whether there is anything to drain or not.
     FullForEver,
+    /// An owner that opens waits for room on a member of its log for ever.
+    FullMemberKept,
     /// A vDisk keeps in memory what it may, whatever the others of its shard keep.
     OthersNotCounted,
     /// A leaf and its past change at different instants.

@@ -348,7 +348,7 @@ impl Appender {
         if self.changing.is_some() {
             return false;
         }
-        if is_opening && self.avoid_full_members(ctx) {
+        if is_opening && !planted(Bug::FullMemberKept) && self.avoid_full_members(ctx) {
             return true;
         }
         if self.members.iter().any(|member| member.gaps >= GAPS_MAX && ctx.is_up(member.drive)) {

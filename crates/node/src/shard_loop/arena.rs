@@ -283,6 +283,7 @@ mod tests {
     use super::*;
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
+    use weft_engine::checksum::crc32c;
 
     #[test]
     fn pieces_never_overlap_and_all_of_them_return() {
@@ -322,6 +323,23 @@ mod tests {
         assert!(matches!(arena.take(1 << 20), Space::Arena(_)));
         assert!(matches!(arena.take((1 << 20) + 1), Space::Large(_)), "no piece is larger than a chunk");
         assert!(matches!(arena.take((4 << 20) + 1), Space::Heap(_)), "what is larger still is not kept");
+    }
+
+    #[test]
+    fn memory_that_is_used_again_has_the_checksums_of_what_is_in_it_now() {
+        let arena = Arc::new(Arena::new(1 << 20).expect("1 MiB can be mapped"));
+        for len in [BLOCK, 8 * BLOCK, 3 << 20] {
+            let mut places = BTreeSet::new();
+            for byte in 0..3 {
+                let mut space = arena.take(len);
+                space.bytes_mut().fill(byte);
+                places.insert(space.bytes_mut().as_ptr());
+                let buffer = space.freeze(len);
+                assert_eq!(buffer.checksum(), crc32c(&vec![byte; len]));
+                assert_eq!(buffer.block(len / BLOCK - 1).checksum(), crc32c(&[byte; BLOCK]));
+            }
+            assert_eq!(places.len(), 1, "the same memory each time");
+        }
     }
 
     #[test]
