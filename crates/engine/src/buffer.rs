@@ -38,7 +38,7 @@ pub struct Pages {
 impl Pages {
     /// Zeroed memory of `len` bytes, rounded up to whole pages.
     pub fn zeroed(len: usize) -> Self {
-        Self { pages: bytemuck::zeroed_vec(len.div_ceil(BLOCK)), sums: BlockSums::new() }
+        Self { pages: bytemuck::zeroed_vec(len.div_ceil(BLOCK)), sums: BlockSums::default() }
     }
 
     /// Page-aligned memory that holds `bytes`, and zeros up to the next page.
@@ -52,11 +52,11 @@ impl Pages {
             last.0[..rest.len()].copy_from_slice(rest);
             pages.push(last);
         }
-        Self { pages, sums: BlockSums::new() }
+        Self { pages, sums: BlockSums::default() }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        self.sums = BlockSums::new();
+        self.sums = BlockSums::default();
         bytemuck::cast_slice_mut(&mut self.pages)
     }
 
@@ -131,23 +131,17 @@ impl Buffer {
 
     /// CRC-32C of all of it. Of whole blocks it is computed once, and remembered with the memory.
     pub fn checksum(&self) -> u32 {
-        match self.block_sums() {
-            Some((first, sums)) if !self.is_empty() => {
-                let bytes = self.memory.bytes();
-                let blocks = first + 1..first + self.blocks();
-                let begin = sums.of_block(bytes, first);
-                blocks.map(|block| sums.of_block(bytes, block)).fold(begin, with_block)
-            }
-            _ => crc32c(self.bytes()),
-        }
+        let sum = self.block_sums().and_then(|_| self.block_checksums().reduce(with_block));
+        sum.unwrap_or_else(|| crc32c(self.bytes()))
     }
 
-    /// CRC-32C of block `index`, likewise.
-    pub fn block_checksum(&self, index: usize) -> u32 {
-        match self.block_sums() {
-            Some((first, sums)) => sums.of_block(self.memory.bytes(), first + index),
-            None => crc32c(&self.bytes()[index * BLOCK..(index + 1) * BLOCK]),
-        }
+    /// CRC-32C of each whole block of it, likewise.
+    pub fn block_checksums(&self) -> impl Iterator<Item = u32> {
+        let (memory, sums) = (self.memory.bytes(), self.block_sums());
+        (0..self.blocks()).map(move |block| match sums {
+            Some((first, sums)) => sums.of_block(memory, first + block),
+            None => crc32c(&self.bytes()[block * BLOCK..(block + 1) * BLOCK]),
+        })
     }
 
     /// Whether all bytes are zero. Of a block whose checksum is known they are not even looked at, if it is not that of zeros.
@@ -240,7 +234,11 @@ mod tests {
                 let part = whole.slice(part);
                 assert_eq!(part.checksum(), crc32c(part.bytes()));
             }
-            assert_eq!(whole.slice(BLOCK..4 * BLOCK).block_checksum(1), crc32c(whole.block(2).bytes()));
+            for part in [BLOCK..4 * BLOCK, 5..2 * BLOCK + 6] {
+                let part = whole.slice(part);
+                let blocks = part.bytes().chunks_exact(BLOCK).map(crc32c);
+                assert!(part.block_checksums().eq(blocks));
+            }
         }
     }
 

@@ -5,9 +5,9 @@
 
 use crate::buffer::BLOCK;
 use crate::identity::{EgroupId, FamilyId};
-use crc_fast::{CrcAlgorithm, checksum};
-use std::sync::OnceLock;
+use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, OnceLock};
 
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
@@ -16,62 +16,25 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 
 /// The checksum of bytes followed by a block, from that of the bytes and that of the block.
 pub fn with_block(sum: u32, block: u32) -> u32 {
-    let [a, b, c, d] = sum.to_le_bytes();
-    let shifted = SHIFT[0][a as usize] ^ SHIFT[1][b as usize] ^ SHIFT[2][c as usize] ^ SHIFT[3][d as usize];
-    shifted ^ block
+    let bytes = SHIFT.iter().zip(sum.to_le_bytes());
+    bytes.fold(block, |sum, (table, byte)| sum ^ table[byte as usize])
 }
 
-/// What a block of zeros behind it does to a checksum, for each value of each of its bytes: a linear map over GF(2), so their
-/// sum is what it does to the whole. (The method of `crc32_combine` in zlib.)
-static SHIFT: [[u32; 256]; 4] = shift_tables();
-
-const fn shift_tables() -> [[u32; 256]; 4] {
-    // Column n of the matrix is what becomes of bit n. First by one bit, in the order of bits that iSCSI has ...
-    let mut columns = [0; 32];
-    columns[0] = 0x82f6_3b78;
-    let mut bit = 1;
-    while bit < 32 {
-        columns[bit] = 1 << (bit - 1);
-        bit += 1;
-    }
-    // ... then twice as far each time.
-    let mut bits = 1;
-    while bits < 8 * BLOCK {
-        let mut twice = [0; 32];
-        let mut bit = 0;
-        while bit < 32 {
-            twice[bit] = product(&columns, columns[bit]);
-            bit += 1;
-        }
-        columns = twice;
-        bits *= 2;
-    }
-    let mut tables = [[0; 256]; 4];
-    let mut byte = 0;
-    while byte < 4 {
-        let mut value = 0;
-        while value < 256 {
-            tables[byte][value] = product(&columns, (value as u32) << (8 * byte));
-            value += 1;
-        }
-        byte += 1;
-    }
-    tables
-}
-
-const fn product(columns: &[u32; 32], vector: u32) -> u32 {
-    let (mut sum, mut bit) = (0, 0);
-    while bit < 32 {
-        if (vector >> bit) & 1 == 1 {
-            sum ^= columns[bit];
-        }
-        bit += 1;
-    }
-    sum
-}
+/// What a block of zeros behind it does to a checksum, for each value of each of its bytes. It is a linear map over GF(2): what it
+/// does to the whole is the sum of what it does to each bit, which the library tells, but too slowly for every block.
+static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(|| {
+    let of_bit = |bit| checksum_combine(CrcAlgorithm::Crc32Iscsi, 1_u64 << bit, 0, BLOCK as u64) as u32;
+    let of_bits: [u32; 32] = std::array::from_fn(of_bit);
+    std::array::from_fn(|byte| {
+        std::array::from_fn(|value| {
+            let bits = (0..8).filter(|bit| value >> bit & 1 == 1);
+            bits.fold(0, |sum, bit| sum ^ of_bits[8 * byte + bit])
+        })
+    })
+});
 
 /// Of the blocks of a memory that does not change: the checksums that somebody has asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct BlockSums {
     /// Of the first block. 0 stands for one that nobody knows; it costs one computation in four billion a second time.
     first: AtomicU32,
@@ -79,10 +42,6 @@ pub struct BlockSums {
 }
 
 impl BlockSums {
-    pub const fn new() -> Self {
-        Self { first: AtomicU32::new(0), others: OnceLock::new() }
-    }
-
     /// Of block `index` of `memory`, which is the one that this belongs to. Panics if there is no such block.
     pub fn of_block(&self, memory: &[u8], index: usize) -> u32 {
         let place = self.place(memory, index);
@@ -109,12 +68,6 @@ impl BlockSums {
         let Some(other) = index.checked_sub(1) else { return &self.first };
         let make = || (1..memory.len() / BLOCK).map(|_| AtomicU32::new(0)).collect();
         &self.others.get_or_init(make)[other]
-    }
-}
-
-impl Default for BlockSums {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -146,7 +99,7 @@ mod tests {
     #[test]
     fn the_sum_of_several_blocks_follows_from_theirs() {
         let bytes: Vec<u8> = (0..5 * BLOCK as u32).map(|n| ((n * n) >> 7) as u8).collect();
-        let sums = BlockSums::new();
+        let sums = BlockSums::default();
         let of_block = |index| sums.of_block(&bytes, index);
         assert_eq!(of_block(3), crc32c(&bytes[3 * BLOCK..4 * BLOCK]));
         assert_eq!((1..5).map(of_block).fold(of_block(0), with_block), crc32c(&bytes));
@@ -157,7 +110,7 @@ mod tests {
     #[test]
     fn a_sum_is_computed_once() {
         let bytes = [7; 3 * BLOCK];
-        let sums = BlockSums::new();
+        let sums = BlockSums::default();
         assert_eq!(sums.known(0), None);
         let (first, last) = (sums.of_block(&bytes, 0), sums.of_block(&bytes, 2));
         assert_eq!((sums.known(0), sums.known(1), sums.known(2)), (Some(first), None, Some(last)));

@@ -506,7 +506,7 @@ fn checksums((family, egroup): Name, pieces: &[Buffer], packing: Option<&Packing
         });
         return sums.collect();
     }
-    let units = pieces.iter().flat_map(|piece| (0..piece.blocks()).map(|block| piece.block_checksum(block)));
+    let units = pieces.iter().flat_map(Buffer::block_checksums);
     let sums = units.enumerate().map(|(unit, sum)| bound(family, egroup, unit as u32, sum));
     sums.collect()
 }

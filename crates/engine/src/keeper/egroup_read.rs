@@ -383,11 +383,10 @@ impl UnitRead {
             return None;
         }
         let bytes = self.blocks(first..first + u64::from(run.count))?;
-        let is_sound = |unit: u32| {
-            let sum = bytes.block_checksum(unit as usize);
-            is_sound(name, stored, &Frame::of_unit(run.first + unit), sum)
-        };
-        (0..run.count).all(is_sound).then_some(bytes)
+        let all_sound = (run.first..)
+            .zip(bytes.block_checksums())
+            .all(|(unit, sum)| is_sound(name, stored, &Frame::of_unit(unit), sum));
+        all_sound.then_some(bytes)
     }
 
     /// The frames of one run as they are stored, verified.

@@ -6,7 +6,7 @@
 
 use super::request::{Change, Work};
 use super::{Volume, Waiter};
-use crate::buffer::{BLOCK, Buffer, is_zero};
+use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
 use crate::formats::record::Body;
 use crate::identity::{Block, DriveId, Time};
@@ -206,7 +206,7 @@ impl Volume {
                 if self.may_bypass(&work, ctx) {
                     return self.take_bypass(work, ctx);
                 }
-                if is_zero(data.bytes()) {
+                if data.is_zero() {
                     self.pattern.writes_to_zeroes += 1;
                     self.pattern.write_bytes_to_zeroes += data.len() as u64;
                     self.zero_blocks += *count;

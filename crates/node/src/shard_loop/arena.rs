@@ -111,7 +111,7 @@ impl Arena {
                     piece,
                     start,
                     len: class_bytes(class),
-                    sums: BlockSums::new(),
+                    sums: BlockSums::default(),
                 });
             }
         }

@@ -74,8 +74,7 @@ fn crc32c_of_all(pieces: &[Buffer]) -> u32 {
         return piece.checksum();
     }
     if pieces.iter().all(|piece| piece.len().is_multiple_of(BLOCK)) {
-        let sums =
-            pieces.iter().flat_map(|piece| (0..piece.blocks()).map(|block| piece.block_checksum(block)));
+        let sums = pieces.iter().flat_map(Buffer::block_checksums);
         return sums.reduce(with_block).unwrap_or(crc32c(&[]));
     }
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
