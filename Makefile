@@ -21,7 +21,7 @@ sim:
 	@. scripts/cargo-path.sh && cargo run --profile sim --quiet -p weft-sim -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan $(PLAN))
 
 bench:
-	@scripts/ensure-tools.sh test
+	@scripts/ensure-tools.sh test >&2
 	@scripts/bench
 
 bench-cluster:
@@ -40,7 +40,7 @@ bench-cache:
 	@scripts/bench-cache
 
 bench-disturb:
-	@scripts/ensure-tools.sh test
+	@scripts/ensure-tools.sh test >&2
 	@scripts/bench-disturb
 
 build:

@@ -104,6 +104,11 @@ pub fn rows(settings: &RunSettings) -> Vec<Row> {
                 "1 MiB sequential write, depth 8",
                 "sequential-write-1m",
             ));
+            rows.push(sequential(
+                "durable-write-1m-8",
+                "1 MiB sequential write, durable, depth 8",
+                "durable-write-1m",
+            ));
             rows.push(row("mix-8k-32", "8k mix 70/30, depth 32".to_string(), "mix-8k", 32));
             rows.push(sequential(
                 "sequential-read-after-writes",

@@ -25,6 +25,7 @@ pub const PROFILES: &[Profile] = &[
     profile!("sequential-write-1m"),
     profile!("random-read-4k"),
     profile!("durable-write-4k"),
+    profile!("durable-write-1m"),
     profile!("mix-8k"),
     profile!("prefill"),
     profile!("warm-up"),

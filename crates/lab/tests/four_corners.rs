@@ -93,7 +93,7 @@ fn the_table_has_all_its_rows_and_mixes_show_both_directions() {
     settings.runtime_s = 1;
     let outcome = weft_lab::run(settings).expect("fio runs on files");
     assert!(!outcome.failed, "{}", outcome.table);
-    assert_eq!(outcome.results.measurements.len(), 9);
+    assert_eq!(outcome.results.measurements.len(), 10);
     let mix = outcome.results.measurements.iter().find(|one| one.row.starts_with("mix")).expect("the mix");
     let summary = mix.summary.as_ref().expect("figures");
     assert!(summary.read.is_some() && summary.write.is_some());
