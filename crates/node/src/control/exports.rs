@@ -1,9 +1,10 @@
 //! Where vDisks and their snapshots can be reached over NBD: adding, ending and restoring exports.
-//! Promises: what could not be opened is tried again until it can, and is trouble until then.
+//! Promises: what could not be opened is tried again until it can, and is trouble until then; who names a vDisk that is just
+//! being opened waits for it.
 
 use super::listener::{Address, Listener};
 use super::refusal::Refusal;
-use super::snapshots::DiskName;
+use super::snapshots::{DiskName, wait_until_taken};
 use super::vdisks::check_name;
 use super::{Control, Serving, SharedControl, Stage};
 use crate::api::{ExportVdisk, ExportView};
@@ -21,6 +22,9 @@ pub(super) const EXPORTS_MAX: usize = 16;
 /// What could not be opened is tried again so often: somebody else may have left the address.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
+/// Opening takes a moment; longer only when copies are away, and then the reason is worth more than waiting.
+const OPENED_WAIT: Duration = Duration::from_secs(10);
+
 /// Why exports do not open: by vDisk, and by address.
 type Troubles = BTreeMap<FamilyId, BTreeMap<String, String>>;
 
@@ -30,6 +34,19 @@ pub(super) async fn look_after(control: SharedControl) {
         tokio::time::sleep(AGAIN_AFTER).await;
         control.lock().open_exports_again();
     }
+}
+
+/// Waits for a vDisk that is just being opened, or a snapshot that is just being taken: whoever named it in a script saw it
+/// served a moment ago, perhaps by another node.
+pub(super) async fn wait_until_exportable(control: &SharedControl, name: &str) {
+    wait_until_taken(control, name).await;
+    let vdisk = DiskName::parse(name).vdisk;
+    let is_opened = |control: &mut Control| {
+        let family = control.family_named(&vdisk);
+        let is_opening = family.is_some_and(|family| control.families[&family].serving == Serving::Opening);
+        (!is_opening).then_some(())
+    };
+    control.wait_for(OPENED_WAIT, is_opened).await;
 }
 
 /// What can be exported, with what its record says about that.

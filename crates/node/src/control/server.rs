@@ -8,8 +8,8 @@ mod pages;
 mod run;
 mod snapshots;
 
+use super::exports::wait_until_exportable;
 use super::refusal::Refusal;
-use super::snapshots::wait_until_taken;
 use super::vdisks::Deletion;
 use super::{SharedControl, Stage, attachments, cache, figures, member, metrics, policy, statistics, vdisks};
 use crate::api::{
@@ -195,7 +195,7 @@ async fn export(
     body: Bytes,
 ) -> Result<(StatusCode, Json<ExportView>), Refusal> {
     let wanted: ExportVdisk = parse(&body)?;
-    wait_until_taken(&control, &name).await;
+    wait_until_exportable(&control, &name).await;
     if is_member(&control) {
         let made = tokio::spawn(async move { member::add_export(&control, &name, &wanted).await });
         return Ok((StatusCode::CREATED, Json(joined(made).await?)));
@@ -228,7 +228,7 @@ async fn attach(
     body: Bytes,
 ) -> Result<(StatusCode, Json<AttachmentView>), Refusal> {
     let wanted: AttachVdisk = parse(&body)?;
-    wait_until_taken(&control, &name).await;
+    wait_until_exportable(&control, &name).await;
     let attached = tokio::spawn(async move { attachments::attach(&control, &name, wanted.read_only).await });
     Ok((StatusCode::CREATED, Json(joined(attached).await?)))
 }

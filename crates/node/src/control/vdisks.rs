@@ -290,8 +290,10 @@ impl Control {
         let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
             Part::Member(member) => member.owner_view(family),
-            Part::Alone(_) => (None, None, entry.serving == Serving::Ready),
+            Part::Alone(_) => (None, None, true),
         };
+        // Its owner lives, but may be opening it: this node knows that of its own.
+        let served = served && matches!(entry.serving, Serving::Ready | Serving::Elsewhere);
         let (state, trouble) = match &entry.serving {
             Serving::Opening => ("opening", String::new()),
             Serving::Ready => ("ready", String::new()),

@@ -10,7 +10,7 @@ use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const VDISK_BYTES: usize = 64 << 20;
 
@@ -336,9 +336,16 @@ fn a_vdisk_that_cannot_be_opened_does_not_keep_a_node_from_being_emptied() {
     wait_for("it goes on", || owner_is(&cluster, &|owner| owner == u64::from(third)).map(drop));
     cluster.weft(&["node", "drain", &stuck.to_string(), "--undo"]);
     cluster.start_all();
-    cluster.wait_until_served("w");
-    let socket = cluster.export("w", third);
-    expect(&nbd_uri(&socket, "w"), 7, "0 1M");
+    step("who exports it while it is being opened waits for that");
+    let place = format!("unix:{}", cluster.socket("w", third).display());
+    let began = Instant::now();
+    let exported = cluster.member(third).try_weft(&["vdisk", "export", "w", "--nbd", &place]);
+    assert!(exported.status.success() || began.elapsed() > Duration::from_secs(9), "{exported:?} at once");
+    if !exported.status.success() {
+        cluster.wait_until_served("w");
+        cluster.export("w", third);
+    }
+    expect(&nbd_uri(&cluster.socket("w", third), "w"), 7, "0 1M");
     cluster.cut_and_check();
 }
 

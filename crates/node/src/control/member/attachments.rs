@@ -7,17 +7,14 @@ use super::{seen, with_store};
 use crate::config::cluster::{ClusterError, ClusterStore, NodeState};
 use crate::config::{FamilyState, SnapshotKey, SnapshotState};
 use crate::control::attachments::AttachmentState;
-use crate::control::exports::Exportable;
+use crate::control::exports::{Exportable, wait_until_exportable};
 use crate::control::refusal::Refusal;
-use crate::control::{Control, Disk, Serving, SharedControl, Stage};
+use crate::control::{Control, Disk, SharedControl, Stage};
 use std::time::{Duration, Instant};
 use weft_engine::{FamilyId, SnapshotId};
 
 /// What could not be written is tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// A vDisk is in its new epoch within this time, or whoever uses it waits as for any that is opened.
-const OPENED_WAIT: Duration = Duration::from_secs(5);
 
 /// A record that tells where it is attached.
 #[derive(Debug, Clone)]
@@ -150,11 +147,7 @@ pub(in crate::control) async fn take_from(
     .await?;
     seen(control, revision).await?;
     // Whoever wants to attach it next, and asks its owner, finds it served.
-    let is_open = |control: &mut Control| {
-        let serving = control.families.get(&disk.family).map(|family| &family.serving);
-        (serving != Some(&Serving::Opening)).then_some(())
-    };
-    let _ = control.wait_for(OPENED_WAIT, is_open).await;
+    wait_until_exportable(control, name).await;
     Ok(format!(
         "it was attached to node {from}, which does not live; should that node run still, nothing is written through its device any \
          more, and who uses it there gets I/O errors"

@@ -5,6 +5,7 @@ use crate::api::{
     ChangeConsistency, ConsistencyView, CreateClones, CreateConsistency, CreateSnapshot, DiffView, DoneView,
     GroupSnapshot, HoldVdisks, RollBack, ScheduleView, SetSchedule, SnapshotView, TakeSnapshots, VdiskView,
 };
+use crate::control::exports::wait_until_exportable;
 use crate::control::refusal::Refusal;
 use crate::control::snapshots::DiskName;
 use crate::control::{SharedControl, clones, snapshots};
@@ -100,6 +101,8 @@ async fn diff(
     query: Asked<DiffQuery>,
 ) -> Result<Json<DiffView>, Refusal> {
     let DiffQuery { from, to, offset } = asked(query)?;
+    wait_until_exportable(&control, &from).await;
+    wait_until_exportable(&control, &to).await;
     snapshots::diff(&control, &from, &to, offset).await.map(Json)
 }
 
