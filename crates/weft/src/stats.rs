@@ -50,7 +50,7 @@ fn not_here(stats: &Value, name: &str) -> Trouble {
     }
 }
 
-/// Every counter on a line of its own: names are the same here, in the JSON and in the metrics.
+/// Every counter on a line of its own: names are the same here and in the JSON, and behind their prefixes in the metrics.
 fn show_entry(heading: &str, entry: &Value) {
     let mut table = Table::new(&[heading, ""]);
     flatten("", entry, &mut |name, value| {
