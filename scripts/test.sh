@@ -56,7 +56,7 @@ ended() {
     fi
 }
 
-# run NAME SECONDS COMMAND...: one step, with a limit so that nothing can hang the whole.
+# run NAME SECONDS COMMAND...: one step, with a limit so that nothing can hang the whole; far above what slow machines take.
 run() {
     collect
     local name="$1" limit="$2" begun="$SECONDS" status=0
@@ -131,7 +131,7 @@ process_tests() {
         threads=1
         # These mostly wait for space to come back.
         [ "$file" != attach ] || threads=4
-        beside "process-$file" 900 "${node[@]}" --test process -- --exact "--test-threads=$threads" "${names[@]}"
+        beside "process-$file" 1800 "${node[@]}" --test process -- --exact "--test-threads=$threads" "${names[@]}"
     done
 }
 
@@ -146,26 +146,26 @@ for part in "${parts[@]}"; do
         unit)
             build_once engine
             build_once node
-            beside unit 600 "${node[@]}" --lib --bins
-            beside unit-engine 600 "${engine[@]}" --lib --bins --test stories
+            beside unit 1200 "${node[@]}" --lib --bins
+            beside unit-engine 1800 "${engine[@]}" --lib --bins --test stories
             ;;
         sim)
             build_once engine
-            beside sim 600 "${engine[@]}" --test seeds -- --nocapture
+            beside sim 1800 "${engine[@]}" --test seeds -- --nocapture
             ;;
         canaries)
             build_once engine
-            beside canaries 900 "${engine[@]}" --test canaries
+            beside canaries 1800 "${engine[@]}" --test canaries
             ;;
         process)
             build_once node
             process_tests
-            beside lab 600 "${node[@]}" --test four_corners --test interrupt --test scenarios
-            beside etcd 600 "${node[@]}" --test etcd
+            beside lab 1200 "${node[@]}" --test four_corners --test interrupt --test scenarios
+            beside etcd 1200 "${node[@]}" --test etcd
             ;;
         postgres)
             build_once node
-            beside postgres 600 env WEFT_BINARY="${CARGO_TARGET_DIR:-target}/quick/weft" scripts/postgres-test.sh
+            beside postgres 1200 env WEFT_BINARY="${CARGO_TARGET_DIR:-target}/quick/weft" scripts/postgres-test.sh
             ;;
     esac
 done

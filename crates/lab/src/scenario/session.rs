@@ -20,7 +20,7 @@ use crate::provenance;
 use crate::run::Outcome;
 use crate::target::Target;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Version of the scenarios' `results.json`.
@@ -302,6 +302,8 @@ impl Session {
     ) -> Timeline {
         let runtime_s = self.settings.runtime_s();
         let errors = Mutex::new(Vec::new());
+        // Times are those of the load, as in what it records: it may take a while to connect and begin.
+        let began = OnceLock::new();
         let mut done = Vec::new();
         let mut scanned = None;
         let job = |load: &Load, prefix: &Path, seconds, on_live: &mut dyn FnMut(Live)| {
@@ -312,6 +314,9 @@ impl Session {
             let load = threads.spawn(|| {
                 let mut seen = 0;
                 job(database, prefix, runtime_s, &mut |live: Live| {
+                    if live.bytes > 0 {
+                        began.get_or_init(Instant::now);
+                    }
                     if live.errors > seen {
                         let mut errors = errors.lock().expect("no thread panics with it");
                         errors.push((SystemTime::now(), live.errors - seen));
@@ -320,8 +325,8 @@ impl Session {
                     self.live(live, None);
                 })
             });
-            let began = Instant::now();
-            let due = |at_s: u64| began.elapsed() >= Duration::from_secs(at_s);
+            let due =
+                |at_s: u64| began.get().is_some_and(|began| began.elapsed() >= Duration::from_secs(at_s));
             let mut neighbour = None;
             while !load.is_finished() {
                 match self.settings.disturbance {

@@ -76,8 +76,8 @@ impl ScenarioSettings {
     /// Seconds of the database load.
     pub fn runtime_s(&self) -> u64 {
         match self.disturbance {
-            // As long afterwards as before, so that both can be compared.
-            Disturbance::Snapshots { every_s, .. } => self.last_at_s() + every_s.max(self.lead_s),
+            // As long afterwards as before, so that both can be compared; times count from the load's first report, after a second.
+            Disturbance::Snapshots { every_s, .. } => self.last_at_s() + every_s.max(self.lead_s) + 1,
             Disturbance::Neighbour { runtime_s, .. } => runtime_s,
         }
     }
@@ -161,7 +161,7 @@ mod tests {
         let platform = |text: &str| PlatformTarget::parse(text, &|| None).expect("well formed");
         let good = ScenarioSettings { targets: vec![platform("qcow2-chain:/x")], ..Default::default() };
         assert!(good.check().is_ok());
-        assert_eq!(good.runtime_s(), 310);
+        assert_eq!(good.runtime_s(), 311);
         let refused = |change: &dyn Fn(&mut ScenarioSettings)| {
             let mut settings = good.clone();
             change(&mut settings);

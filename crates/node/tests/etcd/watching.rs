@@ -4,7 +4,6 @@ use crate::proxy::{Proxy, Wire};
 use crate::server::{Server, client};
 use crate::stories::{a_drive, a_node, a_vdisk, alive, five_seconds};
 use crate::wait_for;
-use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use weft_node::config::cluster::{ClusterConfig, ClusterStore, News, NodeLease};
 use weft_node::config::etcd::{Compare, EtcdError, Request, Transaction};
@@ -149,7 +148,7 @@ fn a_watch_that_hears_nothing_is_noticed_by_what_the_lease_hears() {
     let mut mirror = Mirror::of(&ClusterStore::new(etcd.clone(), "test").expect("it is a name"));
     live_a_little(&cluster, 1);
     mirror.expect_contents_of(&cluster);
-    let _lease = NodeLease::take(&etcd, Duration::from_secs(2), || ()).expect("a lease is granted");
+    let _lease = NodeLease::take(&etcd, five_seconds(), || ()).expect("a lease is granted");
     assert_eq!(wire.deafen_watches(), 1);
     live_a_little(&cluster, 2);
     mirror.expect_contents_of(&cluster);

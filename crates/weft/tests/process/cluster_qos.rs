@@ -48,6 +48,7 @@ fn a_limit_goes_with_its_vdisk_wherever_that_is_served() {
         while client.in_flight() > 0 {
             client.next_reply().expect("the connection holds");
         }
+        let owner = cluster.owner("v")?.ok_or("nobody serves it")?;
         let stats = cluster.member(owner).json(&["stats", "v"])?;
         match stats["vdisks"][0]["engine"]["throttled"].as_u64() {
             Some(1..) => Ok(()),

@@ -22,9 +22,14 @@ fn cluster_of(name: &str) -> (Cluster, Vec<PathBuf>) {
 /// fails, when the log has two members again.
 fn end(cluster: &mut Cluster) {
     let owner = cluster.wait_until_served("v");
+    // A stop waits for that too, but not for ever.
+    wait_for("nothing is left in the log", || {
+        let shown = cluster.member(owner).json(&["vdisk", "show", "v"])?;
+        (shown["usage"]["log_bytes"] == 0).then_some(()).ok_or_else(|| shown["usage"].to_string())
+    });
     cluster.member(owner).stop();
-    let next = cluster.wait_for_owner("v", |now| now != owner);
     wait_for("all that is written has two copies in the log", || {
+        let next = cluster.owner("v")?.filter(|next| *next != owner).ok_or("nobody else serves it")?;
         let stats = cluster.member(next).json(&["stats", "v"])?;
         match stats["vdisks"][0]["engine"]["factor_log"].as_u64() {
             Some(1) => Ok(()),

@@ -128,9 +128,10 @@ impl Cluster {
     pub fn join(&mut self, drive_size: &'static str, arguments: &[&str]) -> u32 {
         let number = self.members.len() as u32;
         let dir = self.scratch.file(&format!("node{number}"));
-        let (prefix, address) = match &self.net {
-            None => (Vec::new(), "127.0.0.1:0".to_string()),
-            Some(net) => (net.prefix(number), format!("{}:0", net.address(number))),
+        // They are in the node's record: while it is down, nobody who lets the kernel choose a port may get one of them.
+        let (prefix, [api, transport]) = match &self.net {
+            None => (Vec::new(), [0; 2].map(|_| format!("127.0.0.1:{}", free_port()))),
+            Some(net) => (net.prefix(number), [0; 2].map(|_| format!("{}:0", net.address(number)))),
         };
         let log = dir.with_extension("log");
         let member = Member { number, dir, log, drive_size, prefix, child: None };
@@ -139,7 +140,7 @@ impl Cluster {
             0 => vec!["cluster", "init", "--etcd", &self.etcd.url, "--name", "main"],
             _ => vec!["node", "join", "--etcd", &self.etcd.url, "--cluster", "main"],
         };
-        line.extend(["--dir", dir, "--api", &address, "--transport", &address]);
+        line.extend(["--dir", dir, "--api", &api, "--transport", &transport]);
         line.extend(arguments);
         succeed(&line, &member.run(&line));
         self.members.push(member);
@@ -468,7 +469,8 @@ impl Drop for Etcd {
 }
 
 /// Below those that the kernel gives to connections, so that a restarted etcd finds its own free.
-fn free_port() -> u16 {
+/// A port that nobody who lets the kernel choose is given.
+pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
