@@ -11,6 +11,7 @@ pub mod join;
 mod memory;
 pub mod offline;
 mod shard_loop;
+mod words;
 
 pub use control::{READ_CACHE_DEFAULT, Settings, StartError, run};
 pub use drives::DRIVE_BYTES_MIN;

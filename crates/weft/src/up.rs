@@ -25,6 +25,8 @@ pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // A line that cannot be written (a full drive, a closed pipe) is lost. To tell of that would fail too, with a panic.
+        .log_internal_errors(false)
         .init();
     let settings = weft_node::Settings {
         dir: options.dir.unwrap_or_else(|| DIR_DEFAULT.into()),

@@ -10,6 +10,7 @@ mod stale;
 pub use stale::clean_up;
 
 use crate::shard_loop::{Disk, Mailbox};
+use crate::words::say;
 use fuse::{Mounted, VdiskFile};
 use loop_device::LoopDevice;
 use std::io;
@@ -116,10 +117,7 @@ impl Attachment {
     /// Takes the device away in any case: who still uses it gets I/O errors.
     pub fn end_by_force(self) {
         if !matches!(self.device.release(), Ok(true)) {
-            eprintln!(
-                "weft: {} is still in use and gets I/O errors from now on",
-                self.device.path().display()
-            );
+            say!("weft: {} is still in use and gets I/O errors from now on", self.device.path().display());
             self.device.detach_when_unused();
         }
         end_file(self.file, &self.mount);

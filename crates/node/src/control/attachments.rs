@@ -15,6 +15,9 @@ use weft_engine::Generation;
 /// A node that stops tells the store for so long what is not attached any more.
 const WRITE_OUT_WAIT: Duration = Duration::from_secs(2);
 
+/// Attaching and detaching take less than this; so does writing down, after a crash, that something is not attached any more.
+const CHANGING_WAIT: Duration = Duration::from_secs(10);
+
 /// How far an attachment is.
 pub enum AttachmentState {
     /// Being attached or detached.
@@ -33,6 +36,16 @@ impl AttachmentState {
             }),
         }
     }
+}
+
+/// Waits while it is being attached or detached: what comes of that says more than that it goes on.
+async fn wait_while_changing(control: &SharedControl, name: &str) {
+    let is_settled = |control: &mut Control| {
+        let disk = control.disk_named(name).ok();
+        let state = disk.and_then(|disk| control.attachments.get(&disk));
+        (!matches!(state, Some(AttachmentState::Changing))).then_some(())
+    };
+    control.wait_for(CHANGING_WAIT, is_settled).await;
 }
 
 impl From<AttachError> for Refusal {
@@ -138,6 +151,7 @@ impl Control {
 }
 
 pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Result<AttachmentView, Refusal> {
+    wait_while_changing(control, name).await;
     let (what, target) = control.lock().begin_attach(name, read_only)?;
     let disk = what.disk;
     if let Err(refusal) = member::claim(control, &what).await {
@@ -165,6 +179,7 @@ pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Res
 
 /// Gives a remark, which is empty otherwise.
 pub async fn detach(control: &SharedControl, name: &str) -> Result<String, Refusal> {
+    wait_while_changing(control, name).await;
     let elsewhere = {
         let control = control.lock();
         let disk = control.disk_named(name)?;

@@ -6,6 +6,7 @@ use super::start::{Settings, StartError};
 use super::{Drive, Standing};
 use crate::config::{ConfigStore, DriveRecord, DriveRecordState, NodeRecord, Place, RedbStore, WEIGHT_WHOLE};
 use crate::drives::{self, Access, DRIVE_BYTES_MIN, DriveError, OpenDrive, divide, file_paths};
+use crate::words::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use weft_engine::DriveId;
@@ -132,6 +133,13 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
+        for path in &settings.drive_paths {
+            let place = path.canonicalize().unwrap_or_else(|_| path.clone());
+            if let Some(known) = records.iter().find(|record| record.place == Place::Device(place.clone())) {
+                let (path, drive) = (path.display(), known.drive);
+                return Err(StartError::BadInput(format!("{path} is drive {drive} of this node already")));
+            }
+        }
         let before = records.len();
         let mut plan = Self { found: BTreeMap::new() };
         let made = plan.add_devices(dir, settings, records, book).and_then(|()| {
@@ -191,7 +199,7 @@ impl DrivePlan {
         let found = match drives::open(dir, record, Access::Node) {
             Ok(open) => Found::Open { open, format: false },
             Err(error @ DriveError::Missing { .. }) if settings.replace_lost => {
-                eprintln!("weft: drive {id} is given up: {error}");
+                say!("weft: drive {id} is given up: {error}");
                 record.state = DriveRecordState::Lost;
                 book.put(record)?;
                 Found::Lost
@@ -299,9 +307,7 @@ fn file_drives(settings: &Settings, records: &[DriveRecord]) -> Result<(u32, u32
         )));
     }
     if wanted < there && settings.drives.is_some() {
-        eprintln!(
-            "weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away"
-        );
+        say!("weft: {there} file-backed drives exist and all are used; --drives {wanted} takes none away");
     }
     Ok((there, wanted.max(there)))
 }
@@ -364,16 +370,12 @@ fn refuse_existing(paths: &[PathBuf]) -> Result<(), DriveError> {
 fn make_files(dir: &Path, record: &DriveRecord) -> Result<(), DriveError> {
     let id = record.id();
     let bytes = record.log + record.data;
-    eprintln!("weft: making drive {id}: {} MiB at {}", bytes >> 20, drives::describe(dir, record));
+    say!("weft: making drive {id}: {} MiB at {}", bytes >> 20, drives::describe(dir, record));
     let mut told = std::time::Instant::now();
     drives::make(dir, record, &mut |written| {
         if told.elapsed().as_secs() >= 2 {
             told = std::time::Instant::now();
-            eprintln!(
-                "weft: making drive {id}: {} of {} MiB of its log written",
-                written >> 20,
-                record.log >> 20
-            );
+            say!("weft: making drive {id}: {} of {} MiB of its log written", written >> 20, record.log >> 20);
         }
     })
 }

@@ -37,6 +37,7 @@ use crate::config::{
     ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{Answer, Disk, Mail, Mailbox, Shards, owner_of};
+use crate::words::say;
 use attachments::AttachmentState;
 use listener::Listener;
 use member::Member;
@@ -72,6 +73,10 @@ pub struct Control {
     strays: BTreeSet<(DriveId, FamilyId)>,
     /// By address.
     listeners: BTreeMap<String, Listener>,
+    /// Those that are open and whose records are on their way to the store: by address.
+    exports_being_made: BTreeSet<(String, Disk)>,
+    /// Drives of this node that have not answered for long, since when that is known.
+    hanging: BTreeMap<DriveId, Instant>,
     attachments: BTreeMap<Disk, AttachmentState>,
     /// What was ordered about snapshots that are not finished.
     snapshot_orders: snapshots::Orders,
@@ -192,7 +197,7 @@ impl SharedControl {
     /// whoever looks after it starts it again. A node that only went on serving what it serves would be in everybody's way.
     pub fn lock(&self) -> MutexGuard<'_, Control> {
         self.0.lock().unwrap_or_else(|_| {
-            tracing::error!("the control plane failed an assertion: this node ends, as in a crash");
+            say!("weft: the control plane failed an assertion: this node ends, as in a crash");
             std::process::abort()
         })
     }
@@ -237,6 +242,8 @@ impl Control {
             census: Census::default(),
             strays: BTreeSet::new(),
             listeners: BTreeMap::new(),
+            exports_being_made: BTreeSet::new(),
+            hanging: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),
             rolled_back: BTreeSet::new(),

@@ -11,36 +11,53 @@ use axum::response::{IntoResponse, Response};
 pub struct Refusal {
     pub status: StatusCode,
     pub line: String,
+    /// Part of it was done before this came: asked once more, something else would be done.
+    pub is_half_done: bool,
 }
 
+/// In the answer to what was refused because of what this node knows of others, before anything was done: one that is behind asks
+/// once more when it knows more (see `server/behind.rs`).
+#[derive(Debug, Clone, Copy)]
+pub struct MayAskAgain;
+
 impl Refusal {
+    pub fn new(status: StatusCode, line: impl Into<String>) -> Self {
+        Self { status, line: line.into(), is_half_done: false }
+    }
+
     pub fn bad_input(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, line: line.into() }
+        Self::new(StatusCode::BAD_REQUEST, line)
     }
 
     pub fn no_vdisk(name: &str) -> Self {
         let line = format!("there is no vDisk {name:?}; `weft vdisk ls` shows what there is");
-        Self { status: StatusCode::NOT_FOUND, line }
+        Self::new(StatusCode::NOT_FOUND, line)
     }
 
     pub fn not_found(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::NOT_FOUND, line: line.into() }
+        Self::new(StatusCode::NOT_FOUND, line)
     }
 
     pub fn conflict(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::CONFLICT, line: line.into() }
+        Self::new(StatusCode::CONFLICT, line)
     }
 
     pub fn unavailable(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::SERVICE_UNAVAILABLE, line: line.into() }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, line)
     }
 
     pub fn failed(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::INTERNAL_SERVER_ERROR, line: line.into() }
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, line)
     }
 
     pub fn no_space(line: impl Into<String>) -> Self {
-        Self { status: StatusCode::INSUFFICIENT_STORAGE, line: line.into() }
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, line)
+    }
+
+    /// Something was done before this came. Never told as what was not found: that is something else.
+    pub fn half_done(self) -> Self {
+        let status = if self.status == StatusCode::NOT_FOUND { StatusCode::CONFLICT } else { self.status };
+        Self { status, is_half_done: true, ..self }
     }
 }
 
@@ -53,6 +70,10 @@ impl From<ConfigError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorView { error: self.line })).into_response()
+        let mut response = (self.status, Json(ErrorView { error: self.line })).into_response();
+        if !self.is_half_done && matches!(self.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) {
+            response.extensions_mut().insert(MayAskAgain);
+        }
+        response
     }
 }

@@ -79,10 +79,10 @@ async fn unknown() -> Refusal {
 }
 
 async fn wrong_method() -> Refusal {
-    Refusal {
-        status: StatusCode::METHOD_NOT_ALLOWED,
-        line: "this path does not take this method; the API is described in docs/operating.md".to_string(),
-    }
+    Refusal::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not take this method; the API is described in docs/operating.md",
+    )
 }
 
 async fn status(State(control): State<SharedControl>) -> Json<StatusView> {

@@ -3,6 +3,7 @@
 use super::{Serving, SharedControl, Stage, attachments, member};
 use crate::api::{API_FILE, RUN_FILE};
 use crate::shard_loop::{Mail, Shards};
+use crate::words::say;
 use std::time::Duration;
 use weft_engine::interface::Order;
 
@@ -11,6 +12,9 @@ const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
 /// What is not drained after this time is replayed at the next start.
 const SETTLE_WAIT: Duration = Duration::from_secs(10);
+
+/// What is under way at a drive ends within this time, or the drive hangs.
+const SHARDS_WAIT: Duration = Duration::from_secs(60);
 
 /// Leaves nothing running. Nothing acknowledged depends on any of this: it makes the next start quick.
 pub async fn stop(control: &SharedControl, shards: Shards) {
@@ -40,9 +44,14 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
         // If somebody removed it already, so be it.
         let _ = std::fs::remove_file(dir.join(file));
     }
-    let stopped = tokio::task::spawn_blocking(move || shards.stop()).await;
-    if stopped.is_err() {
-        tracing::error!("a shard did not stop cleanly");
+    let stopped = tokio::task::spawn_blocking(move || shards.stop());
+    match tokio::time::timeout(SHARDS_WAIT, stopped).await {
+        Ok(Ok(())) => {}
+        Ok(Err(_)) => tracing::error!("a shard did not stop cleanly"),
+        Err(_) => {
+            say!("weft: a drive does not answer; the node ends without waiting for it");
+            std::process::exit(1);
+        }
     }
 }
 

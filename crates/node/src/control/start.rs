@@ -16,12 +16,14 @@ use crate::config::{
 };
 use crate::drives::DriveError;
 use crate::shard_loop::{Mail, Shards};
+use crate::words::{self, say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use weft_engine::DriveId;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::Order;
 
@@ -29,6 +31,9 @@ const API_DEFAULT: &str = "127.0.0.1:7070";
 
 /// A start says what it waits for as often as this.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A start waits so long for a drive that does not answer, if there are others.
+const HANGS_WAIT: Duration = Duration::from_secs(30);
 
 const SHARDS_MAX: u32 = 64;
 
@@ -218,7 +223,7 @@ pub(super) async fn serve(
         Ok(false) => {}
         Ok(true) => {
             write_api_file(dir, address, &control.lock().run)?;
-            println!("{}", ready_line(control, address));
+            words::to_stdout(format_args!("{}", ready_line(control, address)));
             let stop = Arc::clone(&control.lock().stop);
             tokio::select! {
                 () = signals.wait() => {}
@@ -226,10 +231,14 @@ pub(super) async fn serve(
             }
         }
     }
-    eprintln!("weft: stopping; what was acknowledged is safe");
+    say!("weft: stopping; what was acknowledged is safe");
     tokio::select! {
         () = shutdown::stop(control, shards) => {}
-        () = signals.wait() => eprintln!("weft: stopped at once; the next start replays what was not settled"),
+        () = signals.wait() => {
+            say!("weft: stopped at once; the next start replays what was not settled");
+            // Not by way of what is still under way: it may wait for a drive that never answers.
+            std::process::exit(0);
+        }
     }
     api.abort();
     Ok(())
@@ -330,7 +339,7 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
     control.restore_exports();
     control.stage = Stage::Ready;
     for line in control.trouble() {
-        eprintln!("weft: {line}");
+        say!("weft: {line}");
     }
     if settings.factor.is_none() && control.factor == 1 {
         tracing::debug!("one copy of everything: a lost drive loses data");
@@ -342,9 +351,20 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
 pub(super) async fn open_drives(control: &SharedControl, plan: DrivePlan) {
     control.lock().begin_opening(plan);
     wait_patiently(control, "drives are being opened", |control| {
-        control.drives.values().filter(|drive| drive.standing == Standing::Opening).count()
+        // One that hangs is not waited for for ever, if there are others: it is used when it answers.
+        let has_others = !control.drives_up().is_empty();
+        let is_waited_for = |id: &DriveId| {
+            let since = control.hanging.get(id).filter(|_| has_others);
+            since.is_none_or(|since| since.elapsed() < HANGS_WAIT)
+        };
+        let opening = control.drives.iter().filter(|(_, drive)| drive.standing == Standing::Opening);
+        opening.filter(|(id, _)| is_waited_for(id)).count()
     })
     .await;
+    let control = control.lock();
+    for (id, _) in control.drives.iter().filter(|(_, drive)| drive.standing == Standing::Opening) {
+        say!("weft: drive {id} does not answer; the node starts without it, and uses it when it does");
+    }
 }
 
 /// Waits until nothing is left, and says now and then how many are.
@@ -355,7 +375,7 @@ async fn wait_patiently(control: &SharedControl, what: &str, mut left: impl FnMu
             return;
         }
         let count = left(&mut control.lock());
-        eprintln!("weft: {what}: {count} left");
+        say!("weft: {what}: {count} left");
     }
 }
 

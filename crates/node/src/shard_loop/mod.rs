@@ -32,6 +32,7 @@ pub use worker::owner_of;
 
 use crate::config::cluster::Deadline;
 use crate::memory;
+use crate::words::say;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,7 +126,7 @@ fn run(setup: Setup, begun: &std::sync::mpsc::Sender<io::Result<()>>) {
         }
     }));
     if life.is_err() {
-        eprintln!(
+        say!(
             "weft: shard {shard} failed an assertion (see above); the node stops rather than serve wrong data. \
              Nothing acknowledged is lost: start it again, and please report this"
         );

@@ -5,7 +5,9 @@ use crate::stories::{a_snapshot, a_vdisk};
 use crate::wait_for;
 use weft_engine::SnapshotId;
 use weft_node::config::cluster::{ClusterError, News};
-use weft_node::config::{ConsistencyRecord, FamilyState, ScheduleRecord, SnapshotState};
+use weft_node::config::{
+    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotState,
+};
 
 #[test]
 fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
@@ -56,6 +58,57 @@ fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
     }
     let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it").record;
     assert_eq!((record.state, record.clones), (SnapshotState::Deleting, Vec::new()));
+}
+
+#[test]
+fn an_image_whose_clones_come_and_go_does_not_remember_all_of_them() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let parent = cluster.create_vdisk(&a_vdisk("parent")).expect("it is made").record.id();
+    let key = cluster.create_snapshot(&a_snapshot(parent.0, "s", 5)).expect("it is made").record.key();
+    let ready = cluster.change_snapshot(&key, SnapshotId(5), |record| {
+        record.state = SnapshotState::Ready;
+        record.generation = Some(1);
+    });
+    ready.expect("it is ready");
+    let stays = cluster.create_clones(&key, SnapshotId(5), &[a_vdisk("stays")]).expect("it is made").record;
+    let mut longest = 0;
+    for round in 0..12 {
+        let wanted: Vec<_> = (0..24).map(|number| a_vdisk(&format!("c{round}-{number}"))).collect();
+        for clone in cluster.create_clones(&key, SnapshotId(5), &wanted).expect("they are made").record {
+            cluster.remove_vdisk(clone.id()).expect("it is gone");
+        }
+        longest = longest.max(cluster.load().expect("it loads").snapshots[&key].record.clones.len());
+    }
+    assert!(longest < 150, "{longest} of 289 are remembered");
+    let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("it is looked at").record;
+    assert_eq!((record.state, record.clones), (SnapshotState::Ready, vec![stays[0].family]));
+}
+
+#[test]
+fn a_vdisk_goes_only_if_it_may_as_etcd_says() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    // Whoever wants to delete it has not heard of these.
+    let export = ExportRecord { address: "unix:/s".to_string(), read_only: false, node: 1, name: None };
+    cluster.change_vdisk(family, |record| record.exports.push(export.clone())).expect("it is exported");
+    let key = cluster.create_snapshot(&a_snapshot(family.0, "s", 5)).expect("it is made").record.key();
+    let unexported = |record: &FamilyConfig| record.exports.is_empty();
+    let state = || cluster.load().expect("it loads").families[&family].record.state;
+    assert_eq!(cluster.begin_removal(family, true, unexported).expect("etcd answers"), None);
+    assert_eq!(
+        cluster.begin_removal(family, false, |_| true).expect("etcd answers"),
+        None,
+        "its snapshot stays"
+    );
+    assert_eq!(state(), FamilyState::Live);
+    let removed = cluster.begin_removal(family, true, |_| true).expect("etcd answers").expect("it goes");
+    assert_eq!((removed.record.state, removed.record.exports.len()), (FamilyState::Dropping, 0));
+    assert_eq!(state(), FamilyState::Dropping);
+    let again = cluster.begin_removal(family, false, |_| false).expect("etcd answers");
+    assert_eq!(again.expect("it goes already").record.state, FamilyState::Dropping);
+    cluster.remove_snapshot(&key, SnapshotId(5)).expect("it is removed");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! A vDisk as a block device of this machine, with real file systems on it.
 //! Where FUSE or loop devices do not exist this says so and does nothing.
 
-use crate::support::{Node, PATIENCE, Scratch, can_attach, step, tool, try_tool, wait_until};
+use crate::support::{
+    Node, PATIENCE, Scratch, can_attach, expect, nbd_uri, step, tool, try_tool, wait_until, write,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Once, PoisonError, RwLock};
@@ -214,4 +216,41 @@ fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
     }
     node.weft(&["vdisk", "detach", "v"]);
     node.stop();
+}
+
+#[test]
+fn a_drive_that_hangs_keeps_no_node_from_starting() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let scratch = Scratch::new("attach-hangs");
+    // The other node's drive is a device of this one, and hangs when this one stands still.
+    let below = Node::start(&scratch.file("below"), &["--drive-size", "2G"]);
+    below.weft(&["vdisk", "create", "d", "--size", "1G"]);
+    let device = below.weft(&["vdisk", "attach", "d"]);
+    let dir = scratch.file("node");
+    let drives = ["--drives", "1", "--drive-size", "1G", "--drive", &device];
+    let node = Node::start(&dir, &drives);
+    let socket = scratch.socket("v");
+    node.export_new("v", "64M", &socket);
+    write(&nbd_uri(&socket, "v"), 5, "0 1M");
+    node.stop();
+
+    below.signal(libc::SIGSTOP);
+    let node = Node::start(&dir, &[]);
+    assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
+    assert!(node.log_text().contains("does not answer"), "{}", node.log_text());
+    expect(&nbd_uri(&socket, "v"), 5, "0 1M");
+    write(&nbd_uri(&socket, "v"), 6, "1M 1M");
+    step("it answers again");
+    below.signal(libc::SIGCONT);
+    wait_until("both drives are used", || {
+        let status = node.json(&["status"]);
+        status["drives"].as_array().is_some_and(|drives| drives.iter().all(|drive| drive["state"] == "up"))
+    });
+    expect(&nbd_uri(&socket, "v"), 6, "1M 1M");
+    node.stop();
+    below.weft(&["vdisk", "detach", "d"]);
+    below.stop();
 }

@@ -5,11 +5,11 @@
 use crate::support::checker::{BLOCK, Checker, content};
 use crate::support::cluster::{Cluster, Load, Options, rounds, wait_for};
 use crate::support::nbd::{ENOSPC, NbdClient};
-use crate::support::{expect, nbd_uri, step, write};
+use crate::support::{expect, nbd_uri, step, weft_output, write};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const VDISK_BYTES: usize = 64 << 20;
@@ -480,4 +480,38 @@ fn troubles_of_all_kinds_follow_each_other() {
     }
     cluster.wait_until_whole();
     compare_and_check(cluster, &sockets, checker);
+}
+
+#[test]
+fn who_sends_a_vdisk_elsewhere_last_has_the_last_word() {
+    let (mut cluster, sockets, checker) = cluster_of("cluster-sent", 3);
+    let load = Load::start(checker, &sockets[0]);
+    for _ in 0..3 * rounds() {
+        load.go_on(SOME);
+        let owner = cluster.wait_until_served("v");
+        let others: Vec<u32> = (0..3).filter(|number| *number != owner).collect();
+        let send = |to: u32, by: &Path| {
+            let (to, by) = (to.to_string(), by.to_str().expect("a plain name").to_string());
+            std::thread::spawn(move || weft_output(&["vdisk", "move", "v", "--to", &to, "--dir", &by]))
+        };
+        let by = cluster.member(0).dir.clone();
+        let first = send(others[0], &by);
+        // It settles for a while under load: the second word comes in between, mostly.
+        std::thread::sleep(Duration::from_millis(50));
+        let second = send(others[1], &by);
+        for (to, moved) in others.iter().zip([first, second]) {
+            let moved = moved.join().expect("nothing panics");
+            let words =
+                [moved.stdout, moved.stderr].map(|words| String::from_utf8_lossy(&words).into_owned());
+            let there = format!("is served by node {to} now\n");
+            let is_there = moved.status.success() && words[0].ends_with(&there);
+            let is_sent_on = words[1].contains("sent to another node meanwhile");
+            assert!(
+                is_there || is_sent_on,
+                "it goes to node {to}, or whoever sent it is told otherwise: {words:?}"
+            );
+        }
+        cluster.wait_for_owner("v", |now| now != owner);
+    }
+    compare_and_check(cluster, &sockets, load.stop());
 }

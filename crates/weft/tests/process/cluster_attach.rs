@@ -48,7 +48,10 @@ fn every_node_knows_where_it_is_attached() {
     cluster.member(other).weft(&["snapshot", "create", "v", "s"]);
     cluster.member(one).weft(&["vdisk", "attach", "v"]);
     for node in [one, other] {
-        assert_eq!(attached_to(&mut cluster, node, "v"), Some(u64::from(one)), "as node {node} says");
+        wait_for("it is known where it is attached", || match attached_to(&mut cluster, node, "v") {
+            Some(told) if told == u64::from(one) => Ok(()),
+            told => Err(format!("node {node} says {told:?}")),
+        });
     }
 
     step("nothing happens to it behind its user's back");
@@ -58,6 +61,7 @@ fn every_node_knows_where_it_is_attached() {
         &["vdisk", "detach", "v"],
         &["vdisk", "rm", "v", "--force", "--with-snapshots"],
         &["snapshot", "rollback", "v@s", "--force", "--discard-newer"],
+        &["node", "remove", &one.to_string()],
     ] {
         let words = refused(&mut cluster, other, arguments);
         assert!(words.contains(&place), "{arguments:?}: {words}");

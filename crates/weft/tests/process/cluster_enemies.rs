@@ -2,9 +2,10 @@
 //! orders from several nodes at once. What they do is refused or harmless, and nothing is left over.
 
 use crate::support::checker::{BLOCK, content};
-use crate::support::cluster::{Cluster, Options, wait_for};
+use crate::support::cluster::{Cluster, Options, free_port, wait_for};
 use crate::support::nbd::NbdClient;
 use crate::support::{WEFT, spawn_node, tool, try_tool, weft_output};
+use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -294,6 +295,35 @@ fn exports_end_where_that_was_asked_for() {
     cluster.member(0).weft(&["vdisk", "unexport", "v"]);
     let gone = cluster.member(1).try_weft(&["vdisk", "unexport", "v"]);
     assert_eq!(gone.status.code(), Some(2), "nothing is left to end");
+}
+
+#[test]
+fn exports_that_are_made_at_once_let_clients_in_at_once() {
+    let mut cluster = start("enemy-exports", 2);
+    let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
+    for name in &names {
+        cluster.weft(&["vdisk", "create", name, "--size", "16M", "--rf", "2"]);
+    }
+    let dir = cluster.member(1).dir_text().to_string();
+    // News of one come while another one is on its way to the store.
+    let exporting: Vec<_> = { names.iter() }
+        .map(|name| {
+            let (name, dir, port) = (name.clone(), dir.clone(), free_port());
+            std::thread::spawn(move || {
+                let place = format!("tcp:127.0.0.1:{port}");
+                let made = weft_output(&["vdisk", "export", &name, "--nbd", &place, "--dir", &dir, "--json"]);
+                assert!(made.status.success(), "{}", told(&made));
+                let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
+                assert_eq!(made["trouble"], "", "{made}");
+                tool(&["nbdinfo", "--size", &format!("nbd://127.0.0.1:{port}/{name}")])
+            })
+        })
+        .collect();
+    for exported in exporting {
+        assert_eq!(exported.join().expect("it is exported").trim(), (16 << 20).to_string());
+    }
+    let log = std::fs::read_to_string(cluster.member(1).dir.with_extension("log")).unwrap_or_default();
+    assert!(!log.contains("an export does not open"), "{log}");
 }
 
 /// The status of a request whose answer may have to be waited for.

@@ -6,10 +6,13 @@ use super::change::{Versioned, parse};
 use super::create::New;
 use super::{ClusterError, ClusterStore, NewVdisk};
 use crate::config::{CloneOrigin, FamilyConfig, FamilyState, SnapshotKey, SnapshotRecord};
-use weft_engine::SnapshotId;
+use weft_engine::{FamilyId, SnapshotId};
 
 /// Clones made in one transaction: each takes four of its operations.
 pub const CLONES_MAX: usize = 24;
+
+/// Former clones that are looked for with every transaction: more than it adds.
+const LOOKED_FOR: usize = 48;
 
 impl ClusterStore {
     /// Makes all of these vDisks or none; they are in one container. Gives their records, in the same order, and the store's
@@ -42,6 +45,7 @@ impl ClusterStore {
                 records.push(record);
             }
             news.extend(self.joining(&wanted[0].container, wanted.len())?);
+            self.forget_gone_clones(&mut found.record)?;
             found.record.clones.extend(records.iter().map(|record| record.family));
             parent.record.clones_made += records.len() as u64;
             news.push(New::changed(path.clone(), &found));
@@ -49,5 +53,24 @@ impl ClusterStore {
             Ok(news)
         })?;
         Ok(Versioned { record: records, revision })
+    }
+
+    /// The list of an image whose clones come and go stays about as long as those that are there: each time some of it, anywhere,
+    /// are looked for. Numbers are never used again.
+    fn forget_gone_clones(&self, record: &mut SnapshotRecord) -> Result<(), ClusterError> {
+        if record.clones.len() < LOOKED_FOR {
+            return Ok(());
+        }
+        let from = rand::random_range(0..record.clones.len());
+        record.clones.rotate_left(from);
+        let mut gone = Vec::new();
+        for &clone in &record.clones[..LOOKED_FOR] {
+            if self.family(FamilyId(clone))?.is_none() {
+                gone.push(clone);
+            }
+        }
+        record.clones.retain(|clone| !gone.contains(clone));
+        record.clones.sort_unstable();
+        Ok(())
     }
 }

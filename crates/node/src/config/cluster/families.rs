@@ -165,6 +165,46 @@ impl ClusterStore {
         })
     }
 
+    /// Its drives are to forget it, if its record still says that it `may_go` and, unless they go with it, it has no snapshots; None
+    /// otherwise. Whoever decided that looked at what a node had heard: here it is as etcd itself says.
+    pub fn begin_removal(
+        &self,
+        family: FamilyId,
+        with_snapshots: bool,
+        may_go: impl Fn(&FamilyConfig) -> bool,
+    ) -> Result<Option<Versioned<FamilyConfig>>, ClusterError> {
+        let key = self.keys.family(family);
+        let (first_snapshot, end) = self.keys.snapshots(family);
+        let mut patience = Patience::new(&key);
+        loop {
+            let gone = || ClusterError::NotThere { key: key.clone() };
+            let found = self.family(family)?.ok_or_else(gone)?;
+            if found.record.state == FamilyState::Dropping {
+                return Ok(Some(found));
+            }
+            if !may_go(&found.record) || (!with_snapshots && self.has_snapshots(family)?) {
+                return Ok(None);
+            }
+            let record =
+                FamilyConfig { state: FamilyState::Dropping, exports: Vec::new(), ..found.record.clone() };
+            let mut transaction = Transaction::new().when(Compare::unchanged(&key, found.revision));
+            if !with_snapshots {
+                transaction = transaction.when(Compare::none_in(&first_snapshot, &end));
+            }
+            let transaction = transaction.put(&key, &json(&record), None).otherwise_get(&key);
+            let answer = self.etcd.transact(&transaction)?;
+            if answer.succeeded {
+                return Ok(Some(Versioned { record, revision: answer.revision }));
+            }
+            patience.wait()?;
+        }
+    }
+
+    fn has_snapshots(&self, family: FamilyId) -> Result<bool, ClusterError> {
+        let (first, end) = self.keys.snapshots(family);
+        Ok(!self.etcd.range(&first, &end, 0)?.entries.is_empty())
+    }
+
     /// Takes the vDisk from a node that has it as a device and cannot be asked. Its owner stays, in a new epoch: what that node
     /// still has under way was sent in the old one, and is refused.
     pub fn take_device(&self, family: FamilyId, node: u32) -> Result<Versioned<FamilyConfig>, ClusterError> {

@@ -34,7 +34,8 @@ impl Control {
         let mut surplus = Vec::new();
         for (address, listener) in &self.listeners {
             for disk in listener.table.disks() {
-                if !wanted.contains(&(address.clone(), disk)) {
+                let place = (address.clone(), disk);
+                if !wanted.contains(&place) && !self.exports_being_made.contains(&place) {
                     surplus.push((disk, address.clone()));
                 }
             }

@@ -295,7 +295,21 @@ impl Member {
     /// Nothing of it is left on any drive. A record that stays because the store did not answer for all of this life is dropped again
     /// by its next owner.
     pub(in crate::control) fn remove_vdisk(&self, family: FamilyId) {
-        self.insist(family, "remove its record", move |store| store.remove_vdisk(family), |_, _| ());
+        self.insist(
+            family,
+            "remove its record",
+            move |store| store.remove_vdisk(family),
+            move |control, removed| {
+                // The lease is over, or seems to be: etcd keeps leases that it could not look at. Then it is still to be done here.
+                let served = control.part.member_mut().and_then(|member| member.served.get_mut(&family));
+                if let (None, Some(served)) = (removed, served)
+                    && served.phase == Phase::Dropping
+                {
+                    let reason = "its record could not be removed".to_string();
+                    served.phase = Phase::Failed(Failure::passing(reason, Instant::now()));
+                }
+            },
+        );
     }
 
     /// Asks the store until it answers, as long as this life lasts: behind it the answer does not matter any more. Then gets
@@ -329,23 +343,27 @@ impl Member {
         self.spawn(ask, then);
     }
 
+    /// The drive is up when the store says that it is formatted. Without etcd it waits for that.
     pub(in crate::control) fn drive_formatted(&self, drive: DriveId) {
-        let deadline = self.life.as_ref().map(|life| life.lease.deadline());
         self.spawn(
-            move |store| loop {
+            move |store| {
                 let changed = store.change_drive(drive, |record| {
                     if record.state == DriveRecordState::Making {
                         record.state = DriveRecordState::Formatted;
                     }
                 });
-                let is_over = deadline.as_ref().is_none_or(|deadline| deadline.has_passed());
-                if is_over || !matches!(&changed, Err(ClusterError::Etcd(_) | ClusterError::Contended { .. }))
-                {
-                    return changed;
+                if is_passing(&changed) {
+                    std::thread::sleep(ASK_AGAIN);
                 }
-                std::thread::sleep(ASK_AGAIN);
+                changed
             },
             move |control, changed| {
+                if is_passing(&changed)
+                    && control.stage != Stage::Stopping
+                    && let Some(member) = control.part.member()
+                {
+                    return member.drive_formatted(drive);
+                }
                 let Some(entry) = control.drives.get_mut(&drive) else { return };
                 entry.standing = match changed {
                     Ok(changed) => {
@@ -361,4 +379,9 @@ impl Member {
             },
         );
     }
+}
+
+/// Asked again, the store may answer.
+fn is_passing<T>(asked: &Result<T, ClusterError>) -> bool {
+    matches!(asked, Err(ClusterError::Etcd(_) | ClusterError::Contended { .. }))
 }

@@ -41,7 +41,7 @@ impl Control {
             _ => return,
         };
         if to == here || !member.mirror.alive.contains_key(&to) {
-            return self.stay(family);
+            return self.stay(family, to);
         }
         if is_stuck {
             tracing::warn!(%family, to, "a vDisk that cannot be opened here is handed over as it is");
@@ -66,9 +66,15 @@ impl Control {
         let Some(member) = self.part.member_mut() else { return };
         let Some(served) = member.served.get_mut(&family) else { return };
         let Phase::Settling { to, .. } = served.phase else { return };
+        let Some(seen) = member.mirror.families.get(&family).cloned() else { return };
+        // It may have been sent elsewhere while it settled, or told to stay.
+        let to = seen.record.moving_to.unwrap_or(to);
+        if to == member.node {
+            served.phase = Phase::Ready;
+            return self.stay(family, to);
+        }
         let shard = served.shard;
         served.phase = Phase::HandingOver;
-        let Some(seen) = member.mirror.families.get(&family).cloned() else { return };
         let shards = member.mirror.nodes.get(&to).map_or(1, |node| node.record.shards.max(1));
         let claim = member.claim(shard_id(to, family.0 % shards));
         self.shards[shard].send(Mail::Order(Order::CloseFamily { family }));
@@ -99,11 +105,16 @@ impl Control {
         }
     }
 
-    /// There is nobody it could go to.
-    fn stay(&mut self, family: FamilyId) {
+    /// There is no node `to` that it could go to, or it is there.
+    fn stay(&mut self, family: FamilyId, to: u32) {
         let Some(member) = self.part.member() else { return };
         member.spawn(
-            move |store| store.change_vdisk(family, |record| record.moving_to = None),
+            move |store| {
+                // Who has sent it elsewhere meanwhile has the last word.
+                store.change_vdisk(family, |record| {
+                    record.moving_to = record.moving_to.filter(|now| *now != to)
+                })
+            },
             move |_, stayed| {
                 if let Err(error) = stayed {
                     tracing::warn!(%family, %error, "a vDisk that stays is still said to move");
@@ -114,7 +125,7 @@ impl Control {
 }
 
 /// Gives a vDisk away that nobody serves. The record may have been changed meanwhile (its size, its exports); the epoch
-/// tells that it is still ours to give.
+/// tells that it is still ours to give, unless it shall go to another node now.
 fn give(
     store: &crate::config::cluster::ClusterStore,
     mut seen: Versioned<FamilyConfig>,
@@ -125,7 +136,10 @@ fn give(
         match store.give(&seen, claim, None) {
             Err(ClusterError::Changed { key }) => {
                 let now = store.family(seen.record.id())?;
+                let to = super::node_of(claim.shard);
+                let goes_there = |now: &FamilyConfig| now.moving_to.is_none_or(|wanted| wanted == to);
                 let now = now.filter(|now| now.record.epoch == epoch && now.revision != seen.revision);
+                let now = now.filter(|now| goes_there(&now.record));
                 seen = now.ok_or(ClusterError::Changed { key })?;
             }
             result => return result,

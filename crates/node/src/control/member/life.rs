@@ -183,7 +183,7 @@ impl Control {
         let Some(member) = self.part.member_mut() else { return };
         for (id, drive) in &self.drives {
             match &drive.standing {
-                Standing::Up if !member.hanging.contains(id) => up.push(id.0),
+                Standing::Up if !self.hanging.contains_key(id) => up.push(id.0),
                 Standing::Up | Standing::Down(_) => down.push(id.0),
                 Standing::Opening | Standing::Lost => {}
             }

@@ -15,6 +15,7 @@ mod failure;
 mod families;
 mod hand_over;
 mod jobs;
+mod leaving;
 mod life;
 mod locality;
 mod mirror;
@@ -45,14 +46,14 @@ use crate::shard_loop::{PeerListener, Route};
 use failure::Failure;
 use jobs::Job;
 use life::Living;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 use weft_engine::interface::View;
-use weft_engine::{DriveId, Epoch, FamilyId, GroupId, ShardId};
+use weft_engine::{Epoch, FamilyId, GroupId, ShardId};
 
 pub struct Member {
     store: ClusterStore,
@@ -75,8 +76,6 @@ pub struct Member {
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
-    /// Drives of this node that have not answered for long.
-    hanging: BTreeSet<DriveId>,
     /// What the shards were told last.
     view: View,
     peers: BTreeMap<ShardId, SocketAddr>,

@@ -1,10 +1,11 @@
 //! What people ask of a member about nodes and drives: emptying them, taking them out, adding drives.
 //! Promises: what data still depends on is not taken out unless by force, and then as what it is: lost.
 
+use super::leaving::{Exporting, attached_at};
 use super::requests::{seen, with_store};
 use super::{Member, node_of};
 use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
-use crate::config::cluster::{ClusterConfig, ClusterStore, NodeState};
+use crate::config::cluster::{ClusterConfig, ClusterError, ClusterStore, NodeState};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::drives::{DriveBook, DrivePlan};
 use crate::control::refusal::Refusal;
@@ -118,10 +119,17 @@ pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<Nod
 /// Takes a node out for good. `force`: also one that is gone with what was only there.
 pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<String, Refusal> {
     find_node(control, node)?;
-    let drives: Vec<(DriveId, bool)> = {
+    let (drives, exporting): (Vec<(DriveId, bool)>, Exporting) = {
         let control = control.lock();
         let member = control.member()?;
         let mirror = &member.mirror;
+        if let Some(disk) = attached_at(mirror, node).filter(|_| !force) {
+            let api = mirror.nodes.get(&node).map_or("its API", |found| found.record.api.as_str());
+            return Err(Refusal::conflict(format!(
+                "{disk} is attached to node {node}, and whoever uses it there would get I/O errors; detach it first (weft vdisk \
+                 detach {disk} --api {api})"
+            )));
+        }
         if !force && !is_drained(mirror, node) && (serves_any(mirror, node) || holds_any(mirror, node)) {
             return Err(Refusal::conflict(format!(
                 "node {node} is still needed; empty it first (weft node drain {node}), or, if it is gone for good, \
@@ -135,7 +143,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         }
         let needed = needed_drives(mirror);
         let own = mirror.drives.iter().filter(|(_, drive)| drive.record.node == node);
-        own.map(|(&id, _)| (id, needed.contains(&id.0))).collect()
+        (own.map(|(&id, _)| (id, needed.contains(&id.0))).collect(), Exporting::of(mirror, node))
     };
     let count = drives.len();
     let lost = drives.iter().filter(|(_, needed)| *needed).count();
@@ -143,7 +151,8 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         for &(drive, is_needed) in &drives {
             give_up_drive(store, drive, is_needed)?;
         }
-        store.change_node(node, |record| record.state = NodeState::Removed)
+        store.change_node(node, |record| record.state = NodeState::Removed)?;
+        exporting.end(store, node)
     })
     .await?;
     Ok(match lost {
@@ -155,11 +164,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
 }
 
 /// A drive that is needed stays in the store as lost, until nothing names it any more.
-fn give_up_drive(
-    store: &ClusterStore,
-    drive: DriveId,
-    is_needed: bool,
-) -> Result<(), crate::config::cluster::ClusterError> {
+fn give_up_drive(store: &ClusterStore, drive: DriveId, is_needed: bool) -> Result<(), ClusterError> {
     let changed = store.change_drive(drive, |record| record.state = DriveRecordState::Lost)?;
     if is_needed { Ok(()) } else { store.remove_drive(drive, changed.revision) }
 }
@@ -226,7 +231,10 @@ pub async fn add_drives(
         let control = control.lock();
         control.check_ready()?;
         let member = control.member()?;
-        let records: Vec<_> = control.drives.values().map(|drive| drive.record.clone()).collect();
+        // Those that were taken out are none of the node's any more.
+        let is_there = |drive: &&crate::control::Drive| !matches!(drive.standing, Standing::Lost);
+        let records: Vec<_> =
+            control.drives.values().filter(is_there).map(|drive| drive.record.clone()).collect();
         (control.dir.clone(), member.store.clone(), member.node, control.shards.len() as u32, records)
     };
     let before: BTreeSet<u32> = records.iter().map(|record| record.drive).collect();
@@ -354,14 +362,17 @@ impl crate::control::Control {
             drive.in_news |= record.is_some();
             // One that was just made may not be in the news yet.
             let is_out = record.map_or(drive.in_news, |record| record.state == DriveRecordState::Lost);
-            if is_out && drive.standing == Standing::Up {
+            if is_out && matches!(drive.standing, Standing::Up | Standing::Down(_)) {
                 out.push(id);
             }
         }
         for id in out {
             let Some(drive) = self.drives.get_mut(&id) else { continue };
             tracing::info!(drive = %id, "a drive was taken out of the cluster");
-            drive.standing = Standing::Lost;
+            let before = std::mem::replace(&mut drive.standing, Standing::Lost);
+            if before != Standing::Up {
+                continue;
+            }
             let keeper = self.shards[self.drives[&id].keeper].clone();
             keeper.send(Mail::Order(Order::CloseDrive { drive: id }));
         }

@@ -4,7 +4,7 @@ use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
-use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyState, SnapshotKey, SnapshotState};
+use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyConfig, FamilyState, SnapshotKey, SnapshotState};
 use crate::control::change::change_vdisk;
 use crate::control::exports::{Exported, not_exported};
 use crate::control::listener::Address;
@@ -14,6 +14,8 @@ use crate::control::vdisks::{
     CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
 use crate::control::{Control, SharedControl};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::{Reply, Request};
 use weft_engine::{FamilyId, SnapshotId};
@@ -103,11 +105,11 @@ pub(in crate::control) async fn create(
     let family = made.record.id();
     seen(control, made.revision).await?;
     if let Err(reason) = answers(control, family, CREATE_WAIT).await {
-        // Nobody has it yet: it goes again.
-        let _ = with_store(control, move |store| {
-            store.change_vdisk(family, |record| record.state = FamilyState::Dropping)
-        })
-        .await;
+        // It goes again, unless somebody reaches it by way of another node, and has begun to use it.
+        let unused = |record: &FamilyConfig| {
+            record.exports.is_empty() && record.attached.is_empty() && record.clones_made == 0
+        };
+        let _ = with_store(control, move |store| store.begin_removal(family, false, unused)).await;
         return Err(Refusal::failed(format!(
             "vDisk {} could not be made: {reason}; see `weft cluster status`, then try again",
             wanted.name
@@ -165,19 +167,18 @@ pub(in crate::control) async fn delete(
         (family, config.clones_made, config.attached.clone())
     };
     // Clones of before are gone, and nodes that it was attached to; whether a new one was made at this moment, or it was
-    // attached, is known where the record is.
-    let changed = with_store(control, move |store| {
-        store.change_vdisk(family, |record| {
-            if record.clones_made == clones_made && record.attached == attached {
-                record.state = FamilyState::Dropping;
-                record.exports.clear();
-            }
-        })
-    })
-    .await?;
-    if changed.record.state != FamilyState::Dropping {
+    // attached, exported or snapshotted, is known where the record is.
+    let may_go = move |record: &FamilyConfig| {
+        record.clones_made == clones_made
+            && record.attached == attached
+            && (how.force || record.exports.is_empty())
+    };
+    let removed =
+        with_store(control, move |store| store.begin_removal(family, how.with_snapshots, may_go)).await?;
+    if removed.is_none() {
         return Err(Refusal::conflict(format!(
-            "vDisk {name} was attached, or a snapshot of it cloned, at this moment; look again (weft vdisk ls)"
+            "vDisk {name} was attached or exported, or a snapshot of it taken or cloned, at this moment; look again \
+             (weft vdisk show {name})"
         )));
     }
     Ok(wait_until_gone(control, family, name).await)
@@ -229,6 +230,7 @@ pub(in crate::control) async fn add_export(
         let record = control.new_export(&target, wanted, node)?;
         // Here first: an address that cannot be had is told at once.
         control.open_export(&target, &record)?;
+        control.exports_being_made.insert((record.address.clone(), target.disk));
         (target, record)
     };
     let stored = record.clone();
@@ -238,6 +240,7 @@ pub(in crate::control) async fn add_export(
         }
     })
     .await;
+    control.lock().exports_being_made.remove(&(record.address.clone(), target.disk));
     match changed {
         Ok(exports) if exports.contains(&record) => {}
         Ok(_) => {
@@ -303,12 +306,19 @@ pub(in crate::control) async fn remove_exports(
     if ended.is_empty() {
         return Err(not_exported(name, address.as_deref()));
     }
-    let count = ended.len();
+    let count = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&count);
     change_exports(control, family, snapshot, move |exports| {
+        let before = exports.len();
         exports.retain(|export| !ended.contains(export));
+        told.store(before - exports.len(), Ordering::Relaxed);
     })
     .await?;
-    Ok(format!("{count} export(s) ended"))
+    // Another node may have ended them, and this one not have heard of it.
+    match count.load(Ordering::Relaxed) {
+        0 => Err(not_exported(name, address.as_deref())),
+        count => Ok(format!("{count} export(s) ended")),
+    }
 }
 
 /// Has the serving of a vDisk go to another node.
@@ -331,7 +341,9 @@ pub(in crate::control) async fn move_vdisk(
                 node.record.name
             )));
         }
-        if member.owner_node(family) == Some(to) {
+        let record = member.mirror.families.get(&family).map(|entry| &entry.record);
+        let stays = record.is_none_or(|record| record.moving_to.is_none());
+        if member.owner_node(family) == Some(to) && stays {
             return control.view_of(family);
         }
         family
@@ -349,7 +361,7 @@ pub(in crate::control) async fn move_vdisk(
             match member.owner_node(family) {
                 Some(owner) if owner == to => Some(Ok(())),
                 _ if is_elsewhere => {
-                    Some(Err(Refusal::conflict("the vDisk was sent to another node meanwhile")))
+                    Some(Err(Refusal::conflict("the vDisk was sent to another node meanwhile").half_done()))
                 }
                 _ => None,
             }

@@ -9,7 +9,8 @@ use crate::control::drives::DrivePlan;
 use crate::control::start::{self, Settings, StartError, io_error};
 use crate::control::{Control, Part, SharedControl, Stage, member, notices};
 use crate::shard_loop::{PeerListener, Shards};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::words::say;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -96,7 +97,6 @@ pub fn run(
             attachments_at: None,
             mirror: Arc::new(config),
             unreachable: BTreeMap::new(),
-            hanging: BTreeSet::new(),
             view: View::default(),
             peers: BTreeMap::new(),
             routes: None,
@@ -135,7 +135,7 @@ pub fn run(
                 control.stage = Stage::Ready;
                 control.reconcile();
                 for line in control.trouble() {
-                    eprintln!("weft: {line}");
+                    say!("weft: {line}");
                 }
             }
             // Ready is who is known to the others. Should etcd have gone meanwhile, they hear of it later.
@@ -191,7 +191,7 @@ fn wait_for_other(
             Ok(()) => return Ok(()),
             Err(error @ ClusterError::AliveElsewhere { .. }) if Instant::now() < until => {
                 if !is_told {
-                    eprintln!("weft: waiting for a lease to end: {error}");
+                    say!("weft: waiting for a lease to end: {error}");
                     is_told = true;
                 }
                 std::thread::sleep(ETCD_PAUSE);
@@ -211,7 +211,7 @@ fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
                 if Instant::now() < until =>
             {
                 if !is_told {
-                    eprintln!("weft: waiting for etcd: {error}");
+                    say!("weft: waiting for etcd: {error}");
                     is_told = true;
                 }
                 std::thread::sleep(ETCD_PAUSE);

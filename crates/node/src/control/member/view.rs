@@ -10,6 +10,7 @@ use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
 use weft_engine::{DriveId, Epoch, ShardId};
 
@@ -63,14 +64,13 @@ impl Control {
         self.tell_view();
     }
 
-    /// A drive of this node does not answer for seconds, or does again. A node that is alone has nothing better.
+    /// A drive of this node does not answer for seconds, or does again. A node that is alone has nothing better, once it has started.
     pub(in crate::control) fn on_drive_hangs(&mut self, drive: DriveId, hangs: bool) {
         tracing::warn!(%drive, hangs, "a drive has not answered for seconds, or answers again");
-        let Some(member) = self.part.member_mut() else { return };
         if hangs {
-            member.hanging.insert(drive);
+            self.hanging.entry(drive).or_insert_with(Instant::now);
         } else {
-            member.hanging.remove(&drive);
+            self.hanging.remove(&drive);
         }
         self.announce();
         self.tell_view();
@@ -89,7 +89,7 @@ impl Control {
             let shard = shard_id(record.node, record.shard);
             let is_up = if record.node == member.node {
                 let own = self.drives.get(&id);
-                own.is_some_and(|drive| drive.standing == Standing::Up) && !member.hanging.contains(&id)
+                own.is_some_and(|drive| drive.standing == Standing::Up) && !self.hanging.contains_key(&id)
             } else {
                 let alive = mirror.alive.get(&record.node);
                 alive.is_some_and(|alive| alive.record.up.contains(&id.0))

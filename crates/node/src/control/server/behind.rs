@@ -1,8 +1,9 @@
 //! A node of a cluster hears what was done at another one a moment later. Who makes a vDisk there and asks for it here
-//! is not told that there is none: before such an answer goes out the node catches up with the store, and looks again.
+//! is not told that there is none, and who detaches it there and deletes it here not that it is attached: before such an answer goes
+//! out the node catches up with the store, and looks again.
 
 use super::BODY_BYTES_MAX;
-use crate::control::refusal::Refusal;
+use crate::control::refusal::{MayAskAgain, Refusal};
 use crate::control::{Control, SharedControl, member};
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -11,11 +12,14 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
-/// News of the store are here by then. They may never come as far as the store has: others may write into the same etcd.
-const NEWS_WAIT: Duration = Duration::from_secs(1);
+/// An etcd that works answers within this time.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// Passes a request on; again, if what it names was not known but may have become so. Of what was not found nothing was done:
-/// what was done in part is refused as something else (`Refusal::half_done`).
+/// News of the store are here by then. They may never come as far as the store has: others may write into the same etcd.
+const NEWS_WAIT: Duration = Duration::from_secs(2);
+
+/// Passes a request on; again, if it was refused for what may have changed. Of such a request nothing was done: what was done in
+/// part is refused in another way (`Refusal::half_done`).
 pub async fn look_again(State(control): State<SharedControl>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     // Nodes ask each other what each knows itself.
@@ -27,12 +31,13 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
         Ok(body) => body,
         Err(error) => {
             let line = format!("the body does not come, or is larger than {BODY_BYTES_MAX} bytes: {error}");
-            return Refusal { status: StatusCode::PAYLOAD_TOO_LARGE, line }.into_response();
+            return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, line).into_response();
         }
     };
     let once = Request::from_parts(head.clone(), Body::from(body.clone()));
     let response = next.clone().run(once).await;
-    if response.status() != StatusCode::NOT_FOUND || !catch_up(&control, known).await {
+    let may_ask_again = response.extensions().get::<MayAskAgain>().is_some();
+    if !may_ask_again || !catch_up(&control, known).await {
         return response;
     }
     next.run(Request::from_parts(head, Body::from(body))).await
@@ -47,7 +52,7 @@ fn revision(control: &Control) -> Option<u64> {
 async fn catch_up(control: &SharedControl, known: u64) -> bool {
     // Should etcd not answer, what is known here is all that can be said.
     let asked = member::with_store(control, |store| store.revision_now());
-    let Ok(Ok(now)) = tokio::time::timeout(NEWS_WAIT, asked).await else { return false };
+    let Ok(Ok(now)) = tokio::time::timeout(ANSWER_WAIT, asked).await else { return false };
     let _ = control
         .wait_for(NEWS_WAIT, |control| revision(control).is_none_or(|known| known >= now).then_some(()))
         .await;

@@ -30,11 +30,42 @@ use weft_engine::{FamilyId, SnapshotId};
 /// Nobody waits longer for a group's snapshots.
 const HOLD: Duration = Duration::from_secs(1);
 
+/// A second was not enough, or a vDisk has just gone to another owner: it is tried so often.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// A vDisk that nobody serves at this moment has an owner within this time, and records that are let go of are gone.
+const SETTLED_WAIT: Duration = Duration::from_secs(10);
+
 /// The records of snapshots that were taken say so within this time.
 const READY_WAIT: Duration = Duration::from_secs(30);
 
 /// vDisks of one group.
 const VDISKS_MAX: usize = 256;
+
+/// Why snapshots were not taken.
+enum NotTaken {
+    /// Tried again, they may be.
+    Passing(Refusal),
+    Final(Refusal),
+}
+
+impl NotTaken {
+    fn half_done(self) -> Self {
+        match self {
+            NotTaken::Passing(refusal) => NotTaken::Passing(refusal.half_done()),
+            NotTaken::Final(refusal) => NotTaken::Final(refusal.half_done()),
+        }
+    }
+}
+
+impl From<Refusal> for NotTaken {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.status {
+            StatusCode::SERVICE_UNAVAILABLE => NotTaken::Passing(refusal),
+            _ => NotTaken::Final(refusal),
+        }
+    }
+}
 
 /// The vDisks of a group that one node serves; None: this one.
 type Places = BTreeMap<Option<String>, Vec<(FamilyId, SnapshotId)>>;
@@ -254,16 +285,42 @@ pub async fn snapshot(
     group: &str,
     wanted: &GroupSnapshot,
 ) -> Result<Vec<SnapshotView>, Refusal> {
-    let all = control.lock().group_records(group, wanted)?;
-    let taken = match put_all(control, &all).await {
-        Ok(()) => take_together(control, &all).await.map_err(Refusal::half_done),
-        Err(refusal) => Err(refusal),
+    let mut attempt = 1;
+    loop {
+        let all = control.lock().group_records(group, wanted)?;
+        // One that is on its way to another node has an owner in a moment.
+        let _ = control.wait_for(SETTLED_WAIT, |control| control.places(&all).ok()).await;
+        let refusal = match try_snapshot(control, &all).await {
+            Ok(taken) => return Ok(taken),
+            Err(NotTaken::Final(refusal)) => return Err(refusal),
+            Err(NotTaken::Passing(refusal)) => refusal,
+        };
+        // Their names are free again when nothing of them is left.
+        let are_gone = |control: &mut Control| {
+            all.iter().all(|record| control.snapshot(&record.key()).is_none()).then_some(())
+        };
+        if attempt == ATTEMPTS_MAX || control.wait_for(SETTLED_WAIT, are_gone).await.is_none() {
+            return Err(refusal);
+        }
+        tracing::info!(group, attempt, reason = refusal.line, "the snapshots of a group are tried again");
+        attempt += 1;
+    }
+}
+
+/// All of them, or nothing of them is left.
+async fn try_snapshot(
+    control: &SharedControl,
+    all: &[SnapshotRecord],
+) -> Result<Vec<SnapshotView>, NotTaken> {
+    let taken = match put_all(control, all).await {
+        Ok(()) => take_together(control, all).await.map_err(NotTaken::half_done),
+        Err(refusal) => Err(NotTaken::Final(refusal)),
     };
     let counted = match taken {
-        Ok(()) => count_all(control, &all).await.map_err(Refusal::half_done),
-        Err(refusal) => Err(refusal),
+        Ok(()) => count_all(control, all).await.map_err(|refusal| NotTaken::Final(refusal.half_done())),
+        Err(reason) => Err(reason),
     };
-    if let Err(refusal) = counted {
+    if let Err(reason) = counted {
         // The first one decides for all. Whoever serves the vDisk drops it, should it have been taken; some may not have been begun.
         let (first, others) = (&all[0], &all[1..]);
         let undone = match records::let_go(control, &first.key(), first.id()).await {
@@ -274,7 +331,7 @@ pub async fn snapshot(
         for record in others.iter().filter(|_| undone) {
             let _ = records::let_go(control, &record.key(), record.id()).await;
         }
-        return Err(refusal);
+        return Err(reason);
     }
     let control = control.lock();
     let there = all.iter().filter_map(|record| control.snapshot(&record.key()));
@@ -317,7 +374,7 @@ async fn count_all(control: &SharedControl, all: &[SnapshotRecord]) -> Result<()
     Ok(())
 }
 
-async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), Refusal> {
+async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), NotTaken> {
     let (places, revision) = {
         let control = control.lock();
         (control.places(all)?, control.part.member().map_or(0, member::Member::revision))
@@ -336,9 +393,9 @@ async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Resul
     if is_in_time {
         return Ok(());
     }
-    Err(Refusal::failed(
+    Err(NotTaken::Passing(Refusal::failed(
         "the group's vDisks could not all be marked within a second, so that no snapshot was kept; try again",
-    ))
+    )))
 }
 
 async fn wait_for_all(
@@ -439,7 +496,7 @@ fn not_done(api: &str, error: ureq::Error) -> Refusal {
         ureq::Error::Status(code, answer) => match answer.into_json::<ErrorView>() {
             Ok(ErrorView { error: line }) => {
                 let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-                Refusal { status, line }
+                Refusal::new(status, line)
             }
             Err(_) => Refusal::failed(format!(
                 "the node at {api} did not do its part, with status {code}; try again"

@@ -26,7 +26,6 @@ pub use schedules::{remove as remove_schedule, set as set_schedule};
 
 use super::refusal::Refusal;
 use crate::config::SnapshotRecord;
-use axum::http::StatusCode;
 
 impl Refusal {
     fn no_snapshot(name: &DiskName) -> Self {
@@ -38,13 +37,6 @@ impl Refusal {
 
     pub(super) fn going_back(vdisk: &str) -> Self {
         Self::conflict(format!("vDisk {vdisk} is on its way back to a snapshot; try again when it is there"))
-    }
-
-    /// Something was done before this came. Never as what was not found: a node that is behind asks such a thing again (see
-    /// `server/behind.rs`), all of it, and would say something else.
-    pub(super) fn half_done(self) -> Self {
-        let status = if self.status == StatusCode::NOT_FOUND { StatusCode::CONFLICT } else { self.status };
-        Self { status, ..self }
     }
 }
 

@@ -24,6 +24,7 @@ const WAIT: Duration = Duration::from_secs(120);
 const ATTEMPTS_MAX: u32 = 5;
 
 pub async fn roll_back(control: &SharedControl, wanted: RollBack) -> Result<VdiskView, Refusal> {
+    super::wait_until_taken(control, &wanted.snapshot).await;
     let family = control.lock().prepare_rollback(&wanted)?;
     let mut gone = Vec::new();
     let done = go_back(control, &wanted, &mut gone).await;

@@ -147,6 +147,13 @@ impl Node {
         }
     }
 
+    /// It stands still (SIGSTOP), or goes on (SIGCONT).
+    pub fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a signal to a child that was not waited for.
+        let sent = unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
+        assert_eq!(sent, 0, "the node runs");
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child can be asked").is_none()
     }
