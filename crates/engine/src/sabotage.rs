@@ -58,6 +58,8 @@ pub enum Bug {
     FullForEver,
     /// An owner that opens waits for room on a member of its log for ever.
     FullMemberKept,
+    /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
+    LateDataRefused,
     /// A vDisk keeps in memory what it may, whatever the others of its shard keep.
     OthersNotCounted,
     /// A leaf and its past change at different instants.

@@ -104,6 +104,15 @@ fn waiting_for_room_that_only_oneself_can_make_is_caught() {
 }
 
 #[test]
+fn data_that_stands_in_the_way_of_its_own_drain_is_caught() {
+    // One seed in fifty thousand: the one that found it.
+    assert!(
+        is_caught_by(Bug::LateDataRefused, Plan::Swarm, 10_417_385),
+        "its history has changed: find another"
+    );
+}
+
+#[test]
 fn recovering_from_the_members_of_before_is_caught() {
     is_caught(Bug::SegmentsOfBefore, &[Plan::Takeover, Plan::Network, Plan::Cluster]);
 }

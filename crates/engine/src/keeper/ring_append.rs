@@ -164,20 +164,25 @@ impl Ring {
     }
 
     /// Whether these records may be added although there is no space for others: their family has what the whole ring waits for, they
-    /// are part of letting that go, and nothing is before them that would need more.
+    /// are part of letting that go, or come before what is, and nothing is before them that would need more.
     fn may_use_slack(&self, family: FamilyId, records: &[Record]) -> bool {
         let Some(holding) = self.holdings.get(&family) else { return false };
         let blocks: u64 = records.iter().map(|record| record.payload_bytes().div_ceil(BLOCK) as u64).sum();
-        // Data that a new owner writes again takes the place of what is here.
-        let helps = |record: &Record| {
-            !matches!(record.body, Body::Data { .. }) || holding.places.contains_key(&record.seq)
+        // Data that a new owner writes again takes the place of what is here. Other data got its number when there was room, which
+        // others have taken since: what lets go of the oldest record comes behind it, and needs some of what is left.
+        let is_late = |record: &Record| {
+            matches!(record.body, Body::Data { .. }) && !holding.places.contains_key(&record.seq)
+        };
+        let kept = match records.iter().any(is_late) {
+            true if planted(Bug::LateDataRefused) || planted(Bug::FullMemberKept) => return false,
+            true => self.slack() * 3 / 8,
+            false => LAST_BLOCKS,
         };
         self.waits_for(family)
             && records.len() <= DATA_RECORDS_MAX
             && (records.len() == 1 || blocks <= self.frame_blocks_max)
-            && records.iter().all(helps)
             && self.queue.iter().all(|queued| queued.void)
-            && self.place(header_blocks(records.len()) + blocks, LAST_BLOCKS).is_some()
+            && self.place(header_blocks(records.len()) + blocks, kept).is_some()
     }
 
     fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record, frees: bool) {

@@ -276,6 +276,36 @@ fn the_family_that_a_full_ring_waits_for_comes_in_whatever_others_did() {
 }
 
 #[test]
+fn data_that_others_took_the_room_of_comes_in_before_what_it_stands_in_the_way_of() {
+    let mut rig = Rig::small(17);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    // Others take what there is room for, and what is still left for records without data.
+    for seq in 1.. {
+        let question = Question::Append { first: Seq(1), trim: Seq(seq - 1), records: vec![data(seq, 1, 9)] };
+        if rig.ask(2, 1, question) == Err(Refusal::LogFull) {
+            break;
+        }
+    }
+    assert_eq!(
+        rig.append(3, 1, 1, vec![data(1, 1, 12)]),
+        Err(Refusal::LogFull),
+        "the ring does not wait for it"
+    );
+    // Family 1 has given this record its number, and what lets go of its first one comes behind.
+    assert!(matches!(rig.append(1, 1, 1, vec![data(2, 1, 12)]), Ok(Answer::Appended { .. })));
+    assert_eq!(
+        rig.append(1, 1, 1, vec![data(3, 1, 40)]),
+        Err(Refusal::LogFull),
+        "something is left for that"
+    );
+    let checkpoint = Record { seq: Seq(3), body: Body::Checkpoint(Arc::new(Checkpoint::default())) };
+    assert!(matches!(rig.append(1, 1, 1, vec![checkpoint]), Ok(Answer::Appended { .. })));
+    rig.ask(1, 1, Question::Trim { up_to: Seq(2) }).expect("trims");
+    rig.wake();
+    rig.append_ok(4, 1, 1, vec![data(1, 1, 9)]);
+}
+
+#[test]
 fn a_family_with_only_its_checkpoint_is_left_alone_until_it_is_at_the_tail() {
     let mut rig = Rig::small(14);
     let checkpoint = |seq| Record { seq: Seq(seq), body: Body::Checkpoint(Arc::new(Checkpoint::default())) };
