@@ -5,7 +5,7 @@ use crate::stories::{a_drive, a_node, a_vdisk, five_seconds};
 use std::collections::BTreeSet;
 use std::thread;
 use weft_engine::{Epoch, FamilyId, ShardId};
-use weft_node::config::cluster::{Campaign, ClusterError, NodeLease};
+use weft_node::config::cluster::{Campaign, ClusterError, NewOwner, NodeLease, shard_id};
 
 const THREADS: u32 = 12;
 
@@ -116,6 +116,19 @@ fn segments_are_changed_one_version_after_the_other() {
     assert!(cluster.give_up(family, Epoch(2)).expect("etcd answers"));
     let deleted = cluster.change_segments(FamilyId(99), Epoch(1), 1, &segments(0)).expect("etcd answers");
     assert!(deleted.is_none(), "of a vDisk that is gone nobody is the owner");
+}
+
+#[test]
+fn what_is_given_to_one_node_and_sent_to_another_goes_on_from_there() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let sent = cluster.change_vdisk(family, |record| record.moving_to = Some(7)).expect("it is sent");
+    let to = |node| NewOwner { shard: shard_id(node, 0), life: 1, alive: Vec::new() };
+    let given = cluster.give(&sent, &to(3), None).expect("nobody else does");
+    assert_eq!((given.record.owner, given.record.moving_to), (Some(shard_id(3, 0).0), Some(7)));
+    let there = cluster.give(&given, &to(7), None).expect("nobody else does");
+    assert_eq!((there.record.owner, there.record.moving_to), (Some(shard_id(7, 0).0), None));
 }
 
 #[test]

@@ -520,6 +520,26 @@ fn requests_outside_the_vdisk_are_refused_one_by_one() {
 }
 
 #[test]
+fn what_is_too_long_for_the_api_is_told_in_its_own_way() {
+    let scratch = Scratch::new("too-long");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "512M"]);
+    let api = std::fs::read_to_string(node.dir.join("api")).expect("it runs");
+    let mut stream = TcpStream::connect(api.trim()).expect("it listens");
+    let body = format!("{{\"name\": \"{}\"}}", "x".repeat(100 << 10));
+    let head = format!(
+        "POST /v1/vdisks HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    // It may be answered, and closed, before all of it is sent.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("{\"error\":"), "{answer}");
+    node.stop();
+}
+
+#[test]
 fn a_log_that_cannot_be_written_is_no_reason_to_end() {
     let scratch = Scratch::new("full-log");
     let dir = scratch.file("node");

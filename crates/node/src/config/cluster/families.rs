@@ -4,7 +4,7 @@
 
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::create::New;
-use super::records::NameRecord;
+use super::records::{NameRecord, node_of};
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
 use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
@@ -251,7 +251,8 @@ impl ClusterStore {
         record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
         record.owner = Some(to.shard.0);
         record.life = to.life;
-        record.moving_to = None;
+        // Sent elsewhere meanwhile, it goes on from there.
+        record.moving_to = record.moving_to.filter(|wanted| *wanted != node_of(to.shard));
         let text = json(&record);
         let mut transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
         for &(node, revision) in &to.alive {

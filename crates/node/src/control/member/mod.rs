@@ -37,7 +37,7 @@ pub(super) use requests::{
 pub(super) use status::{cluster as cluster_view, report};
 pub(super) use usage::{usage_of, usage_of_all};
 
-use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
+use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned, node_of};
 use crate::config::{
     ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
     SnapshotKey, SnapshotRecord,
@@ -195,11 +195,6 @@ impl Member {
 /// The number of a node's first shard.
 fn shard_base(node: u32) -> u32 {
     crate::config::cluster::shard_id(node, 0).0
-}
-
-/// The node that a shard is on.
-fn node_of(shard: ShardId) -> u32 {
-    shard.0 / SHARDS_PER_NODE
 }
 
 /// Versions of views grow with the store's revisions, and in between with what this node finds out by itself.

@@ -24,8 +24,10 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
     let path = request.uri().path();
     // Nodes ask each other what each knows itself.
     let is_asked_by_people = path.starts_with("/v1/") && !path.starts_with("/v1/internal/");
-    let known = revision(&control.lock()).filter(|_| is_asked_by_people);
-    let Some(known) = known else { return next.run(request).await };
+    if !is_asked_by_people {
+        return next.run(request).await;
+    }
+    let known = revision(&control.lock());
     let (head, body) = request.into_parts();
     let body = match to_bytes(body, BODY_BYTES_MAX).await {
         Ok(body) => body,
@@ -34,6 +36,7 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
             return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, line).into_response();
         }
     };
+    let Some(known) = known else { return next.run(Request::from_parts(head, Body::from(body))).await };
     let once = Request::from_parts(head.clone(), Body::from(body.clone()));
     let response = next.clone().run(once).await;
     let may_ask_again = response.extensions().get::<MayAskAgain>().is_some();
