@@ -4,9 +4,9 @@ use crate::server::Server;
 use crate::stories::{a_snapshot, a_vdisk};
 use crate::wait_for;
 use weft_engine::SnapshotId;
-use weft_node::config::cluster::{ClusterError, News};
+use weft_node::config::cluster::{ClusterError, ClusterStore, News};
 use weft_node::config::{
-    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotState,
+    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotKey, SnapshotState,
 };
 
 #[test]
@@ -38,10 +38,8 @@ fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
     assert!(matches!(nowhere, Err(ClusterError::NotThere { .. })));
 }
 
-#[test]
-fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
-    let server = Server::start();
-    let cluster = server.new_cluster();
+/// Snapshot 5 of a new vDisk.
+fn a_ready_snapshot(cluster: &ClusterStore) -> SnapshotKey {
     let parent = cluster.create_vdisk(&a_vdisk("parent")).expect("it is made").record.id();
     let key = cluster.create_snapshot(&a_snapshot(parent.0, "s", 5)).expect("it is made").record.key();
     let ready = cluster.change_snapshot(&key, SnapshotId(5), |record| {
@@ -49,6 +47,14 @@ fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
         record.generation = Some(1);
     });
     ready.expect("it is ready");
+    key
+}
+
+#[test]
+fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let key = a_ready_snapshot(&cluster);
     let wanted = [a_vdisk("one"), a_vdisk("two")];
     let clones = cluster.create_clones(&key, SnapshotId(5), &wanted).expect("they are made").record;
     for (gone, left) in clones.iter().zip([2, 1]) {
@@ -64,13 +70,7 @@ fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
 fn an_image_whose_clones_come_and_go_does_not_remember_all_of_them() {
     let server = Server::start();
     let cluster = server.new_cluster();
-    let parent = cluster.create_vdisk(&a_vdisk("parent")).expect("it is made").record.id();
-    let key = cluster.create_snapshot(&a_snapshot(parent.0, "s", 5)).expect("it is made").record.key();
-    let ready = cluster.change_snapshot(&key, SnapshotId(5), |record| {
-        record.state = SnapshotState::Ready;
-        record.generation = Some(1);
-    });
-    ready.expect("it is ready");
+    let key = a_ready_snapshot(&cluster);
     let stays = cluster.create_clones(&key, SnapshotId(5), &[a_vdisk("stays")]).expect("it is made").record;
     let mut longest = 0;
     for round in 0..12 {

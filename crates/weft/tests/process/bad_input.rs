@@ -2,15 +2,14 @@
 
 use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::{self, EINVAL, ENOSPC, NbdClient};
-use crate::support::{Node, Scratch, WEFT, await_ready, run_weft, weft_output};
+use crate::support::{Node, Scratch, await_ready, run_weft, send_signal, spawn_node_telling, weft_output};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::time::Duration;
 
 /// Exit code `code`, and one line on stderr (log lines of a node apart) that begins with `weft: `.
@@ -544,21 +543,7 @@ fn a_log_that_cannot_be_written_is_no_reason_to_end() {
     let scratch = Scratch::new("full-log");
     let dir = scratch.file("node");
     let full = std::fs::File::options().write(true).open("/dev/full").expect("it is everywhere");
-    let mut command = Command::new(WEFT);
-    command.args(["up", "--api", "127.0.0.1:0", "--drive-size", "512M", "--dir"]).arg(&dir);
-    // SAFETY: prctl is async-signal-safe and touches nothing of the parent.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(full)
-        .spawn()
-        .expect("weft can be started");
+    let mut child = spawn_node_telling(&dir, &["--drive-size", "512M"], full);
     // Nobody reads the line that says that it is ready either, after this.
     await_ready(&mut child, &scratch.file("no.log")).expect("it starts");
     let dir = dir.to_str().expect("a plain name");
@@ -569,8 +554,7 @@ fn a_log_that_cannot_be_written_is_no_reason_to_end() {
     ] {
         run_weft(line);
     }
-    // SAFETY: a signal to a child that was not waited for.
-    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    send_signal(&child, libc::SIGTERM);
     let status = child.wait().expect("it can be waited for");
     assert!(status.success(), "{status}");
     assert!(!scratch.socket("s").exists(), "its socket is gone");

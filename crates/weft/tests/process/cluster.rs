@@ -464,9 +464,12 @@ fn troubles_of_all_kinds_follow_each_other() {
             }
             _ => {
                 let to = (cluster.wait_until_served("v") + 1) % 3;
-                // Refused if that node has just lost its lease, by the trouble before.
+                // Refused as long as that node has no lease, after the trouble before.
                 let by = cluster.other_than(&[]);
-                let _ = cluster.member(by).try_weft(&["vdisk", "move", "v", "--to", &to.to_string()]);
+                wait_for("it moves", || {
+                    let moved = cluster.member(by).try_weft(&["vdisk", "move", "v", "--to", &to.to_string()]);
+                    moved.status.success().then_some(()).ok_or_else(|| format!("{moved:?}"))
+                });
                 cluster.member(victim).kill();
                 cluster.member(victim).start();
                 "a node was killed while the vDisk moved"

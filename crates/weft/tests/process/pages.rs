@@ -3,7 +3,7 @@
 use crate::support::checker::{BLOCK, content};
 use crate::support::cluster::{Cluster, Options};
 use crate::support::nbd::{FLUSH, NbdClient, TRIM, WRITE_ZEROES};
-use crate::support::{Node, PATIENCE, Scratch, WEFT, step, wait_until};
+use crate::support::{Node, PATIENCE, Scratch, WEFT, send_signal, step, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -335,8 +335,7 @@ fn top_shows_what_happens_now_and_leaves_the_terminal_alone() {
         seen.extend(shown.try_iter().flatten());
         String::from_utf8_lossy(&seen).matches("\x1b[H").count() >= 3
     });
-    // SAFETY: the child has not been waited for, so its number is still its own.
-    assert_eq!(unsafe { libc::kill(top.0.id() as libc::pid_t, libc::SIGINT) }, 0);
+    send_signal(&top.0, libc::SIGINT);
     let mut ended = None;
     wait_until("Ctrl-C ends it", || {
         ended = top.0.try_wait().expect("a child can be asked");

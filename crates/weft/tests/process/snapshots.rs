@@ -2,7 +2,9 @@
 //! WEFT_SNAPSHOT_KILLS says how often a node is killed while one is taken (4).
 
 use crate::support::counting::{Counting, told};
-use crate::support::{Node, Scratch, WEFT, expect, nbd_uri, step, tool, try_tool, wait_until, write};
+use crate::support::{
+    Node, Scratch, WEFT, expect, nbd_uri, send_signal, step, tool, try_tool, wait_until, write,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -408,8 +410,7 @@ fn an_import_that_is_stopped_leaves_nothing_behind() {
             let all = node.json(&["vdisk", "ls"]);
             all.as_array().is_some_and(|all| all.iter().any(|vdisk| vdisk["exports"] != Value::Array(vec![])))
         });
-        // SAFETY: the process is a child of this one that nobody has waited for.
-        unsafe { libc::kill(import.id() as libc::pid_t, signal) };
+        send_signal(&import, signal);
         let ended = import.wait().expect("it is waited for");
         assert_eq!(ended.code(), Some(1), "it says that it did not finish");
         assert_eq!(node.json(&["vdisk", "ls"]), Value::Array(vec![]), "no half image, and no export of it");

@@ -4,7 +4,7 @@
 use super::checker::Checker;
 use super::nbd::NbdClient;
 use super::net::Net;
-use super::{Scratch, WEFT, await_ready, read_tail, step, try_tool};
+use super::{Scratch, WEFT, await_ready, read_tail, send_signal, step, try_tool};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -86,12 +86,6 @@ fn running_threads(process: u32) -> usize {
     let stats =
         threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
     stats.filter(|stat| !is_stopped(stat)).count()
-}
-
-fn signal(child: &Child, signal: libc::c_int) {
-    // SAFETY: the child has not been waited for, so its number is still its own.
-    let sent = unsafe { libc::kill(child.id() as libc::pid_t, signal) };
-    assert_eq!(sent, 0, "a child can be sent a signal");
 }
 
 fn end(child: &mut Option<Child>) {
@@ -328,12 +322,12 @@ impl Member {
     /// Its threads go on until they hear of it.
     fn begin_to_suspend(&self) {
         if let Some(child) = &self.child {
-            signal(child, libc::SIGSTOP);
+            send_signal(child, libc::SIGSTOP);
         }
     }
 
     pub fn resume(&self) {
-        signal(self.child.as_ref().expect("it was suspended"), libc::SIGCONT);
+        send_signal(self.child.as_ref().expect("it was suspended"), libc::SIGCONT);
     }
 
     /// As a person stops it; it must go well.
@@ -468,8 +462,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Below those that the kernel gives to connections, so that a restarted etcd finds its own free.
-/// A port that nobody who lets the kernel choose is given.
+/// A port below those that the kernel gives to whoever lets it choose, so that a restarted etcd or node finds its own free.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

@@ -149,9 +149,7 @@ impl Node {
 
     /// It stands still (SIGSTOP), or goes on (SIGCONT).
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a signal to a child that was not waited for.
-        let sent = unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
-        assert_eq!(sent, 0, "the node runs");
+        send_signal(&self.child, signal);
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -243,6 +241,12 @@ pub fn expect(uri: &str, pattern: u8, range: &str) {
     tool(&["qemu-io", "-r", "-f", "raw", "-c", &format!("read -P {pattern} {range}"), uri]);
 }
 
+pub fn send_signal(child: &Child, signal: libc::c_int) {
+    // SAFETY: the child has not been waited for, so its number is still its own.
+    let sent = unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+    assert_eq!(sent, 0, "a child can be sent a signal");
+}
+
 /// A node that nobody waits for yet; its stderr goes to the log beside its directory.
 pub fn spawn_node(dir: &Path, arguments: &[&str]) -> (Child, PathBuf) {
     let log = dir.with_extension("log");
@@ -251,6 +255,11 @@ pub fn spawn_node(dir: &Path, arguments: &[&str]) -> (Child, PathBuf) {
         .append(true)
         .open(&log)
         .expect("the log of a node can be opened");
+    (spawn_node_telling(dir, arguments, stderr), log)
+}
+
+/// ... or to `stderr`.
+pub fn spawn_node_telling(dir: &Path, arguments: &[&str], stderr: std::fs::File) -> Child {
     let mut command = Command::new(WEFT);
     command.args(["up", "--dir"]).arg(dir).args(["--api", "127.0.0.1:0"]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
@@ -262,7 +271,7 @@ pub fn spawn_node(dir: &Path, arguments: &[&str]) -> (Child, PathBuf) {
             Ok(())
         });
     }
-    (command.spawn().expect("weft can be started"), log)
+    command.spawn().expect("weft can be started")
 }
 
 /// What it says when it is ready, or what it said when it ended instead.
