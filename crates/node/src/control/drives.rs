@@ -135,7 +135,7 @@ impl DrivePlan {
     ) -> Result<Self, StartError> {
         for path in &settings.drive_paths {
             let place = path.canonicalize().unwrap_or_else(|_| path.clone());
-            if let Some(known) = records.iter().find(|record| record.place == Place::Device(place.clone())) {
+            if let Some(known) = drive_at(&place, records) {
                 let (path, drive) = (path.display(), known.drive);
                 return Err(StartError::BadInput(format!("{path} is drive {drive} of this node already")));
             }
@@ -219,10 +219,7 @@ impl DrivePlan {
     ) -> Result<(), StartError> {
         for path in &settings.drive_paths {
             let path = path.canonicalize().map_err(|_| DriveError::Missing { path: path.clone() })?;
-            let known = records.iter().any(|record| {
-                record.place == Place::Device(path.clone()) && record.state != DriveRecordState::Lost
-            });
-            if known {
+            if drive_at(&path, records).is_some() {
                 continue;
             }
             let bytes = drives::examine_device(&path, settings.force)?;
@@ -291,6 +288,12 @@ impl DrivePlan {
         records.push(record);
         Ok(())
     }
+}
+
+/// The drive that a device is, if it is one.
+fn drive_at<'a>(path: &Path, records: &'a [DriveRecord]) -> Option<&'a DriveRecord> {
+    let place = Place::Device(path.to_path_buf());
+    records.iter().find(|record| record.place == place && record.state != DriveRecordState::Lost)
 }
 
 /// File-backed drives there are, and there shall be.

@@ -20,7 +20,7 @@ use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, Observer, Question};
 use super::tickets::{Origin, Tickets};
-use crate::config::cluster::{Deadline, SHARDS_PER_NODE};
+use crate::config::cluster::Deadline;
 use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
@@ -371,8 +371,7 @@ impl Worker {
                 Origin::Remote(asker) => asker.from,
                 Origin::Socket { .. } | Origin::Elsewhere { .. } => self.id,
             };
-            let node = asker.0 / SHARDS_PER_NODE;
-            self.families.entry(open.family).or_default().count(node, open.kind, took_us, &reply);
+            self.families.entry(open.family).or_default().count(asker.node(), open.kind, took_us, &reply);
         }
         self.deliver(now, open.family, open.origin, reply);
     }

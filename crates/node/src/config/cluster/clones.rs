@@ -6,7 +6,7 @@ use super::change::{Versioned, parse};
 use super::create::New;
 use super::{ClusterError, ClusterStore, NewVdisk};
 use crate::config::{CloneOrigin, FamilyConfig, FamilyState, SnapshotKey, SnapshotRecord};
-use weft_engine::{FamilyId, SnapshotId};
+use weft_engine::SnapshotId;
 
 /// Clones made in one transaction: each takes four of its operations.
 pub const CLONES_MAX: usize = 24;
@@ -56,19 +56,14 @@ impl ClusterStore {
     }
 
     /// The list of an image whose clones come and go stays about as long as those that are there: each time some of it, anywhere,
-    /// are looked for. Numbers are never used again.
+    /// are looked for.
     fn forget_gone_clones(&self, record: &mut SnapshotRecord) -> Result<(), ClusterError> {
         if record.clones.len() < LOOKED_FOR {
             return Ok(());
         }
         let from = rand::random_range(0..record.clones.len());
         record.clones.rotate_left(from);
-        let mut gone = Vec::new();
-        for &clone in &record.clones[..LOOKED_FOR] {
-            if self.family(FamilyId(clone))?.is_none() {
-                gone.push(clone);
-            }
-        }
+        let gone = self.gone_of(&record.clones[..LOOKED_FOR])?;
         record.clones.retain(|clone| !gone.contains(clone));
         record.clones.sort_unstable();
         Ok(())

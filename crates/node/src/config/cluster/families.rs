@@ -4,7 +4,7 @@
 
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::create::New;
-use super::records::{NameRecord, node_of};
+use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
 use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
@@ -106,6 +106,17 @@ impl ClusterStore {
         Ok(given_out && self.family(family)?.is_none())
     }
 
+    /// Those of these vDisks of which there is no record. Their numbers are never used again.
+    pub(super) fn gone_of(&self, families: &[u32]) -> Result<Vec<u32>, ClusterError> {
+        let mut gone = Vec::new();
+        for &family in families {
+            if self.family(FamilyId(family))?.is_none() {
+                gone.push(family);
+            }
+        }
+        Ok(gone)
+    }
+
     /// The vDisk of this name.
     pub fn family_named(&self, name: &str) -> Result<Option<FamilyId>, ClusterError> {
         let found = self.etcd.get(&self.keys.vdisk_name(name))?;
@@ -182,7 +193,7 @@ impl ClusterStore {
             if found.record.state == FamilyState::Dropping {
                 return Ok(Some(found));
             }
-            if !may_go(&found.record) || (!with_snapshots && self.has_snapshots(family)?) {
+            if !may_go(&found.record) {
                 return Ok(None);
             }
             let record =
@@ -196,13 +207,12 @@ impl ClusterStore {
             if answer.succeeded {
                 return Ok(Some(Versioned { record, revision: answer.revision }));
             }
+            if answer.found[0].as_ref().is_some_and(|now| now.mod_revision == found.revision) {
+                // The record is as it was, so there are snapshots.
+                return Ok(None);
+            }
             patience.wait()?;
         }
-    }
-
-    fn has_snapshots(&self, family: FamilyId) -> Result<bool, ClusterError> {
-        let (first, end) = self.keys.snapshots(family);
-        Ok(!self.etcd.range(&first, &end, 0)?.entries.is_empty())
     }
 
     /// Takes the vDisk from a node that has it as a device and cannot be asked. Its owner stays, in a new epoch: what that node
@@ -252,7 +262,7 @@ impl ClusterStore {
         record.owner = Some(to.shard.0);
         record.life = to.life;
         // Sent elsewhere meanwhile, it goes on from there.
-        record.moving_to = record.moving_to.filter(|wanted| *wanted != node_of(to.shard));
+        record.moving_to = record.moving_to.filter(|wanted| *wanted != to.shard.node());
         let text = json(&record);
         let mut transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
         for &(node, revision) in &to.alive {

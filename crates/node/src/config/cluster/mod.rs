@@ -35,7 +35,7 @@ pub use follow::News;
 pub use lease::{Deadline, NodeLease};
 pub use records::{
     AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, NameRecord, NodeState,
-    SHARDS_PER_NODE, node_of, shard_id,
+    SHARDS_PER_NODE, shard_id,
 };
 
 pub(super) use change::{json, parse};

@@ -18,11 +18,6 @@ pub fn shard_id(node: u32, index: u32) -> ShardId {
     ShardId(first + index)
 }
 
-/// The node of a shard.
-pub fn node_of(shard: ShardId) -> u32 {
-    shard.0 / SHARDS_PER_NODE
-}
-
 /// What there is one of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRecord {

@@ -79,12 +79,7 @@ impl ClusterStore {
         let (mut gone, mut removed) = (Vec::new(), Vec::new());
         if let Some(found) = self.etcd.get(&self.keys.snapshot(key.0, &key.1))? {
             let found: Versioned<SnapshotRecord> = parse(&found)?;
-            for clone in found.record.clones {
-                // Numbers are never used again.
-                if self.family(FamilyId(clone))?.is_none() {
-                    gone.push(clone);
-                }
-            }
+            gone = self.gone_of(&found.record.clones)?;
             for node in found.record.attached {
                 if self.is_removed(node)? {
                     removed.push(node);

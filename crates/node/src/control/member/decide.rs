@@ -1,7 +1,6 @@
 //! What the controller decides, from what the store holds: an elected node asks the rules (`weft_engine::cluster`), and
 //! writes what follows. Everything here may be cut anywhere and done again, by this node or the next one.
 
-use super::node_of;
 use crate::api::WholeView;
 use crate::config::cluster::{
     AliveRecord, ClusterConfig, ClusterError, ClusterStore, Leadership, NewOwner, NodeState, Versioned,
@@ -80,7 +79,7 @@ fn carry_out(
     decided: &Move,
     seen: &Versioned<FamilyConfig>,
 ) -> Result<u64, ClusterError> {
-    let to = node_of(decided.to);
+    let to = decided.to.node();
     if decided.how == How::HandOver {
         let epoch = seen.record.epoch;
         let changed = store.change_vdisk(decided.family, |record| {
@@ -95,7 +94,7 @@ fn carry_out(
     let mut lives = BTreeMap::from([(to, alive.revision)]);
     if let Some(former) = seen.record.owner {
         // The old owner's life must still be over when this is written.
-        let former = node_of(ShardId(former));
+        let former = ShardId(former).node();
         let is_same_life = |alive: &Versioned<AliveRecord>| alive.record.incarnation == seen.record.life;
         if mirror.alive.get(&former).is_some_and(is_same_life) {
             // It was taken out of the cluster, and lives on: until its lease has ended, it may answer.
@@ -125,7 +124,7 @@ fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
     // One that is being destroyed is taken from the dead only: whoever does it waits for drives that are away, and hands nothing
     // over meanwhile.
     let lives = |record: &FamilyConfig| {
-        let owner = record.owner.and_then(|shard| mirror.alive.get(&node_of(ShardId(shard))));
+        let owner = record.owner.and_then(|shard| mirror.alive.get(&ShardId(shard).node()));
         owner.is_some_and(|alive| alive.record.incarnation == record.life)
     };
     let families = mirror
@@ -135,7 +134,7 @@ fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
     let families = families.map(|(&id, entry)| {
         let record = &entry.record;
         let owner = record.owner.map(ShardId).map(|shard| Owner {
-            node: node_of(shard),
+            node: shard.node(),
             shard,
             lease: record.life,
             since: Time(0),

@@ -257,7 +257,7 @@ impl Member {
 
     /// A claim for any shard; None: its node does not live, as far as is known.
     pub(super) fn claim(&self, shard: ShardId) -> Option<NewOwner> {
-        let node = super::node_of(shard);
+        let node = shard.node();
         let alive = self.mirror.alive.get(&node)?;
         Some(NewOwner { shard, life: alive.record.incarnation, alive: vec![(node, alive.revision)] })
     }

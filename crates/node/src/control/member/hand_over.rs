@@ -136,10 +136,9 @@ fn give(
         match store.give(&seen, claim, None) {
             Err(ClusterError::Changed { key }) => {
                 let now = store.family(seen.record.id())?;
-                let to = super::node_of(claim.shard);
-                let goes_there = |now: &FamilyConfig| now.moving_to.is_none_or(|wanted| wanted == to);
+                let to = claim.shard.node();
                 let now = now.filter(|now| now.record.epoch == epoch && now.revision != seen.revision);
-                let now = now.filter(|now| goes_there(&now.record));
+                let now = now.filter(|now| now.record.moving_to.is_none_or(|wanted| wanted == to));
                 seen = now.ok_or(ClusterError::Changed { key })?;
             }
             result => return result,

@@ -37,7 +37,7 @@ pub(super) use requests::{
 pub(super) use status::{cluster as cluster_view, report};
 pub(super) use usage::{usage_of, usage_of_all};
 
-use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned, node_of};
+use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
     ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
     SnapshotKey, SnapshotRecord,
@@ -188,7 +188,7 @@ impl Member {
 
     /// The index of this shard, if it is one of this node's.
     fn own_index(&self, shard: u32) -> Option<usize> {
-        (shard / SHARDS_PER_NODE == self.node).then_some((shard % SHARDS_PER_NODE) as usize)
+        (ShardId(shard).node() == self.node).then_some((shard % SHARDS_PER_NODE) as usize)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What people ask of a member about nodes and drives: emptying them, taking them out, adding drives.
 //! Promises: what data still depends on is not taken out unless by force, and then as what it is: lost.
 
+use super::Member;
 use super::leaving::{Exporting, attached_at};
 use super::requests::{seen, with_store};
-use super::{Member, node_of};
 use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
 use crate::config::cluster::{ClusterConfig, ClusterError, ClusterStore, NodeState};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
@@ -70,7 +70,7 @@ pub(super) fn is_drained(mirror: &ClusterConfig, node: u32) -> bool {
 fn serves_any(mirror: &ClusterConfig, node: u32) -> bool {
     let living = mirror.families.values().filter(|family| family.record.state == FamilyState::Live);
     let owners = living.filter_map(|family| family.record.owner);
-    owners.map(|owner| node_of(ShardId(owner))).any(|owner| owner == node)
+    owners.map(|owner| ShardId(owner).node()).any(|owner| owner == node)
 }
 
 fn holds_any(mirror: &ClusterConfig, node: u32) -> bool {
@@ -124,11 +124,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         let member = control.member()?;
         let mirror = &member.mirror;
         if let Some(disk) = attached_at(mirror, node).filter(|_| !force) {
-            let api = mirror.nodes.get(&node).map_or("its API", |found| found.record.api.as_str());
-            return Err(Refusal::conflict(format!(
-                "{disk} is attached to node {node}, and whoever uses it there would get I/O errors; detach it first (weft vdisk \
-                 detach {disk} --api {api})"
-            )));
+            return Err(control.attached_to(&disk, node));
         }
         if !force && !is_drained(mirror, node) && (serves_any(mirror, node) || holds_any(mirror, node)) {
             return Err(Refusal::conflict(format!(
@@ -232,9 +228,8 @@ pub async fn add_drives(
         control.check_ready()?;
         let member = control.member()?;
         // Those that were taken out are none of the node's any more.
-        let is_there = |drive: &&crate::control::Drive| !matches!(drive.standing, Standing::Lost);
-        let records: Vec<_> =
-            control.drives.values().filter(is_there).map(|drive| drive.record.clone()).collect();
+        let own = control.drives.values().filter(|drive| drive.standing != Standing::Lost);
+        let records: Vec<_> = own.map(|drive| drive.record.clone()).collect();
         (control.dir.clone(), member.store.clone(), member.node, control.shards.len() as u32, records)
     };
     let before: BTreeSet<u32> = records.iter().map(|record| record.drive).collect();
@@ -345,7 +340,7 @@ impl Member {
 
     pub(super) fn owner_node(&self, family: weft_engine::FamilyId) -> Option<u32> {
         let record = &self.mirror.families.get(&family)?.record;
-        let node = node_of(ShardId(record.owner?));
+        let node = ShardId(record.owner?).node();
         let life = self.mirror.alive.get(&node).map(|alive| alive.record.incarnation);
         (record.state == FamilyState::Live && life == Some(record.life)).then_some(node)
     }

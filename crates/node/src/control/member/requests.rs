@@ -14,8 +14,6 @@ use crate::control::vdisks::{
     CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
 use crate::control::{Control, SharedControl};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::{Reply, Request};
 use weft_engine::{FamilyId, SnapshotId};
@@ -242,7 +240,7 @@ pub(in crate::control) async fn add_export(
     .await;
     control.lock().exports_being_made.remove(&(record.address.clone(), target.disk));
     match changed {
-        Ok(exports) if exports.contains(&record) => {}
+        Ok((_, exports)) if exports.contains(&record) => {}
         Ok(_) => {
             control.lock().close_exports(target.disk, Some(&record.address));
             return Err(Refusal::conflict(format!("{name} is being removed")));
@@ -255,30 +253,39 @@ pub(in crate::control) async fn add_export(
     Ok(control.lock().export_view(target.disk.family, &target.name, &record))
 }
 
-/// Changes the exports in the record of a vDisk, or of a snapshot that can be read. Gives them as they are then.
+/// Changes the exports in the record of a vDisk, or of a snapshot that can be read. Gives how many there were, and those there are.
 async fn change_exports(
     control: &SharedControl,
     family: FamilyId,
     snapshot: Option<(SnapshotKey, SnapshotId)>,
     mut alter: impl FnMut(&mut Vec<ExportRecord>) + Send + 'static,
-) -> Result<Vec<ExportRecord>, Refusal> {
-    let (revision, exports) = with_store(control, move |store| match snapshot {
-        None => {
-            let changed = store.change_vdisk(family, |vdisk| alter(&mut vdisk.exports))?;
-            Ok((changed.revision, changed.record.exports))
-        }
-        Some((key, snapshot)) => {
-            let changed = store.change_snapshot(&key, snapshot, |record| {
-                if record.state == SnapshotState::Ready {
-                    alter(&mut record.exports);
-                }
-            })?;
-            Ok((changed.revision, changed.record.exports))
-        }
+) -> Result<(usize, Vec<ExportRecord>), Refusal> {
+    let (revision, before, exports) = with_store(control, move |store| {
+        let mut before = 0;
+        let mut alter = |exports: &mut Vec<ExportRecord>, may_be: bool| {
+            // Asked again because an answer was lost, it may have been done already.
+            before = before.max(exports.len());
+            if may_be {
+                alter(exports);
+            }
+        };
+        let (revision, exports) = match snapshot {
+            None => {
+                let changed = store.change_vdisk(family, |vdisk| alter(&mut vdisk.exports, true))?;
+                (changed.revision, changed.record.exports)
+            }
+            Some((key, snapshot)) => {
+                let changed = store.change_snapshot(&key, snapshot, |record| {
+                    alter(&mut record.exports, record.state == SnapshotState::Ready);
+                })?;
+                (changed.revision, changed.record.exports)
+            }
+        };
+        Ok((revision, before, exports))
     })
     .await?;
     seen(control, revision).await?;
-    Ok(exports)
+    Ok((before, exports))
 }
 
 /// Of this node's exports, those at one address or all; those of other nodes too, if nothing of it is here.
@@ -306,16 +313,12 @@ pub(in crate::control) async fn remove_exports(
     if ended.is_empty() {
         return Err(not_exported(name, address.as_deref()));
     }
-    let count = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&count);
-    change_exports(control, family, snapshot, move |exports| {
-        let before = exports.len();
+    let (before, exports) = change_exports(control, family, snapshot, move |exports| {
         exports.retain(|export| !ended.contains(export));
-        told.store(before - exports.len(), Ordering::Relaxed);
     })
     .await?;
     // Another node may have ended them, and this one not have heard of it.
-    match count.load(Ordering::Relaxed) {
+    match before - exports.len() {
         0 => Err(not_exported(name, address.as_deref())),
         count => Ok(format!("{count} export(s) ended")),
     }

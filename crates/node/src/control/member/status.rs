@@ -2,7 +2,7 @@
 
 use super::asking::ask_living;
 use super::nodes::is_drained;
-use super::{Member, Phase, node_of};
+use super::{Member, Phase};
 use crate::api::{
     ClusterDriveView, ClusterView, CopiesView, GroupPlaceView, NodeView, RepairView, ReportView, StatsView,
 };
@@ -193,7 +193,7 @@ impl Member {
         }
         for (shard, lost) in &self.unreachable {
             let why = lost.values().next().map_or("", String::as_str);
-            lines.push(format!("node {} cannot be reached from here: {why}", node_of(*shard)));
+            lines.push(format!("node {} cannot be reached from here: {why}", shard.node()));
         }
         for drive in drives.iter().filter(|drive| !up.contains(&drive.drive)) {
             if mirror.alive.contains_key(&drive.node) {
@@ -363,7 +363,7 @@ impl Member {
                 .filter(|drive| drive.node == node && drive.state != DriveRecordState::Lost)
                 .map(|drive| drive.drive)
                 .collect();
-            let is_lost = self.unreachable.keys().any(|&shard| node_of(shard) == node);
+            let is_lost = self.unreachable.keys().any(|&shard| shard.node() == node);
             NodeView {
                 node,
                 name: record.name.clone(),
@@ -427,7 +427,7 @@ impl Member {
         family: weft_engine::FamilyId,
     ) -> (Option<u32>, Option<u32>, bool) {
         let owner = self.mirror.families.get(&family).and_then(|family| family.record.owner);
-        (owner.map(|shard| node_of(ShardId(shard))), owner, self.owner_node(family).is_some())
+        (owner.map(|shard| ShardId(shard).node()), owner, self.owner_node(family).is_some())
     }
 }
 

@@ -3,7 +3,7 @@
 //! A node believes the store, except where it knows better: a drive that others call up is down for a node that cannot
 //! reach it. That is always safe (writes go on without it), and much sooner known than a lease is over.
 
-use super::{LOCAL_BITS, node_of};
+use super::LOCAL_BITS;
 use crate::config::cluster::{NodeState, shard_id};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::{Control, Standing};
@@ -45,7 +45,7 @@ impl Control {
     /// A shard here cannot reach one of another node.
     pub(in crate::control) fn on_peer_lost(&mut self, own: ShardId, other: ShardId, why: String) {
         let Some(member) = self.part.member_mut() else { return };
-        tracing::warn!(node = node_of(other), shard = other.0, why, "a node cannot be reached");
+        tracing::warn!(node = other.node(), shard = other.0, why, "a node cannot be reached");
         if member.peers.contains_key(&other) {
             member.unreachable.entry(other).or_default().insert(own, why);
         }
@@ -54,7 +54,7 @@ impl Control {
 
     pub(in crate::control) fn on_peer_back(&mut self, own: ShardId, other: ShardId) {
         let Some(member) = self.part.member_mut() else { return };
-        tracing::info!(node = node_of(other), shard = other.0, "a node can be reached again");
+        tracing::info!(node = other.node(), shard = other.0, "a node can be reached again");
         if let Some(lost) = member.unreachable.get_mut(&other) {
             lost.remove(&own);
             if lost.is_empty() {
@@ -121,7 +121,7 @@ impl Control {
         for (&id, family) in &member.mirror.families {
             let record = &family.record;
             let Some(owner) = record.owner.map(ShardId) else { continue };
-            let life = member.mirror.alive.get(&node_of(owner)).map(|alive| alive.record.incarnation);
+            let life = member.mirror.alive.get(&owner.node()).map(|alive| alive.record.incarnation);
             if record.state == FamilyState::Live && life == Some(record.life) {
                 routes.insert(id, Route { shard: owner, epoch: Epoch(record.epoch) });
             }

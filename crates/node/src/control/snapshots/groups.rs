@@ -313,14 +313,10 @@ async fn try_snapshot(
     all: &[SnapshotRecord],
 ) -> Result<Vec<SnapshotView>, NotTaken> {
     let taken = match put_all(control, all).await {
-        Ok(()) => take_together(control, all).await.map_err(NotTaken::half_done),
+        Ok(()) => take_and_count(control, all).await.map_err(NotTaken::half_done),
         Err(refusal) => Err(NotTaken::Final(refusal)),
     };
-    let counted = match taken {
-        Ok(()) => count_all(control, all).await.map_err(|refusal| NotTaken::Final(refusal.half_done())),
-        Err(reason) => Err(reason),
-    };
-    if let Err(reason) = counted {
+    if let Err(reason) = taken {
         // The first one decides for all. Whoever serves the vDisk drops it, should it have been taken; some may not have been begun.
         let (first, others) = (&all[0], &all[1..]);
         let undone = match records::let_go(control, &first.key(), first.id()).await {
@@ -336,6 +332,12 @@ async fn try_snapshot(
     let control = control.lock();
     let there = all.iter().filter_map(|record| control.snapshot(&record.key()));
     Ok(there.filter_map(|record| control.snapshot_view(record)).collect())
+}
+
+/// Those that were begun.
+async fn take_and_count(control: &SharedControl, all: &[SnapshotRecord]) -> Result<(), NotTaken> {
+    take_together(control, all).await?;
+    count_all(control, all).await.map_err(NotTaken::Final)
 }
 
 /// Begins them all: the first one, which decides, and then the others at once, because each waits for the store.
