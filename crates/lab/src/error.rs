@@ -12,7 +12,7 @@ pub enum LabError {
     NoNbdEngine,
     #[error("{what}: {want}")]
     BadSetting { what: &'static str, want: &'static str },
-    #[error("cannot read the target '{text}': {why}")]
+    #[error("cannot read the target '{}': {why}", one_line(text))]
     BadTarget { text: String, why: &'static str },
     #[error("two targets are called '{label}': give one another label, as in --target LABEL=PLACE")]
     SameLabel { label: String },
@@ -49,6 +49,11 @@ pub enum LabError {
     Platform { label: String, step: &'static str, why: String },
     #[error("{step} on {label} failed: {why}; all that fio said is in {}", log.display())]
     Step { step: String, label: String, why: String, log: PathBuf },
+}
+
+/// What somebody typed, so that it stays one line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 impl LabError {

@@ -82,7 +82,10 @@ impl<'a> Job<'a> {
         }
         let result = document.as_deref().and_then(fio_output::parse);
         match result {
-            Some(mut result) if result.error == 0 && (status.success() || watch.asked()) => {
+            // An error that the load went on behind is a count, not the end of the run.
+            Some(mut result)
+                if (result.error == 0 || result.errors > 0) && (status.success() || watch.asked()) =>
+            {
                 fio_output::add_series(&mut result, self.prefix);
                 if std::fs::metadata(&log).is_ok_and(|facts| facts.len() == 0) {
                     // fio had nothing to say beside its figures; the file would only be clutter.

@@ -1,6 +1,6 @@
 //! The lab's label: the first MiB of a target, by which the lab knows again what it may overwrite.
-//! Promises: a target that holds anything else is refused unless that may go, and nothing is written before all targets
-//! have been looked at.
+//! Promises: a target that holds anything else is refused unless that may go, and nothing is written or made before all
+//! targets have been looked at.
 //! Leaves to others: the fill itself, which only touches what is behind the label (`plan`).
 
 use crate::error::LabError;
@@ -45,9 +45,37 @@ pub struct Looked {
     pub capacity: u64,
     /// Whether it has to be filled before it is measured.
     pub fill: bool,
+    /// What the lab knows of it so far.
+    pub label: Label,
 }
 
-/// Looks at a target: reachable, large enough, and either empty or the lab's own. Writes nothing but an absent file's length.
+/// What the label says. Both from the start of the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Label {
+    /// Bytes that are filled with random data.
+    pub filled: u64,
+    /// Bytes that some run may have written: behind them nothing is the lab's.
+    pub touched: u64,
+}
+
+impl Label {
+    /// The whole of its MiB, so that no hole is left before the load.
+    fn bytes(self) -> Vec<u8> {
+        let mut bytes = format!("{MAGIC}filled {}\ntouched {}\n", self.filled, self.touched).into_bytes();
+        bytes.resize(LABEL_BYTES as usize, 0);
+        bytes
+    }
+
+    /// Reads it back. None if even one byte of the MiB is another one: somebody else has used the target since.
+    fn read(bytes: &[u8]) -> Option<Label> {
+        let text = String::from_utf8_lossy(&bytes[..4096]);
+        let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
+        let label = Label { filled: number("filled ")?, touched: number("touched ")? };
+        (label.bytes() == bytes).then_some(label)
+    }
+}
+
+/// Looks at a target: reachable, large enough, and either empty or the lab's own. Writes and makes nothing.
 pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<Looked, LabError> {
     let unreachable = |why| LabError::Unreachable { label: target.label.clone(), why };
     let (mut place, capacity) = match &target.kind {
@@ -62,10 +90,13 @@ pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<L
             let size = client.size;
             (Place::Nbd(client), size)
         }
-        Kind::File(path) => {
-            let (file, size) = open_file(path, settings.size)?;
-            (Place::File(file), size)
-        }
+        Kind::File(path) => match open_file(path, settings.size)? {
+            Some((file, size)) => (Place::File(file), size),
+            None => {
+                let fill = settings.prefill != Prefill::Never;
+                return Ok(Looked { capacity: settings.size, fill, label: Label::default() });
+            }
+        },
         Kind::Device(path) => {
             let (file, size) = open_device(path)?;
             (Place::File(file), size)
@@ -80,29 +111,37 @@ pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<L
     }
     let mut first = vec![0; LABEL_BYTES as usize];
     place.read_at(0, &mut first).map_err(unreachable)?;
-    let own = first.starts_with(MAGIC.as_bytes());
-    if !own && !settings.destroy {
+    let label = Label::read(&first);
+    if !settings.destroy {
         // Also the end: partition tables and RAID members keep something there.
         let mut last = vec![0; LABEL_BYTES as usize];
-        place.read_at(capacity - LABEL_BYTES, &mut last).map_err(unreachable)?;
-        if first.iter().chain(&last).any(|byte| *byte != 0) {
+        if label.is_none_or(|label| label.touched <= capacity - LABEL_BYTES) {
+            place.read_at(capacity - LABEL_BYTES, &mut last).map_err(unreachable)?;
+        }
+        let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+        if !(label.is_some() || is_zero(&first)) || !is_zero(&last) {
             return Err(LabError::HoldsData { place: target.place().to_string(), bytes: settings.size });
         }
     }
-    let filled = if own { filled_bytes(&first) } else { 0 };
+    let label = label.unwrap_or_default();
     let fill = match settings.prefill {
         Prefill::Always => true,
-        Prefill::IfNeeded => filled < settings.size,
+        Prefill::IfNeeded => label.filled < settings.size,
         Prefill::Never => false,
     };
-    Ok(Looked { capacity, fill })
+    Ok(Looked { capacity, fill, label })
 }
 
-/// Writes the label: that this target is the lab's, and how far it is filled.
-pub fn write(target: &Target, filled: u64) -> std::result::Result<(), LabError> {
-    // All of its range, so that no hole is left before the load.
-    let mut label = format!("{MAGIC}filled {filled}\n").into_bytes();
-    label.resize(LABEL_BYTES as usize, 0);
+/// Makes a file that is absent or empty as long as it has to be. The fill writes every block of it.
+pub fn make(target: &Target, size: u64) -> std::result::Result<(), LabError> {
+    let Kind::File(path) = &target.kind else { return Ok(()) };
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    file.and_then(|file| if file.metadata()?.len() == 0 { file.set_len(size) } else { Ok(()) })
+        .map_err(|why| LabError::File { path: path.to_path_buf(), why })
+}
+
+/// Writes the label: that this target is the lab's, and how far.
+pub fn write(target: &Target, label: Label) -> std::result::Result<(), LabError> {
     let mut place = match &target.kind {
         Kind::Nbd { uri, .. } => Client::connect(uri).map(Place::Nbd),
         Kind::File(path) | Kind::Device(path) => {
@@ -110,38 +149,44 @@ pub fn write(target: &Target, filled: u64) -> std::result::Result<(), LabError> 
         }
     }
     .map_err(|why| LabError::Unreachable { label: target.label.clone(), why })?;
-    place.write_at(0, &label).map_err(|why| LabError::Unreachable { label: target.label.clone(), why })
+    place
+        .write_at(0, &label.bytes())
+        .map_err(|why| LabError::Unreachable { label: target.label.clone(), why })
 }
 
-fn filled_bytes(label: &[u8]) -> u64 {
-    let text = String::from_utf8_lossy(&label[..4096]);
-    let line = text.lines().find_map(|line| line.strip_prefix("filled "));
-    line.and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-/// Opens the file; one that is absent or empty gets its length (and the fill writes every block of it).
-fn open_file(path: &Path, size: u64) -> std::result::Result<(File, u64), LabError> {
+/// Opens the file, and gives its length. None for one that is absent or empty: it will be made.
+fn open_file(path: &Path, size: u64) -> std::result::Result<Option<(File, u64)>, LabError> {
     let failed = |why| LabError::File { path: path.to_path_buf(), why };
-    if path.is_dir() {
-        return Err(failed(std::io::Error::new(ErrorKind::IsADirectory, "a directory: name a file in it")));
-    }
-    let file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    if length == 0 {
-        if let Some(free) = free_bytes(path)
-            && free < size
-        {
-            let place = path.display().to_string();
-            drop(file);
-            // Nothing was in it a moment ago, and nothing is now.
-            let _ = std::fs::remove_file(path);
-            return Err(LabError::NoSpace { place, wanted: size, free });
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => Some(file),
+        Err(why) if why.kind() == ErrorKind::NotFound => None,
+        Err(why) => return Err(failed(why)),
+    };
+    if let Some(file) = file {
+        let facts = file.metadata().map_err(failed)?;
+        if !facts.is_file() {
+            return Err(failed(std::io::Error::new(ErrorKind::InvalidInput, "that is no file")));
         }
-        file.set_len(size).map_err(failed)?;
-        return Ok((file, size));
+        if facts.len() > 0 {
+            return Ok(Some((file, facts.len())));
+        }
     }
-    Ok((file, length))
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    if !dir.is_dir() {
+        return Err(failed(std::io::Error::new(
+            ErrorKind::NotFound,
+            "there is no such directory to make it in",
+        )));
+    }
+    match free_bytes(dir) {
+        Some(free) if free < size => {
+            Err(LabError::NoSpace { place: path.display().to_string(), wanted: size, free })
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Opens the device for this process alone: a mounted one refuses that.
@@ -177,14 +222,26 @@ pub fn never_written(target: &Target, size: u64) -> Option<u64> {
             }
             holes_in_map(&serde_json::from_slice(&output.stdout).ok()?, size)
         }
-        Kind::File(path) => {
-            use std::os::unix::fs::MetadataExt;
-            let facts = std::fs::metadata(path).ok()?;
-            // Blocks allocated but never written do not show here; the fill writes every one of them anyhow.
-            Some(facts.len().saturating_sub(facts.blocks() * 512).min(size))
-        }
+        // Blocks allocated but never written do not show here; the fill writes every one of them anyhow.
+        Kind::File(path) => holes_in_file(&File::open(path).ok()?, size),
         Kind::Device(_) => None,
     }
+}
+
+/// Adds up the holes between the label and `size`.
+fn holes_in_file(file: &File, size: u64) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: a call without memory, on a file that is open as long as it is borrowed.
+    let seek = |at: u64, whence| unsafe { libc::lseek(file.as_raw_fd(), at as libc::off_t, whence) };
+    let (mut bytes, mut at) = (0, LABEL_BYTES);
+    while at < size {
+        // Every file ends with a hole, so this finds one.
+        let hole = u64::try_from(seek(at, libc::SEEK_HOLE)).ok()?.min(size);
+        // No data behind it (ENXIO): a hole up to the end.
+        at = u64::try_from(seek(hole, libc::SEEK_DATA)).map_or(size, |data| data.min(size));
+        bytes += at - hole;
+    }
+    Some(bytes)
 }
 
 /// Adds up the holes and zero extents of `nbdinfo --map --json` between the label and `size`.
@@ -237,13 +294,56 @@ mod tests {
     fn a_target_is_known_again_by_its_label() {
         let (target, mut settings) = file_target("label");
         settings.prefill = Prefill::IfNeeded;
-        assert_eq!(look_at(&target, &settings).expect("absent"), Looked { capacity: 16 << 20, fill: true });
-        write(&target, 16 << 20).expect("writable");
+        let size = settings.size;
+        let absent = Looked { capacity: size, fill: true, label: Label::default() };
+        assert_eq!(look_at(&target, &settings).expect("absent"), absent);
+        assert!(!Path::new(target.place()).exists(), "looking makes nothing");
+        make(&target, size).expect("writable");
+        let label = Label { filled: size, touched: size };
+        write(&target, label).expect("writable");
         let file = OpenOptions::new().write(true).open(target.place()).expect("there");
         file.write_all_at(&[1; 4096], LABEL_BYTES * 2).expect("writable");
-        assert_eq!(look_at(&target, &settings).expect("its own"), Looked { capacity: 16 << 20, fill: false });
+        file.write_all_at(&[1; 4096], size - 4096).expect("writable");
+        let own = Looked { capacity: size, fill: false, label };
+        assert_eq!(look_at(&target, &settings).expect("its own"), own);
         settings.size += 1 << 20;
         assert!(matches!(look_at(&target, &settings), Err(LabError::TooSmall { .. })));
+        remove(&target);
+    }
+
+    #[test]
+    fn a_label_says_nothing_of_what_somebody_has_written_since() {
+        let (target, settings) = file_target("since");
+        let size = settings.size;
+        make(&target, size).expect("writable");
+        let file = OpenOptions::new().write(true).open(target.place()).expect("there");
+        let is_refused = || matches!(look_at(&target, &settings), Err(LabError::HoldsData { .. }));
+        write(&target, Label { filled: size / 2, touched: size / 2 }).expect("writable");
+        assert!(!is_refused());
+        // The end of a device, behind all that the lab has ever touched.
+        file.write_all_at(&[1], size - 1).expect("writable");
+        assert!(is_refused());
+        file.write_all_at(&[0], size - 1).expect("writable");
+        // A partition table, a superblock at 4 KiB: all leave the first bytes as they were.
+        for at in [440, 512, 4096, LABEL_BYTES - 1] {
+            write(&target, Label { filled: size, touched: size }).expect("writable");
+            assert!(!is_refused());
+            file.write_all_at(&[7], at).expect("writable");
+            assert!(is_refused(), "{at}");
+        }
+        remove(&target);
+    }
+
+    #[test]
+    fn holes_of_a_file_are_counted_where_it_is_read() {
+        let (target, _) = file_target("holes");
+        let file = File::create(target.place()).expect("writable");
+        file.set_len(64 << 20).expect("writable");
+        file.write_all_at(&vec![1; 3 << 20], LABEL_BYTES).expect("writable");
+        file.write_all_at(&vec![1; 1 << 20], 6 << 20).expect("writable");
+        let file = File::open(target.place()).expect("there");
+        assert_eq!(holes_in_file(&file, 4 << 20), Some(0), "what lies behind is not read");
+        assert_eq!(holes_in_file(&file, 8 << 20), Some(3 << 20));
         remove(&target);
     }
 

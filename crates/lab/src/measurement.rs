@@ -53,6 +53,9 @@ pub struct RunFigures {
     pub started_s: f64,
     pub read: Direction,
     pub write: Direction,
+    /// Flushes sent behind writes: their count and latency. A durable write of such a target takes both.
+    #[serde(default)]
+    pub flush: Direction,
     pub client_cpu_percent: f64,
     pub server: Option<ServerUse>,
     /// Why there are no figures.
@@ -72,6 +75,9 @@ pub struct Summary {
     pub bytes_per_s_per_second: Option<Range>,
     pub read: Option<LatencySummary>,
     pub write: Option<LatencySummary>,
+    /// Of the flushes behind writes, which the latency of the writes does not hold.
+    #[serde(default)]
+    pub flush: Option<LatencySummary>,
     /// Distance of the best and worst run divided by the median.
     pub spread: Option<f64>,
     /// Standard deviation of the one-second samples divided by their mean; the worst run's.
@@ -190,6 +196,7 @@ impl Summary {
             bytes_per_s_per_second: statistics::range(&samples(Figure::BytesPerSecond)),
             read: LatencySummary::of(&good, |run| &run.read),
             write: LatencySummary::of(&good, |run| &run.write),
+            flush: LatencySummary::of(&good, |run| &run.flush),
             spread: statistics::spread(&means(figure)),
             variation: good
                 .iter()
@@ -292,6 +299,7 @@ mod tests {
                 ..Default::default()
             },
             write: Direction::default(),
+            flush: Direction::default(),
             client_cpu_percent: 50.0,
             server: Some(ServerUse { cpu_us: 10, cpu_us_per_io: 5.0, resident_bytes: 7 }),
             error: None,

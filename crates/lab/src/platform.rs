@@ -9,7 +9,7 @@ mod qcow2;
 pub use node::NodeControl;
 
 use crate::error::LabError;
-use crate::target::{Durability, Target};
+use crate::target::{Durability, NOT_FOR_JOB_FILES, Target, survives_a_job_file};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,6 +81,13 @@ impl PlatformTarget {
             "file" => PlatformKind::File(rest.into()),
             _ => return Err(bad(FORMS)),
         };
+        // A vDisk's name has none of it, and its addresses are looked at when they are known.
+        if let PlatformKind::Qcow2Internal(dir) | PlatformKind::Qcow2Chain(dir) | PlatformKind::File(dir) =
+            &kind
+            && !std::path::absolute(dir).is_ok_and(|dir| dir.to_str().is_some_and(survives_a_job_file))
+        {
+            return Err(bad(NOT_FOR_JOB_FILES));
+        }
         let default = match &kind {
             PlatformKind::Weft { .. } => place,
             // The directory says nothing in a table.
@@ -179,6 +186,7 @@ mod tests {
             ("file:", "has to follow"),
             ("weft:db", "no node"),
             ("nbd://host/x", "weft:NAME"),
+            ("file:/srv/x#1", "another name"),
         ] {
             let error = parse(text).err().expect(text).to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -1,4 +1,4 @@
-//! What a process and those it started use: CPU time and memory, from /proc.
+//! What a process and those it started (also those that have ended meanwhile) use: CPU time and memory, from /proc.
 //! Promises: a process that is gone is `None`, never an error.
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ const TICKS_PER_SECOND: u64 = 100;
 /// A look at a process and its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// User and system time since they started.
+    /// User and system time since they started, never less at a later look unless a child ends unwaited for.
     pub cpu_us: u64,
     pub resident_bytes: u64,
 }
@@ -49,7 +49,9 @@ fn stat(pid: u32) -> Option<Stat> {
 fn parse_stat(text: &str) -> Option<Stat> {
     // The name in parentheses may hold anything, also blanks and parentheses; the last one ends it.
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
-    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    // Its own user and system time, and both of the children that it has waited for: what a server does in a child for each
+    // client would be gone with the client otherwise.
+    let ticks = (11..15).map(|field| fields.get(field)?.parse::<u64>().ok()).sum::<Option<u64>>()?;
     Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu_us: ticks * (1_000_000 / TICKS_PER_SECOND) })
 }
 
@@ -69,7 +71,7 @@ mod tests {
         let stat =
             parse_stat("12 (a) b (c)) S 7 1 1 0 -1 4194304 1 2 3 4 30 12 5 6 20 0").expect("well formed");
         assert_eq!(stat.parent, 7);
-        assert_eq!(stat.cpu_us, 420_000);
+        assert_eq!(stat.cpu_us, 530_000, "30 and 12 of its own, 5 and 6 of children that have ended");
         assert!(parse_stat("nothing").is_none());
     }
 

@@ -2,7 +2,7 @@
 
 use crate::fio::Live;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Without a terminal, a step that takes long says so this often.
@@ -58,7 +58,7 @@ impl Progress {
             bar.set_message(text);
         } else if self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            eprintln!("[{}/{}] {text}, {} s", self.step, self.steps, self.began.elapsed().as_secs());
+            say(&format!("[{}/{}] {text}, {} s", self.step, self.steps, self.began.elapsed().as_secs()));
         }
     }
 
@@ -70,7 +70,7 @@ impl Progress {
                 bar.set_position(self.step as u64);
                 bar.println(line);
             }
-            None => eprintln!("{line}"),
+            None => say(&line),
         }
     }
 
@@ -85,6 +85,11 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Whoever read this may be gone (a pipe into `tee` that the same Ctrl-C has ended); the run goes on to its report.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// `38,211 IOPS, 298 MiB/s`.

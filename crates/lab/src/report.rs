@@ -36,6 +36,20 @@ pub fn report(dir: &Path) -> Result<PathBuf, LabError> {
     write_derived(dir, &results)
 }
 
+/// Takes away what an earlier run left here: it would pass for the figures of this one, should this one end without any.
+pub(crate) fn remove_old(dir: &Path) -> Result<(), LabError> {
+    for name in ["results.json", "results.csv", "events.csv", "results.md", "report.html"] {
+        let path = dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                return Err(LabError::File { path, why });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Writes everything. Returns the place of the page.
 pub fn write_all(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
     let json = serde_json::to_string_pretty(results).expect("plain data has a JSON form");
@@ -92,6 +106,7 @@ mod tests {
             started_s: 0.0,
             read: Direction { ios: 10, iops: 10.0, series: vec![sample], ..Default::default() },
             write: Direction::default(),
+            flush: Direction::default(),
             client_cpu_percent: 1.0,
             server: None,
             error: None,
@@ -141,6 +156,8 @@ mod tests {
         assert_eq!(csv.lines().next().map(|line| line.split(',').count()), Some(18));
         std::fs::write(dir.join("results.json"), "{}").expect("writable");
         assert!(matches!(report(&dir), Err(LabError::NoResults { .. })));
+        remove_old(&dir).expect("they can be removed");
+        assert_eq!(std::fs::read_dir(&dir).expect("there").count(), 0, "nothing passes for the next run's");
         std::fs::remove_dir_all(&dir).expect("there");
     }
 
@@ -159,6 +176,10 @@ mod tests {
         let line = |name: &str| text.lines().find(|line| line.contains(name)).expect(name).to_string();
         assert!(line("fast").contains("2.00"), "{text}");
         assert!(line("raw").contains("1.00"), "{text}");
+        let flushed = Some(LatencySummary { us_mean: 2000.0, us_p99: 3000.0, ..Default::default() });
+        results.measurements[1].summary.as_mut().expect("figures").flush = flushed;
+        let with_flush = crate::table::terminal(&results);
+        assert!(with_flush.contains("+ 2,000") && with_flush.contains("+ 3,000"), "{with_flush}");
         assert!(line("broken").contains("failed: connection refused"), "{text}");
         assert!(line("take care").starts_with("warning: "), "{text}");
         assert!(!text.contains("of its latency"), "only rows that differ by their data are told in words");

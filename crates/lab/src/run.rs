@@ -6,14 +6,14 @@ use crate::error::LabError;
 use crate::fio::{self, Failure, Job, Live};
 use crate::fio_output::FioResult;
 use crate::interrupt::Watch;
-use crate::label::{self, LABEL_BYTES, Looked};
+use crate::label::{self, LABEL_BYTES, Label, Looked};
 use crate::measurement::{Measurement, NullRate, Results, RunFigures, ServerUse, Summary, TargetFacts};
 use crate::plan::{self, Row};
 use crate::process::{self, Usage};
 use crate::profile::{Parameters, Profile, complete};
 use crate::progress::{Progress, rates};
 use crate::settings::{RowSet, RunSettings};
-use crate::target::{Kind, Target};
+use crate::target::{Kind, NOT_FOR_JOB_FILES, Target, survives_a_job_file};
 use crate::{caution, provenance, report, table};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,6 +51,10 @@ pub fn run(settings: RunSettings) -> Result<Outcome<Results>, LabError> {
     }
     let raw = settings.out.join("raw");
     std::fs::create_dir_all(&raw).map_err(|why| LabError::File { path: raw.clone(), why })?;
+    report::remove_old(&settings.out)?;
+    for target in &settings.targets {
+        label::make(target, settings.size)?;
+    }
     Session::begin(settings, raw, &fio_version, &looked).go()
 }
 
@@ -60,12 +64,21 @@ fn absolute(mut settings: RunSettings) -> Result<RunSettings, LabError> {
         std::path::absolute(path).map_err(|why| LabError::File { path: path.to_path_buf(), why })
     };
     settings.out = full(&settings.out)?;
+    check_out(&settings.out)?;
     for target in &mut settings.targets {
         if let Kind::File(path) | Kind::Device(path) = &mut target.kind {
             *path = full(path)?;
         }
     }
     Ok(settings)
+}
+
+/// fio gets the names of its logs in the job file.
+pub(crate) fn check_out(out: &Path) -> Result<(), LabError> {
+    if out.to_str().is_some_and(survives_a_job_file) {
+        return Ok(());
+    }
+    Err(LabError::BadSetting { what: "the path of --out cannot be used", want: NOT_FOR_JOB_FILES })
 }
 
 struct Session {
@@ -77,6 +90,8 @@ struct Session {
     watch: Watch,
     began: Instant,
     io_uring: bool,
+    /// What ended the run early, when there were figures already.
+    trouble: Option<String>,
 }
 
 impl Session {
@@ -116,6 +131,7 @@ impl Session {
             watch: Watch::begin(),
             began: Instant::now(),
             io_uring: fio::io_uring_allowed(),
+            trouble: None,
             settings,
         }
     }
@@ -130,8 +146,14 @@ impl Session {
         self.watch_idle_servers();
         let rows = self.results.rows.clone();
         for (number, stage) in plan::stages(&rows).enumerate() {
-            self.fill(number, stage[0].compressible_percent)?;
-            self.warm_up(number)?;
+            let ready = self.fill(number, stage[0].compressible_percent).and_then(|()| self.warm_up(number));
+            if let Err(error) = ready {
+                if self.results.measurements.is_empty() {
+                    return Err(error);
+                }
+                self.trouble = Some(format!("The run ended before its last rows: {error}."));
+                break;
+            }
             if number == 0 {
                 self.measure_null();
             }
@@ -157,7 +179,9 @@ impl Session {
                 self.progress.done("its process was not found");
                 continue;
             };
-            let percent = (after.cpu_us - before.cpu_us) as f64 / began.elapsed().as_micros() as f64 * 100.0;
+            let percent = after.cpu_us.saturating_sub(before.cpu_us) as f64
+                / began.elapsed().as_micros() as f64
+                * 100.0;
             let facts = &mut self.results.targets[index];
             facts.idle_cpu_percent = Some(percent);
             facts.idle_resident_bytes = Some(after.resident_bytes);
@@ -173,21 +197,30 @@ impl Session {
             if self.looked[index].fill && !self.watch.asked() {
                 self.progress.step(format!("{}: prefill", target.label));
                 // First the label without a fill: if we are stopped in between, the target is still ours to overwrite.
-                label::write(target, 0)?;
+                self.write_label(index, 0)?;
                 let lines = target.fio_lines(false, self.io_uring);
                 let files = format!("prefill-{stage}-{index}");
                 let asked = Asked { depth: 8, compressible_percent, ..Asked::default() };
                 let result = self.load(profile, &lines, &files, asked);
                 let result = result.map_err(|failure| self.step_failed("prefill", &target.label, failure))?;
                 if !self.watch.asked() {
-                    label::write(target, self.settings.size)?;
+                    self.write_label(index, self.settings.size)?;
                 }
                 self.progress.done(&rates(result.write.iops, result.write.bytes_per_s));
+            } else if stage == 0 && !self.watch.asked() {
+                // The rows that write make it ours too.
+                self.write_label(index, self.looked[index].label.filled)?;
             }
             self.results.targets[index].never_written_bytes =
                 label::never_written(target, self.settings.size);
         }
         Ok(())
+    }
+
+    fn write_label(&mut self, index: usize, filled: u64) -> Result<(), LabError> {
+        let label = &mut self.looked[index].label;
+        *label = Label { filled, touched: label.touched.max(self.settings.size) };
+        label::write(&self.settings.targets[index], *label)
     }
 
     fn warm_up(&mut self, stage: usize) -> Result<(), LabError> {
@@ -267,6 +300,7 @@ impl Session {
             started_s: self.began.elapsed().as_secs_f64(),
             read: Default::default(),
             write: Default::default(),
+            flush: Default::default(),
             client_cpu_percent: 0.0,
             server: None,
             error: None,
@@ -329,7 +363,6 @@ impl Session {
 
     fn step_failed(&mut self, step: &str, label: &str, failure: Failure) -> LabError {
         self.progress.done("failed");
-        self.progress.end();
         LabError::Step {
             step: step.to_string(),
             label: label.to_string(),
@@ -343,9 +376,10 @@ impl Session {
         self.results.interrupted = self.watch.asked();
         self.results.provenance.ended_unix_s = provenance::now();
         self.results.warnings = caution::warnings(&self.results);
+        let failed = self.trouble.is_some()
+            || self.results.measurements.iter().any(|one| one.runs.iter().any(|run| run.error.is_some()));
+        self.results.warnings.extend(self.trouble.take());
         let report = report::write_all(&self.settings.out, &self.results)?;
-        let failed =
-            self.results.measurements.iter().any(|one| one.runs.iter().any(|run| run.error.is_some()));
         Ok(Outcome {
             table: table::terminal(&self.results),
             interrupted: self.results.interrupted,
@@ -375,6 +409,7 @@ impl Asked {
 fn take(figures: &mut RunFigures, result: FioResult, before: Option<Usage>, after: Option<Usage>) {
     figures.read = result.read;
     figures.write = result.write;
+    figures.flush = result.flush;
     figures.client_cpu_percent = result.client_cpu_percent;
     if let (Some(before), Some(after)) = (before, after) {
         figures.server = Some(ServerUse::between(before, after, figures.read.ios + figures.write.ios));

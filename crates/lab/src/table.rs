@@ -22,7 +22,7 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ),
     (
         "mean us",
-        "Mean time from the attempt to submit an I/O to its completion, in microseconds. In a mix: reads / writes.",
+        "Mean time from the attempt to submit an I/O to its completion, in microseconds. In a mix: reads / writes. Where a flush is sent behind every write: write + flush, and the write is durable after both.",
     ),
     (
         "p99 us",
@@ -64,9 +64,12 @@ fn cells(results: &Results, measurement: &Measurement) -> Vec<String> {
         cells.resize(COLUMNS.len(), String::new());
         return cells;
     };
-    let latency = |of: fn(&LatencySummary) -> f64| match (&summary.read, &summary.write) {
-        (Some(read), Some(write)) => format!("{} / {}", thousands(of(read)), thousands(of(write))),
-        _ => thousands(of(&summary.first_latency())),
+    let latency = |of: fn(&LatencySummary) -> f64| {
+        let own = match (&summary.read, &summary.write) {
+            (Some(read), Some(write)) => format!("{} / {}", thousands(of(read)), thousands(of(write))),
+            _ => thousands(of(&summary.first_latency())),
+        };
+        summary.flush.as_ref().map_or(own.clone(), |flush| format!("{own} + {}", thousands(of(flush))))
     };
     let (range, unit) = match results.row(&measurement.row).figure {
         Figure::Iops => (summary.iops_per_second, 1.0),
@@ -209,7 +212,7 @@ pub fn csv(results: &Results) -> String {
     );
     for measurement in &results.measurements {
         for run in &measurement.runs {
-            for (name, way) in [("read", &run.read), ("write", &run.write)] {
+            for (name, way) in [("read", &run.read), ("write", &run.write), ("flush", &run.flush)] {
                 // A failed run gets one line, a direction without I/Os none.
                 if way.ios == 0 && !(run.error.is_some() && name == "read") {
                     continue;

@@ -82,6 +82,12 @@ impl Target {
             if path.is_empty() {
                 return Err(bad("file: wants a path behind it"));
             }
+            // Written to as a file it would be measured through the page cache, and not be looked at as a device is.
+            if std::fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
+                return Err(bad(
+                    "that is no file: name a block device without file:, and a file in a directory",
+                ));
+            }
             (Kind::File(PathBuf::from(path)), Durability::OpenDsync)
         } else if place.starts_with('/') {
             (device(Path::new(&place)).map_err(bad)?, Durability::OpenDsync)
@@ -93,11 +99,16 @@ impl Target {
         if !matches!(kind, Kind::Nbd { .. }) && (pid.is_some() || durable.is_some()) {
             return Err(bad("pid= and durable= are for NBD targets only"));
         }
-        Ok(Target {
-            label: label.unwrap_or(&place).to_string(),
-            kind,
-            durability: durable.unwrap_or(default_durability),
-        })
+        let durability = durable.unwrap_or(default_durability);
+        let addresses = match (&kind, &durability) {
+            (Kind::Nbd { uri, .. }, Durability::OtherUri(other)) => vec![uri.as_str(), other],
+            (Kind::Nbd { uri, .. }, _) => vec![uri.as_str()],
+            (Kind::File(path) | Kind::Device(path), _) => vec![path.to_str().unwrap_or_default()],
+        };
+        if !addresses.into_iter().all(survives_a_job_file) {
+            return Err(bad(NOT_FOR_JOB_FILES));
+        }
+        Ok(Target { label: label.unwrap_or(&place).to_string(), kind, durability })
     }
 
     /// The address or path, as fio gets it.
@@ -145,6 +156,16 @@ impl Target {
             Durability::OpenDsync => "opened with O_DSYNC",
         }
     }
+}
+
+/// Why an address or a path cannot be used.
+pub(crate) const NOT_FOR_JOB_FILES: &str = "fio would read another name in its job file: rename it, so that it has no #, ;, $, control character or blank at an end";
+
+/// Whether fio, reading this in a job file, takes it for what it is. It cuts lines at `#` and `;`, wherever they stand, takes blanks
+/// off their ends and puts values in for `$`: a load would go to another place than the one that was looked at.
+pub(crate) fn survives_a_job_file(text: &str) -> bool {
+    let harmful = |letter: char| "#;$".contains(letter) || letter.is_control();
+    !text.is_empty() && text.trim() == text && !text.chars().any(harmful)
 }
 
 fn is_nbd(place: &str) -> bool {
@@ -220,6 +241,15 @@ mod tests {
             ("file:/tmp/x,pid=1", "NBD targets only"),
             ("nbd://h/e,pid=many", "process number"),
             ("nbd://h/e,durable=maybe", "wants always"),
+            ("file:/dev/null", "no file"),
+            ("file:/tmp", "no file"),
+            ("file:/tmp/a#2.img", "another name"),
+            ("file:/tmp/a;b", "another name"),
+            ("file:/tmp/a ", "another name"),
+            ("file:/tmp/${HOME}", "another name"),
+            ("file:/tmp/a\nfilename=b", "another name"),
+            ("nbd://h/vol#1", "another name"),
+            ("nbd://h/e,durable=nbd://h/vol;1", "another name"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");

@@ -156,9 +156,14 @@ fn platform(place: &Place, text: &str) -> Result<PlatformTarget, Trouble> {
     parsed.map_err(|error| why_not.into_inner().unwrap_or_else(|| told(&error)))
 }
 
+/// The node's process, if it is one of this machine: by an address it may run elsewhere, or in a container, where this number
+/// is that of something else.
 fn server_pid(client: &Client) -> Result<Option<u32>, Trouble> {
-    let pid = client.get("/v1/status")?["pid"].as_u64();
-    Ok(pid.and_then(|pid| u32::try_from(pid).ok()))
+    let pid = client.get("/v1/status")?["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let is_node = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("weft"))
+    };
+    Ok(pid.filter(is_node))
 }
 
 fn targets(arguments: &LabRunArguments) -> Result<Vec<Target>, Trouble> {

@@ -74,7 +74,7 @@ function bars(row) {
   const list = element("div", { class: "bars" });
   const shown = labels.map(label => of(row, label)).filter(one => one && !hidden.has(one.target));
   const range = summary => metric === "latency" ? null : perSecond(row, summary);
-  const value = summary => metric === "latency" ? (summary.read || summary.write || { us_mean: 0 }).us_mean : headline(row, summary);
+  const value = summary => metric === "latency" ? (summary.read || summary.write || { us_mean: 0 }).us_mean + (summary.flush ? summary.flush.us_mean : 0) : headline(row, summary);
   const good = shown.filter(one => one.summary);
   const limit = Math.max(1e-9, ...good.map(one => Math.max(value(one.summary), (range(one.summary) || { max: 0 }).max)));
   for (const one of shown) {
@@ -149,10 +149,10 @@ function drawTables() {
       }
       const range = perSecond(row, summary);
       const share = ratio(row, one);
-      const pair = key => [summary.read, summary.write].filter(Boolean).map(way => number(way[key])).join(" / ");
+      const pair = key => [summary.read, summary.write].filter(Boolean).map(way => number(way[key])).join(" / ") + (summary.flush ? ` + ${number(summary.flush[key])}` : "");
       figures.push({ first, cells: [title, one.target, number(summary.iops_median), number(summary.bytes_per_s_median / MIB), share === null ? "–" : share.toFixed(2), pair("us_mean"), pair("us_p99"),
         range ? `${number(range.min)} – ${number(range.max)}` : "–", summary.spread === null ? "–" : `${Math.round(summary.spread * 100)} %`, number(summary.server_cpu_us_per_io), summary.server_resident_bytes === null ? "–" : number(summary.server_resident_bytes / MIB)] });
-      for (const [name, way] of [["read", summary.read], ["write", summary.write]]) {
+      for (const [name, way] of [["read", summary.read], ["write", summary.write], ["flush", summary.flush]]) {
         if (way) latency.push({ first, cells: [title, one.target, name, number(way.us_mean), number(way.us_p50), number(way.us_p95), number(way.us_p99), number(way.us_p999), number(way.us_max)] });
       }
       first = false;
@@ -163,7 +163,7 @@ function drawTables() {
   table("targets", ["target", "place", "durable writes", "capacity MiB", "idle CPU %", "idle RSS MiB", "freshly filled", "never written"], results.targets.map(target => ({ cells: [
     target.label, target.place, target.durable_writes, number(target.capacity_bytes / MIB), number(target.idle_cpu_percent), target.idle_resident_bytes === null ? "–" : number(target.idle_resident_bytes / MIB),
     target.prefilled ? "yes" : "no", target.never_written_bytes === null ? "not known" : `${number(target.never_written_bytes / MIB)} MiB`] })), 3);
-  const more = [["p50, p95, p99.9", "As p99: half of the I/Os, 95 of 100, 999 of 1,000 took no longer."], ["direction", "Reads or writes; in a mix both, apart from each other."],
+  const more = [["p50, p95, p99.9", "As p99: half of the I/Os, 95 of 100, 999 of 1,000 took no longer."], ["direction", "Reads or writes; in a mix both, apart from each other. Flush: sent behind every write, which is durable only then."],
     ["idle CPU, idle RSS", "What the server used before any load: percent of one core, and resident memory."],
     ["never written", "How much of the range that is read holds nothing, so that reads of it measure nothing. Should be 0."]];
   drawMeanings([...columns, ...more]);

@@ -34,12 +34,18 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads the logs of a run: of the database, and of what disturbed it.
-    pub fn read(database: (&Path, &[Part]), others: &[(&Path, &[Part])]) -> std::io::Result<Recorded> {
+    /// Reads the logs of a run: of the database, which ran for so long, and of what disturbed it.
+    pub fn read(
+        database: (&Path, &[Part]),
+        runtime_ms: u64,
+        others: &[(&Path, &[Part])],
+    ) -> std::io::Result<Recorded> {
         let mut ios = Vec::new();
         read_logs(database, &mut ios)?;
         let began_ms = ios.iter().map(|(_, io)| io.at_ms).min().unwrap_or(0);
         let ended_ms = ios.iter().map(|(_, io)| io.at_ms).max().unwrap_or(0);
+        // The load went on also where no I/O was done any more. Less a second, which it may have had to begin.
+        let ended_ms = ended_ms.max(began_ms + runtime_ms.saturating_sub(1000));
         let mut recorded =
             Recorded { began_ms, seconds: (ended_ms - began_ms) / 1000, streams: BTreeMap::new() };
         for (stream, io) in ios {
@@ -154,7 +160,7 @@ mod tests {
         write(0, "5000, 1000, 0, 8192, 0, 0\n5100, 3000, 1, 32768, 0, 0\n7999, 2000, 0, 8192, 0, 0\n");
         write(1, "4900, 9000, 1, 32768, 0, 0\n8000, 500, 1, 32768, 0, 0\n");
         let parts = [Part::Data, Part::Log];
-        let recorded = Recorded::read((&prefix, &parts), &[]).expect("both are there");
+        let recorded = Recorded::read((&prefix, &parts), 3100, &[]).expect("both are there");
         assert_eq!((recorded.began_ms, recorded.seconds), (4900, 3), "what is left of a second is no second");
         let series = recorded.series();
         let of = |stream| &series.iter().find(|one| one.stream == stream).expect("it had I/Os").seconds;
@@ -166,7 +172,9 @@ mod tests {
         assert_eq!((all.ios, all.bytes), (5, 3 * 32768 + 2 * 8192));
         assert_eq!((all.us_p50, all.us_max, all.us_mean), (2.0, 9.0, 15.5 / 5.0));
         assert_eq!(recorded.between(Stream::Scan, 0, 4), Second::default());
-        assert!(Recorded::read((&prefix, &[Part::Data; 3]), &[]).is_err(), "a missing log is noticed");
+        let dead = Recorded::read((&prefix, &parts), 9_500, &[]).expect("both are there");
+        assert_eq!(dead.seconds, 8, "a target that gives no answer any more does not end the run");
+        assert!(Recorded::read((&prefix, &[Part::Data; 3]), 0, &[]).is_err(), "a missing log is noticed");
         for job in 0..2 {
             std::fs::remove_file(log_path(&prefix, job)).expect("the test made it");
         }

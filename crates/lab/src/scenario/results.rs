@@ -43,7 +43,7 @@ pub struct Window {
     pub us_max: f64,
     /// The mean latency of its middle second.
     pub us_middle: f64,
-    /// What the neighbour read meanwhile.
+    /// What the neighbour read meanwhile; of the phase beside it: while it was reading.
     pub scan_bytes_per_s: f64,
 }
 

@@ -39,8 +39,10 @@ pub fn run(settings: ScenarioSettings) -> Result<Outcome<ScenarioResults>, LabEr
     let fio_version = fio::version(&settings.fio, needs_nbd)?;
     let out = std::path::absolute(&settings.out)
         .map_err(|why| LabError::File { path: settings.out.clone(), why })?;
+    crate::run::check_out(&out)?;
     let raw = out.join("raw");
     std::fs::create_dir_all(&raw).map_err(|why| LabError::File { path: raw.clone(), why })?;
+    crate::report::remove_old(&out)?;
     let settings = ScenarioSettings { out, ..settings };
     let watch = Watch::begin();
     let session = Session {
@@ -171,8 +173,8 @@ impl Session {
         let load = load::database(&common, database, None, self.rates);
         let job =
             Job { fio: &self.settings.fio, text: &load.text, prefix: &prefix, runtime_s: Some(seconds) };
-        let floor = job.run(&self.watch, &mut |_| {}).ok().and_then(|_| {
-            let recorded = Recorded::read((&prefix, &load.parts), &[]).ok()?;
+        let floor = job.run(&self.watch, &mut |_| {}).ok().and_then(|result| {
+            let recorded = Recorded::read((&prefix, &load.parts), result.runtime_ms, &[]).ok()?;
             let series = recorded.series();
             let all = series.iter().find(|one| one.stream == Stream::Database)?;
             let samples = verdict::rates(verdict::seconds_between(&all.seconds, 0, recorded.seconds));
@@ -264,7 +266,7 @@ impl Session {
             Some(load) if scanned => vec![(prefixes[1].as_path(), load.parts.as_slice())],
             _ => Vec::new(),
         };
-        let recorded = Recorded::read((&prefixes[0], &database.parts), &others)
+        let recorded = Recorded::read((&prefixes[0], &database.parts), result.runtime_ms, &others)
             .map_err(|why| self.failed(target, "reading fio's logs", why.to_string()))?;
         run.errors = result.errors;
         if let (Some(before), Some(after)) = (before, after) {
@@ -272,6 +274,16 @@ impl Session {
         }
         if let Some(Err(failure)) = &timeline.scan {
             run.error = Some(format!("the neighbour: {}", failure.why));
+        }
+        if let Disturbance::Snapshots { count, .. } = self.settings.disturbance
+            && target.takes_snapshots()
+            && !self.watch.asked()
+            && timeline.done.len() < count as usize
+        {
+            let taken = timeline.done.len();
+            run.error = Some(format!(
+                "only {taken} of {count} snapshots were taken: one took longer than there was between two (use a longer --every)"
+            ));
         }
         judge(run, &recorded, &timeline, self.band, &self.settings);
         self.done(&match &run.verdict {
@@ -455,7 +467,9 @@ fn judge(
         Disturbance::Snapshots { .. } => {
             // Where none is taken (the control), the same times are told apart.
             let first = starts.first().copied().unwrap_or(settings.lead_s).min(end);
-            let last = (starts.last().copied().unwrap_or(settings.last_at_s()) + 1).clamp(first, end);
+            let ended = |done: &Done| (since(done.at) + done.took.as_secs_f64()).max(0.0) as u64;
+            let last = timeline.done.last().map_or(settings.last_at_s(), ended);
+            let last = (last + 1).clamp(first, end);
             run.phases = vec![
                 phase("before the first snapshot", 0, first),
                 phase("with snapshots", first, last),
@@ -475,6 +489,10 @@ fn judge(
                     phase("beside the neighbour", from, to),
                     phase("afterwards", to, end),
                 ];
+                if let Some(Ok(scan)) = &timeline.scan {
+                    // Of the time in which it read: its process begins before, and ends behind that.
+                    run.phases[1].window.scan_bytes_per_s = scan.read.bytes_per_s;
+                }
             }
         }
     }
