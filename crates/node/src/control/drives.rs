@@ -108,6 +108,7 @@ impl DrivePlan {
     ) -> Result<Self, StartError> {
         let mut plan = Self { found: BTreeMap::new() };
         forget_half_made(dir, records, book)?;
+        find_devices(&settings.drive_paths, records, book)?;
         for record in records.iter_mut() {
             plan.open_known(dir, settings, record, book)?;
         }
@@ -134,15 +135,16 @@ impl DrivePlan {
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
         for path in &settings.drive_paths {
-            let place = path.canonicalize().unwrap_or_else(|_| path.clone());
-            if let Some(known) = drive_at(&place, records) {
+            if let Some(known) = drive_at(path, records) {
                 let (path, drive) = (path.display(), known.drive);
                 return Err(StartError::BadInput(format!("{path} is drive {drive} of this node already")));
             }
         }
         let before = records.len();
         let mut plan = Self { found: BTreeMap::new() };
-        let made = plan.add_devices(dir, settings, records, book).and_then(|()| {
+        let mut devices = settings.drive_paths.iter();
+        let made = devices.try_for_each(|path| plan.add_device(dir, path, settings.force, records, book));
+        let made = made.and_then(|()| {
             let mut files = 0..settings.drives.unwrap_or(0);
             files.try_for_each(|_| plan.add(dir, Place::Files, settings.drive_size, records, book))
         });
@@ -210,6 +212,8 @@ impl DrivePlan {
         Ok(())
     }
 
+    /// Makes drives of the devices that are named and none yet. Where there are drives already, a device that cannot be one is told
+    /// and left out: the node serves what it has, also when a device that was named long ago is gone.
     fn add_devices(
         &mut self,
         dir: &Path,
@@ -217,15 +221,31 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
+        let is_new = records.is_empty();
         for path in &settings.drive_paths {
-            let path = path.canonicalize().map_err(|_| DriveError::Missing { path: path.clone() })?;
-            if drive_at(&path, records).is_some() {
+            if drive_at(path, records).is_some() {
                 continue;
             }
-            let bytes = drives::examine_device(&path, settings.force)?;
-            self.add(dir, Place::Device(path), bytes, records, book)?;
+            match self.add_device(dir, path, settings.force, records, book) {
+                Err(StartError::Drive(error)) if !is_new => say!("weft: no drive is made of it: {error}"),
+                made => made?,
+            }
         }
         Ok(())
+    }
+
+    fn add_device(
+        &mut self,
+        dir: &Path,
+        path: &Path,
+        force: bool,
+        records: &mut Vec<DriveRecord>,
+        book: &mut dyn DriveBook,
+    ) -> Result<(), StartError> {
+        let bytes = drives::examine_device(path, force)?;
+        // Under the name it was given: the kernel's own names go to other devices at another start.
+        let path = std::path::absolute(path).map_err(|_| DriveError::Missing { path: path.to_path_buf() })?;
+        self.add(dir, Place::Device(path), bytes, records, book)
     }
 
     fn add_files(
@@ -266,6 +286,7 @@ impl DrivePlan {
             log: geometry.log,
             data: geometry.data,
             weight: WEIGHT_WHOLE,
+            incarnation: None,
             state: DriveRecordState::Making,
         };
         // The record first: should this be cut short, the files are known to be ours and of no value.
@@ -290,10 +311,54 @@ impl DrivePlan {
     }
 }
 
-/// The drive that a device is, if it is one.
+/// The drive that a device is, if it is one: by this name, or by another one of the same device.
 fn drive_at<'a>(path: &Path, records: &'a [DriveRecord]) -> Option<&'a DriveRecord> {
-    let place = Place::Device(path.to_path_buf());
-    records.iter().find(|record| record.place == place && record.state != DriveRecordState::Lost)
+    let is_here = |record: &&DriveRecord| match &record.place {
+        Place::Device(place) => record.state != DriveRecordState::Lost && is_same_device(place, path),
+        Place::Files => false,
+    };
+    records.iter().find(is_here)
+}
+
+fn is_same_device(one: &Path, other: &Path) -> bool {
+    let same = |(one, other): (PathBuf, PathBuf)| one == other;
+    std::path::absolute(one).ok().zip(std::path::absolute(other).ok()).is_some_and(same)
+        || one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(same)
+}
+
+/// Notes where the drives of these records are now, by what lies on the devices that are named: the kernel gives its names in
+/// another order after each start of the machine.
+fn find_devices(
+    named: &[PathBuf],
+    records: &mut [DriveRecord],
+    book: &mut dyn DriveBook,
+) -> Result<(), StartError> {
+    for path in named {
+        let Ok(path) = std::path::absolute(path) else { continue };
+        let is_device = |record: &DriveRecord| {
+            matches!(record.place, Place::Device(_)) && record.state != DriveRecordState::Lost
+        };
+        if !records.iter().any(is_device) {
+            return Ok(());
+        }
+        let Some(found) = drives::found_at(&path) else { continue };
+        let Some(record) =
+            records.iter_mut().find(|record| is_device(record) && drives::is_of(&found, record))
+        else {
+            continue;
+        };
+        let place = Place::Device(path.clone());
+        let Place::Device(before) = &record.place else { continue };
+        // Two that hold the same drive are told apart by nothing: the one that was it stays it.
+        let is_there_too = || drives::found_at(before).is_some_and(|found| drives::is_of(&found, record));
+        if record.place == place || (!is_same_device(before, &path) && is_there_too()) {
+            continue;
+        }
+        say!("weft: drive {} is at {} now (it was at {})", record.id(), path.display(), before.display());
+        record.place = place;
+        book.put(record)?;
+    }
+    Ok(())
 }
 
 /// File-backed drives there are, and there shall be.
@@ -352,11 +417,15 @@ fn forget_half_made(
 }
 
 fn forget(dir: &Path, record: &DriveRecord, book: &mut dyn DriveBook) -> Result<(), StartError> {
-    if record.place == Place::Files {
-        for path in file_paths(dir, record.id()) {
-            // It may never have been made.
-            let _ = std::fs::remove_file(path);
+    match &record.place {
+        Place::Files => {
+            for path in file_paths(dir, record.id()) {
+                // It may never have been made.
+                let _ = std::fs::remove_file(path);
+            }
         }
+        // What was being made there must not pass for a drive.
+        Place::Device(path) => drives::unmake(path, record),
     }
     // The files first: files without a record would be taken for somebody else's.
     book.remove(record.id())?;

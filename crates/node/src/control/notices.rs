@@ -103,6 +103,7 @@ impl Control {
                 return member.drive_formatted(drive);
             }
             entry.record.state = DriveRecordState::Formatted;
+            entry.record.incarnation = crate::drives::incarnation(&entry.record);
             if let Err(error) = self.part.alone().store.put_drive(&entry.record) {
                 entry.standing = Standing::Down(error.to_string());
                 return;

@@ -1,14 +1,18 @@
 //! Drives that are block devices: the log lies first, the data behind it.
-//! Promises: a device that holds something, or that somebody uses, is not written.
+//! Promises: a device that holds something, or that somebody uses, is not written; one that holds another drive than the one
+//! it should hold is not opened.
 
-use super::{Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, patiently};
+use super::{Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, divide, patiently};
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use weft_engine::buffer::is_zero;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use weft_engine::buffer::{BLOCK, Pages, is_zero};
+use weft_engine::formats::superblock::{COPIES, Superblock, SuperblockFault};
 use weft_engine::interface::Geometry;
 
 /// `_IO(0x12, 104)`: bytes of a logical sector.
@@ -29,18 +33,95 @@ pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
         });
     }
     if !force {
-        for (offset, what) in [
-            (0, "its first MiB is not empty: a file system or a partition table, perhaps"),
-            (bytes / MIB * MIB - MIB, "its last MiB is not empty: a RAID or partition table, perhaps"),
+        // First, because nothing else may lie there: a drive of copies alone has an empty log, and its end is used last.
+        let log = divide(bytes).map_or(0, |geometry| geometry.log);
+        let holds = |number: String| DriveError::IsDrive { path: path.to_path_buf(), number };
+        match superblock_in(&file, log).map_err(DriveError::io("read", path))? {
+            Ok(superblock) => return Err(holds(superblock.drive.to_string())),
+            Err(SuperblockFault::OtherVersion(_)) => return Err(holds("of another version".to_string())),
+            Err(SuperblockFault::NotSound) => {}
+        }
+        // Up to the very end: what a RAID or a partition table keeps there need not begin at a whole MiB.
+        let end = (bytes - MIB) / BLOCK as u64 * BLOCK as u64;
+        for (from, to, what) in [
+            (0, MIB, "its first MiB is not empty: a file system or a partition table, perhaps"),
+            (end, bytes, "its last MiB is not empty: a RAID or partition table, perhaps"),
         ] {
-            let mut pages = weft_engine::buffer::Pages::zeroed(MIB as usize);
-            file.read_exact_at(pages.bytes_mut(), offset).map_err(DriveError::io("read", path))?;
-            if !is_zero(pages.bytes_mut()) {
+            let mut pages = Pages::zeroed((to - from).next_multiple_of(BLOCK as u64) as usize);
+            let wanted = &mut pages.bytes_mut()[..(to - from) as usize];
+            file.read_exact_at(wanted, from).map_err(DriveError::io("read", path))?;
+            if !is_zero(wanted) {
                 return Err(DriveError::NotEmpty { path: path.to_path_buf(), what });
             }
         }
     }
     Ok(bytes)
+}
+
+/// Prepares a device for its first format: what lies where its superblock will be is made like nothing else. The engine
+/// makes what a drive is known by from it, and empty devices would all be alike.
+pub fn make(path: &Path) -> Result<(), DriveError> {
+    let file = open_free_device(path, Access::Node)?;
+    let geometry =
+        divide(size(&file, path)?).ok_or_else(|| DriveError::NoDevice { path: path.to_path_buf() })?;
+    let mut pages = Pages::zeroed(COPIES * BLOCK);
+    rand::fill(pages.bytes_mut());
+    let written = file.write_all_at(pages.bytes_mut(), geometry.log).and_then(|()| file.sync_data());
+    written.map_err(DriveError::io("write", path))
+}
+
+/// How long a device may take to say what it holds. One that hangs is left to the shard, which can wait without the others.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// What lies where the superblock is of a device with a log of so many bytes. None if it cannot be read, or not in time.
+pub fn superblock(path: &Path, log: u64) -> Option<Result<Superblock, SuperblockFault>> {
+    let path = path.to_path_buf();
+    in_time(move || {
+        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
+        superblock_in(&file, log).ok()
+    })
+    .flatten()
+}
+
+/// The superblock of a device, whatever drive it is: its log has the size that one of this size has.
+pub fn any_superblock(path: &Path) -> Option<Superblock> {
+    let device = path.to_path_buf();
+    let bytes = in_time(move || {
+        let file = options(&device, Access::ReadOnly).ok()?.open(&device).ok()?;
+        size(&file, &device).ok()
+    });
+    superblock(path, divide(bytes.flatten()?)?.log)?.ok()
+}
+
+/// Whether nothing lies at the beginning of the log, nor of the table of egroups behind the superblocks: both are filled from
+/// there on.
+pub fn is_unused(path: &Path, log: u64) -> bool {
+    let path = path.to_path_buf();
+    let look = in_time(move || {
+        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
+        let mut pages = Pages::zeroed(MIB as usize);
+        for offset in [0, log + (COPIES * BLOCK) as u64] {
+            file.read_exact_at(pages.bytes_mut(), offset).ok()?;
+            if !is_zero(pages.bytes_mut()) {
+                return None;
+            }
+        }
+        Some(())
+    });
+    look.flatten().is_some()
+}
+
+/// What came of it, if it ended in time; otherwise it goes on by itself.
+fn in_time<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (told, answer) = channel();
+    std::thread::Builder::new().name("device".to_string()).spawn(move || told.send(look())).ok()?;
+    answer.recv_timeout(ANSWER_WAIT).ok()
+}
+
+fn superblock_in(file: &File, log: u64) -> std::io::Result<Result<Superblock, SuperblockFault>> {
+    let mut pages = Pages::zeroed(COPIES * BLOCK);
+    file.read_exact_at(pages.bytes_mut(), log)?;
+    Ok(Superblock::newest(pages.bytes_mut()))
 }
 
 /// Opens a device that was made a drive earlier.
@@ -49,6 +130,12 @@ pub fn open(path: &Path, record: &DriveRecord, access: Access) -> Result<OpenDri
     let (has, should) = (size(&file, path)?, record.log + record.data);
     if has < should {
         return Err(DriveError::CutShort { path: path.to_path_buf(), has, should });
+    }
+    if let Some(expected) = record.incarnation
+        && let Some(Ok(found)) = superblock(path, record.log)
+        && (found.drive, found.incarnation) != (record.id(), expected)
+    {
+        return Err(DriveError::Foreign { path: path.to_path_buf(), drive: found.drive });
     }
     let file = Arc::new(file);
     Ok(OpenDrive {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use weft_engine::DriveId;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
@@ -20,6 +21,16 @@ pub enum DriveError {
     InUse { path: PathBuf },
     #[error("{path} holds something already ({what}); give --force to lose that, or another device")]
     NotEmpty { path: PathBuf, what: &'static str },
+    #[error(
+        "{path} is a drive of Weft already (drive {number}) and may hold the only copy of something: start the node \
+             that it belongs to, or take it out of the list of drives; --force destroys what it holds"
+    )]
+    IsDrive { path: PathBuf, number: String },
+    #[error(
+        "{path} holds drive {drive}, but of another node or of another life: names of devices may have changed; put the \
+             right device there, and name devices by /dev/disk/by-id"
+    )]
+    Foreign { path: PathBuf, drive: DriveId },
     #[error("{place} has {has} bytes, and a drive needs at least {least}; use a larger one")]
     TooSmall { place: String, has: u64, least: u64 },
     #[error("{path} has sectors of {sector} bytes; drives need sectors of at most 4096 bytes")]
@@ -42,11 +53,13 @@ impl DriveError {
             Self::Missing { .. }
             | Self::NoDevice { .. }
             | Self::NotEmpty { .. }
+            | Self::IsDrive { .. }
             | Self::TooSmall { .. }
             | Self::LargeSectors { .. }
             | Self::NoDirectIo { .. } => true,
             Self::CutShort { .. }
             | Self::Unknown { .. }
+            | Self::Foreign { .. }
             | Self::InUse { .. }
             | Self::NoRoom { .. }
             | Self::Io { .. } => false,

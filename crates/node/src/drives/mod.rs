@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_engine::DriveId;
+use weft_engine::formats::superblock::Superblock;
 use weft_engine::interface::Geometry;
 
 /// A drive whose bytes can be reached.
@@ -56,11 +57,43 @@ pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDriv
     }
 }
 
-/// Makes the files of a new drive. Nothing is done for a device: its content is the engine's business.
+/// Makes the files of a new drive, or prepares the device that it will be: its content is the engine's business.
 pub fn make(dir: &Path, record: &DriveRecord, progress: &mut dyn FnMut(u64)) -> Result<(), DriveError> {
     match &record.place {
         Place::Files => file::make(dir, record, progress),
-        Place::Device(_) => Ok(()),
+        Place::Device(path) => device::make(path),
+    }
+}
+
+/// What a drive is known by besides its number, as it lies there now. None for drives in files, which have their directory,
+/// and for devices that do not tell.
+pub fn incarnation(record: &DriveRecord) -> Option<u64> {
+    match &record.place {
+        Place::Files => None,
+        Place::Device(path) => {
+            let found = device::superblock(path, record.log)?.ok()?;
+            (found.drive == record.id()).then_some(found.incarnation)
+        }
+    }
+}
+
+/// What the device at this path says that it is, if it is a drive.
+pub fn found_at(path: &Path) -> Option<Superblock> {
+    device::any_superblock(path)
+}
+
+/// Whether that is this drive: by what lies there, not by a name.
+pub fn is_of(found: &Superblock, record: &DriveRecord) -> bool {
+    found.drive == record.id()
+        && found.geometry == Geometry { log: record.log, data: record.data }
+        && record.incarnation.is_none_or(|incarnation| incarnation == found.incarnation)
+}
+
+/// Takes away that a device passes for a drive, if it is this one and nothing was ever put there.
+pub fn unmake(path: &Path, record: &DriveRecord) {
+    if found_at(path).is_some_and(|found| is_of(&found, record)) && device::is_unused(path, record.log) {
+        // If not, it is told when somebody wants to make a drive of it.
+        let _ = device::make(path);
     }
 }
 

@@ -40,6 +40,7 @@ pub fn a_drive(node: u32) -> DriveRecord {
         log: 1 << 20,
         data: 1 << 30,
         weight: WEIGHT_WHOLE,
+        incarnation: None,
         state: DriveRecordState::Making,
     }
 }

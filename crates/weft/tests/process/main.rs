@@ -14,6 +14,7 @@ mod cluster_qos;
 mod cluster_snapshots;
 mod containers;
 mod dedup;
+mod devices;
 mod documents;
 mod factors;
 mod flips;

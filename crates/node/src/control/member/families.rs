@@ -350,6 +350,7 @@ impl Member {
                 let changed = store.change_drive(drive, |record| {
                     if record.state == DriveRecordState::Making {
                         record.state = DriveRecordState::Formatted;
+                        record.incarnation = crate::drives::incarnation(record);
                     }
                 });
                 if is_passing(&changed) {

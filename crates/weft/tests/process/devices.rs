@@ -1,0 +1,162 @@
+//! Drives that are block devices: known by what lies on them, whatever they are called today.
+//! Where loop devices do not exist this says so and does nothing.
+
+use crate::support::{
+    Node, Scratch, can_attach, detach_loop_devices, expect, nbd_uri, step, tool, weft_output, write,
+};
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+const BYTES: u64 = 512 << 20;
+
+/// A file as a block device.
+struct Device {
+    file: PathBuf,
+    path: String,
+}
+
+impl Device {
+    fn new(scratch: &Scratch, name: &str) -> Device {
+        let file = scratch.file(name);
+        File::create(&file).and_then(|made| made.set_len(BYTES)).expect("the file can be made");
+        let path = attached(&file);
+        Device { file, path }
+    }
+}
+
+fn attached(file: &Path) -> String {
+    tool(&["losetup", "--find", "--show", file.to_str().expect("text")]).trim().to_string()
+}
+
+/// Takes the devices away, also when the test fails.
+struct Devices<'a>(&'a Scratch);
+
+impl Drop for Devices<'_> {
+    fn drop(&mut self) {
+        detach_loop_devices(self.0.file("").to_str().expect("text"));
+    }
+}
+
+fn up(dir: &Path, arguments: &[&str]) -> Output {
+    weft_output(&[&["up", "--dir", dir.to_str().expect("text"), "--api", "127.0.0.1:0"], arguments].concat())
+}
+
+/// It did not start, because of what was asked for; and in one line.
+fn refused(output: &Output, why: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.contains(why)), "{text}");
+}
+
+#[test]
+fn a_drive_of_another_node_is_not_taken_for_an_empty_device() {
+    if !can_attach() {
+        return;
+    }
+    let scratch = Scratch::new("devices-used");
+    let _devices = Devices(&scratch);
+    let device = Device::new(&scratch, "a");
+    // A drive that has copies and no log: at both of its ends there is nothing.
+    let dir = scratch.file("node");
+    Node::start(&dir, &["--drive", &device.path]).stop();
+    let first = std::fs::read(&device.file).expect("readable")[..1 << 20].to_vec();
+    assert!(first.iter().all(|byte| *byte == 0), "nothing is in its log");
+    step("another node is told to take it");
+    let other = scratch.file("other");
+    refused(&up(&other, &["--drive", &device.path]), "is a drive of Weft already (drive 0)");
+    step("it still is what it was");
+    let node = Node::start(&dir, &[]);
+    let socket = scratch.socket("v");
+    node.export_new("v", "64M", &socket);
+    write(&nbd_uri(&socket, "v"), 5, "0 1M");
+    node.stop();
+    step("something lies at its very end, behind the last whole MiB");
+    let odd = scratch.file("odd");
+    let made = File::create(&odd).and_then(|made| made.set_len(BYTES + 4096));
+    made.expect("the file can be made");
+    let gpt = std::os::unix::fs::FileExt::write_all_at(
+        &File::options().write(true).open(&odd).expect("there"),
+        b"EFI PART",
+        BYTES + 4096 - 512,
+    );
+    gpt.expect("writable");
+    refused(&up(&other, &["--drive", &attached(&odd)]), "its last MiB is not empty");
+}
+
+#[test]
+fn a_drive_is_found_under_its_new_name() {
+    if !can_attach() {
+        return;
+    }
+    let scratch = Scratch::new("devices-renamed");
+    let _devices = Devices(&scratch);
+    let dir = scratch.file("node");
+    let (mut a, mut b) = (Device::new(&scratch, "a"), Device::new(&scratch, "b"));
+    let stable = scratch.file("by-id");
+    symlink(&a.path, &stable).expect("a link can be made");
+    let stable_text = stable.to_str().expect("text").to_string();
+    let node = Node::start(&dir, &["--drive", &stable_text, "--drive", &b.path]);
+    let socket = scratch.socket("v");
+    node.export_new("v", "64M", &socket);
+    write(&nbd_uri(&socket, "v"), 5, "0 4M");
+    node.stop();
+
+    step("both devices change their places");
+    let before = (a.path.clone(), b.path.clone());
+    for device in [&a, &b] {
+        tool(&["losetup", "--detach", &device.path]);
+    }
+    // An empty one first, which may get the name that one of them had.
+    let _third = Device::new(&scratch, "c");
+    for device in [&mut b, &mut a] {
+        device.path = attached(&device.file);
+    }
+    std::fs::remove_file(&stable).expect("it is there");
+    symlink(&a.path, &stable).expect("a link can be made");
+    println!("{before:?} became {:?}", (&a.path, &b.path));
+    let node = Node::start(&dir, &["--drive", &stable_text, "--drive", &b.path]);
+    assert!(node.ready.contains("drives up 2 of 2"), "{}", node.ready);
+    expect(&nbd_uri(&socket, "v"), 5, "0 4M");
+    let status = node.json(&["status"]);
+    assert!(status.to_string().contains(&stable_text), "it has the name that it was given: {status}");
+    node.stop();
+
+    step("one that is named is gone: the node serves without it");
+    tool(&["losetup", "--detach", &b.path]);
+    std::fs::remove_file(&stable).expect("it is there");
+    let gone = ["--drive", "/dev/disk/by-id/weft-none", "--drive", a.path.as_str()];
+    let node = Node::start(&dir, &gone);
+    assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
+    assert!(node.log_text().contains("weft-none is missing"), "{}", node.log_text());
+    expect(&nbd_uri(&socket, "v"), 5, "0 4M");
+    node.stop();
+}
+
+#[test]
+fn a_drive_of_another_node_with_the_same_number_is_not_opened() {
+    if !can_attach() {
+        return;
+    }
+    let scratch = Scratch::new("devices-swapped");
+    let _devices = Devices(&scratch);
+    let places = [scratch.file("one"), scratch.file("two")];
+    let devices = [Device::new(&scratch, "a"), Device::new(&scratch, "b")];
+    let links = [scratch.file("link-one"), scratch.file("link-two")];
+    for ((dir, device), link) in places.iter().zip(&devices).zip(&links) {
+        symlink(&device.path, link).expect("a link can be made");
+        Node::start(dir, &["--drive", link.to_str().expect("text")]).stop();
+    }
+    step("the devices are exchanged");
+    for (device, link) in devices.iter().rev().zip(&links) {
+        std::fs::remove_file(link).expect("it is there");
+        symlink(&device.path, link).expect("a link can be made");
+    }
+    for dir in &places {
+        let output = up(dir, &[]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("of another node or of another life"), "{text}");
+    }
+}
