@@ -3,7 +3,7 @@
 //! Leaves to others: what the messages say (`handshake`, `transmission`, `answer`).
 
 use super::answer;
-use super::export::Exports;
+use super::export::{ExportInfo, Exports};
 use super::gather::Gather;
 use super::handshake::{Handshake, Step};
 use super::limits::{BYTES_MAX, OPTION_BYTES_MAX, REQUESTS_MAX};
@@ -78,6 +78,8 @@ pub struct Connection {
     outgoing: Outgoing,
     /// Bytes that were taken to be sent, and are not yet.
     unsent: usize,
+    /// The client has gone.
+    left: bool,
 }
 
 impl Connection {
@@ -96,6 +98,7 @@ impl Connection {
             again: VecDeque::new(),
             outgoing,
             unsent: 0,
+            left: false,
         }
     }
 
@@ -176,7 +179,11 @@ impl Connection {
     /// request, takes no others, and hands it out again after [`Connection::resume`].
     pub fn reply(&mut self, handle: Handle, reply: Reply) {
         if reply == Reply::Error(RequestError::Busy) {
-            self.held.push_back(handle);
+            if self.left {
+                self.open.remove(handle);
+            } else {
+                self.held.push_back(handle);
+            }
             return;
         }
         let open = self.open.remove(handle);
@@ -195,10 +202,27 @@ impl Connection {
         self.again.append(&mut self.held);
     }
 
-    /// The client will send no more (the end of its stream, or the node wants to stop): what is open is
-    /// still answered.
+    /// No more is taken from the client (the node wants to stop): what is open is still answered.
     pub fn hang_up(&mut self) {
         self.phase = Phase::Closing;
+    }
+
+    /// The client's stream has ended. What the engine was given is still done and answered; what it was too busy for is given
+    /// up: it could be done long after, and undo what the client, back on another connection, has written meanwhile.
+    pub fn leave(&mut self) {
+        self.hang_up();
+        self.left = true;
+        let given_up: Vec<Handle> = self.held.drain(..).chain(self.again.drain(..)).collect();
+        for handle in given_up {
+            self.open.remove(handle);
+        }
+    }
+
+    /// Whether what was chosen is still exported where the client has connected.
+    pub fn is_offered(&self) -> bool {
+        let Some(session) = &self.session else { return true };
+        let is_it = |info: ExportInfo| (info.family, info.snapshot) == (session.family, session.snapshot);
+        self.exports.list().iter().any(|name| self.exports.find(name).is_some_and(is_it))
     }
 
     /// What is to be sent, besides what was swapped out earlier.

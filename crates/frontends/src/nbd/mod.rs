@@ -39,7 +39,7 @@
 //!             None => match connection.want() {
 //!                 Want::Bytes => {
 //!                     let count = socket.read(&mut scratch)?;
-//!                     if count == 0 { connection.hang_up(); }
+//!                     if count == 0 { connection.leave(); }
 //!                     rest = &scratch[..count];
 //!                     continue;
 //!                 }

@@ -373,9 +373,37 @@ fn a_client_may_go_at_any_byte() {
     for end in 0..bytes.len() {
         let mut server = Server::new();
         server.deliver(&bytes[..end], ALL, true);
-        server.connection.hang_up();
+        server.connection.leave();
         assert_eq!(server.connection.want(), Want::Close);
     }
+}
+
+#[test]
+fn what_a_client_has_left_behind_is_not_done_later() {
+    let mut server = ready("disk", false);
+    let mut input = &[request(3, 0, 1, 0, 0, &[]), request(3, 0, 2, 0, 0, &[])].concat()[..];
+    let mut ask = || match server.connection.next_event(&mut input) {
+        Some(Event::Request { handle, .. }) => handle,
+        None => panic!("a flush is a request"),
+    };
+    let (first, second) = (ask(), ask());
+    server.connection.reply(first, Reply::Error(RequestError::Busy));
+    // The client goes: one request is held to be asked again, the other one the engine has.
+    server.connection.leave();
+    server.connection.resume();
+    assert!(server.connection.next_event(&mut &[][..]).is_none(), "nothing is asked again");
+    assert_eq!(server.connection.want(), Want::Wait, "what the engine has is waited for");
+    server.connection.reply(second, Reply::Error(RequestError::Busy));
+    server.connection.resume();
+    assert!(server.connection.next_event(&mut &[][..]).is_none());
+    assert_eq!(server.connection.want(), Want::Close);
+    // The node, which wants to stop, waits for those too.
+    let mut server = ready("disk", false);
+    server.deliver(&request(3, 0, 1, 0, 0, &[]), ALL, false);
+    refuse(&mut server, RequestError::Busy);
+    server.connection.hang_up();
+    server.connection.resume();
+    assert!(matches!(server.connection.next_event(&mut &[][..]), Some(Event::Request { .. })));
 }
 
 #[test]

@@ -433,11 +433,14 @@ impl Flight {
     }
 }
 
+/// What a read that failed says of its drive.
 fn fault(error: i32) -> DriveFault {
     match error {
         libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG | libc::EUCLEAN => {
             DriveFault::Unreadable
         }
+        // The drive took too long over this sector, or the host had not what it takes: the next read may be well.
+        libc::ETIMEDOUT | libc::ENOMEM | libc::ECANCELED => DriveFault::Unreadable,
         _ => DriveFault::Gone,
     }
 }

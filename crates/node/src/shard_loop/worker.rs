@@ -8,6 +8,7 @@ mod forward;
 mod questions;
 mod routes;
 mod waiting;
+mod windows;
 
 pub use routes::Route;
 
@@ -25,6 +26,7 @@ use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_engine::counters::Source;
 use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, RequestError};
@@ -52,6 +54,9 @@ const TAG_MASK: u64 = 0xff << 56;
 
 /// A client that has not chosen an export after this time is sent away.
 const NEGOTIATION_US_MAX: u64 = 30_000_000;
+
+/// How often replies are sent in one turn, and what follows from that is done.
+const ROUNDS_MAX: u32 = 8;
 
 /// Connections of one shard.
 const CONNECTIONS_MAX: usize = 1024;
@@ -122,6 +127,8 @@ pub struct Worker {
     /// The node is about to stop: nobody is made to wait for somebody who might serve a vDisk.
     ending: bool,
     stopping: bool,
+    /// The last turn was cut short: there is more to do at once.
+    hurries: bool,
     may_spin: bool,
     pace: waiting::Pace,
     statistics: crate::api::ShardStatsView,
@@ -134,6 +141,8 @@ struct Slot {
     socket: Option<Socket>,
     touched: bool,
     to_send: bool,
+    /// Set when the connection ends: what was asked for it of other shards and not begun is not done any more.
+    ended: Arc<AtomicBool>,
     /// When requests that are still open were first told that nobody serves the vDisk.
     refused: BTreeMap<Handle, Time>,
 }
@@ -185,6 +194,7 @@ impl Worker {
             questions: Vec::new(),
             ending: false,
             stopping: false,
+            hurries: false,
             may_spin: setup.may_spin,
             pace: waiting::Pace::default(),
             statistics: crate::api::ShardStatsView { shard: setup.shard.0, ..Default::default() },
@@ -214,7 +224,17 @@ impl Worker {
             }
             self.on_time(now);
             self.work(now);
-            while self.send_replies() {
+            // Who takes replies as fast as they come gets the next ones in the next turn: completions, other shards and what
+            // has become due wait meanwhile.
+            self.hurries = false;
+            for round in 0.. {
+                if !self.send_replies() {
+                    break;
+                }
+                self.hurries = round == ROUNDS_MAX;
+                if self.hurries {
+                    break;
+                }
                 self.work(now);
             }
             while let Some(question) = self.questions.pop() {
@@ -496,13 +516,19 @@ impl Worker {
                 }
                 self.adopt(Socket::new(socket, exports, address, now.0));
             }
-            Mail::Adopt(socket) => {
+            Mail::Adopt(mut socket) => {
+                // While it was on its way, neither shard had it to close it.
+                if !socket.connection.is_offered() {
+                    socket.break_off();
+                }
                 self.adopt(*socket);
                 if self.draining.is_some() || self.stopping {
                     self.end_sockets(Socket::finish);
                 }
             }
-            Mail::Peers(addresses) => self.peers.set_addresses(now, addresses),
+            // When it stops, nothing may be in flight in the end: no connection is made any more.
+            Mail::Peers(addresses) if !self.stopping => self.peers.set_addresses(now, addresses),
+            Mail::Peers(_) => {}
             Mail::Routes(table) => self.on_routes(now, table),
             Mail::PeerConnection { socket, hello } => {
                 if !self.stopping {
@@ -564,6 +590,7 @@ impl Worker {
     fn free_slot(&mut self, slot: u32) {
         let place = &mut self.sockets[slot as usize];
         place.generation = place.generation.wrapping_add(1);
+        std::mem::take(&mut place.ended).store(true, Ordering::SeqCst);
         place.refused.clear();
         self.free_slots.push(slot);
         self.statistics.connections -= 1;

@@ -1,7 +1,10 @@
 //! Clones of snapshots, and rolling back, with real nodes.
 
 use crate::support::cluster::{Cluster, Options};
-use crate::support::{Node, Scratch, expect, nbd_uri, step, tool, write};
+use crate::support::nbd::NbdClient;
+use crate::support::{Node, PATIENCE, Scratch, expect, nbd_uri, step, tool, write};
+use std::path::Path;
+use std::sync::mpsc::channel;
 
 #[test]
 fn clones_begin_as_their_snapshot_and_keep_it() {
@@ -166,4 +169,67 @@ fn in_a_cluster_any_node_serves_clones_and_the_next_owner_rolls_back() {
     }
     cluster.member(one).weft(&["snapshot", "rm", "v@s"]);
     cluster.cut_and_check();
+}
+
+/// As many reads of 1 MiB at once as one connection may have open, from the start of the vDisk on.
+fn read_much(socket: &Path, name: &str) -> NbdClient {
+    let mut client = NbdClient::connect_patiently(socket, name);
+    for index in 0..64 {
+        client.submit_read(index << 20, 1 << 20).expect("the connection holds");
+    }
+    client
+}
+
+/// Takes all answers; false if they do not come.
+fn all_answered(mut client: NbdClient) -> bool {
+    let (done, answered) = channel();
+    std::thread::spawn(move || {
+        while client.in_flight() > 0 {
+            client.next_reply().expect("the connection holds");
+        }
+        client.disconnect();
+        done.send(())
+    });
+    answered.recv_timeout(PATIENCE).is_ok()
+}
+
+#[test]
+fn what_owners_ask_each_other_does_not_wait_for_clients_nor_these_for_each_other() {
+    let mut cluster = Cluster::start("cluster-crosswise", Options::default());
+    // z at one node, its clone y at another, and y's clone x at the first: a read of x goes there, back, and there again.
+    for (name, size) in [("z", "64M"), ("w", "64M")] {
+        cluster.create(name, size);
+        let socket = cluster.export(name, 1);
+        cluster.wait_until_served(name);
+        write(&nbd_uri(&socket, name), 7, "0 64M");
+    }
+    for (origin, clone) in [("z", "y"), ("y", "x")] {
+        cluster.weft(&["snapshot", "create", origin, "s"]);
+        cluster.weft(&["clone", &format!("{origin}@s"), clone]);
+        cluster.wait_until_served(clone);
+    }
+    let socket = cluster.export("x", 1);
+    for (name, node) in [("z", 0), ("y", 1), ("x", 0), ("w", 0)] {
+        if cluster.owner(name) != Ok(Some(node)) {
+            cluster.weft(&["vdisk", "move", name, "--to", &node.to_string()]);
+        }
+        cluster.wait_for_owner(name, |now| now == node);
+    }
+    step("all the reads that a connection may have open");
+    assert!(all_answered(read_much(&socket, "x")), "an origin was waited for that could not be asked");
+    expect(&nbd_uri(&socket, "x"), 7, "0 64M");
+
+    step("a vDisk that has to wait for its limit, and another one on the same way");
+    cluster.weft(&["vdisk", "set", "x", "--bw-limit", "1M"]);
+    cluster.wait_until_whole();
+    let slow = read_much(&socket, "x");
+    let other = cluster.socket("w", 1);
+    let mut quick = NbdClient::connect_patiently(&other, "w");
+    for _ in 0..100 {
+        quick.submit_read(0, 4096).expect("the connection holds");
+        quick.next_reply().expect("the connection holds");
+    }
+    quick.disconnect();
+    cluster.weft(&["vdisk", "set", "x", "--bw-limit", "none"]);
+    assert!(all_answered(slow), "a limit that is taken away holds nobody");
 }

@@ -28,9 +28,10 @@ const LARGE_PAYLOAD: usize = 64 << 10;
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 const QUEUE_FRAMES_MAX: usize = 4096;
 
-/// Requests of a client taken from one connection and not answered, and their bytes.
-const OPEN_REQUESTS_MAX: usize = 1024;
-const OPEN_BYTES_MAX: usize = 64 << 20;
+/// Requests of clients taken from one connection and not answered, and their bytes. Whoever asks keeps to half of that by itself
+/// (`worker/windows`); here it is what a shard is protected by from one that does not.
+const OPEN_REQUESTS_MAX: usize = 2048;
+const OPEN_BYTES_MAX: usize = 128 << 20;
 
 pub struct Link {
     socket: socket2::Socket,
@@ -176,6 +177,12 @@ impl Link {
             tracing::debug!(shard = self.shard.0, %error, "a shard cannot be reached");
             self.break_off();
         }
+    }
+
+    /// Puts an answer behind the frames that wait, however many there are: there are no more than requests were taken.
+    pub fn push_answer(&mut self, frame: Frame) {
+        self.queued_bytes += frame.bytes();
+        self.queue.push_back(frame);
     }
 
     /// Puts a frame behind those that wait. False: there are too many, and this one is not taken.

@@ -141,8 +141,8 @@ pub struct RemoteAsker {
     pub from: ShardId,
     link: LinkName,
     number: u64,
-    /// What the request carries or will bring.
-    bytes: usize,
+    /// What the request carries or will bring, if it is a client's: those count.
+    bytes: Option<usize>,
 }
 
 impl Peers {
@@ -234,12 +234,21 @@ impl Peers {
         let RemoteAsker { link: LinkName { place: index, generation }, number, bytes, .. } = asker;
         let place = &mut self.places[index as usize];
         let Some(link) = place.link.as_mut().filter(|_| place.generation == generation) else { return };
-        let resumed = link.close_request(bytes);
-        if !self.push(index, &Packet::Reply { number, reply }) {
-            // The asker must not wait for ever: with the connection gone it asks again.
-            self.break_off(index);
-        } else if resumed {
-            self.touch(index);
+        let resumed = bytes.is_some_and(|bytes| link.close_request(bytes));
+        match wire::encode(&Packet::Reply { number, reply }) {
+            Ok(frame) if !link.is_broken() => {
+                link.push_answer(frame);
+                self.wants_to_send(index);
+                if resumed {
+                    self.touch(index);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::error!(%error, "something was not sent");
+                // The asker must not wait for ever: with the connection gone it asks again.
+                self.break_off(index);
+            }
         }
     }
 
@@ -309,8 +318,10 @@ impl Peers {
             arrived.push(match packet {
                 Packet::Message(message) => Arrived::Message { from: link.shard, message },
                 Packet::Request { number, family, epoch, request } => {
-                    let bytes = weight(&request);
-                    link.open_request(bytes);
+                    let bytes = (!is_of_owners(&request)).then(|| weight(&request));
+                    if let Some(bytes) = bytes {
+                        link.open_request(bytes);
+                    }
                     let asker = RemoteAsker { from: link.shard, link: name, number, bytes };
                     Arrived::Request(RemoteRequest { asker, family, epoch, request })
                 }
@@ -645,8 +656,13 @@ fn lane_index(lane: Lane) -> usize {
     lane as usize - 1
 }
 
+/// Whether the owner of a clone asks this, and not a client. Clients wait for the answer, so it may not wait for clients.
+pub(super) fn is_of_owners(request: &Request) -> bool {
+    matches!(request, Request::ReadOrigin { .. } | Request::SnapshotExtents { .. })
+}
+
 /// The memory a request stands for until it is answered.
-fn weight(request: &Request) -> usize {
+pub(super) fn weight(request: &Request) -> usize {
     match request {
         Request::Read { len, .. } | Request::ReadSnapshot { len, .. } | Request::ReadOrigin { len, .. } => {
             *len as usize

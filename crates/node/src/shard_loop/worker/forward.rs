@@ -13,8 +13,9 @@
 
 use super::Worker;
 use super::routes::{Route, Way};
+use super::windows::Windows;
 use crate::shard_loop::mailbox::{Answer, Mail};
-use crate::shard_loop::peer::{Arrived, RemoteRequest};
+use crate::shard_loop::peer::{Arrived, RemoteRequest, is_of_owners, weight};
 use crate::shard_loop::statistics::Kind;
 use crate::shard_loop::tickets::{Open, Origin};
 use std::collections::BTreeMap;
@@ -38,6 +39,18 @@ pub(super) const PATIENCE_US_MAX: u64 = 30_000_000;
 pub(super) struct Forwards {
     last: u64,
     open: BTreeMap<u64, Forward>,
+    windows: Windows,
+}
+
+impl Forwards {
+    /// A request is open no more.
+    fn remove(&mut self, number: u64) -> Option<Forward> {
+        let forward = self.open.remove(&number)?;
+        if let Some(bytes) = forward.window {
+            self.windows.close(forward.route.shard, forward.family, bytes);
+        }
+        Some(forward)
+    }
 }
 
 struct Forward {
@@ -45,6 +58,8 @@ struct Forward {
     route: Route,
     kind: Kind,
     since: Time,
+    /// The bytes it has taken of the window of its vDisk's clients, if it is one of theirs.
+    window: Option<usize>,
     origin: Origin,
 }
 
@@ -108,7 +123,12 @@ impl Worker {
         let answer = match origin {
             Origin::Socket { slot, generation, handle } => {
                 let home = Arc::clone(&self.mailbox);
-                Answer::new(move |reply| home.send(Mail::Answered { slot, generation, handle, reply }))
+                // Held there until somebody serves the vDisk, it could come behind what the client, back on another
+                // connection, has had answered meanwhile.
+                let ended = Arc::clone(&self.sockets[slot as usize].ended);
+                Answer::until(ended, move |reply| {
+                    home.send(Mail::Answered { slot, generation, handle, reply })
+                })
             }
             Origin::Elsewhere { answer, .. } => answer,
             Origin::Remote(_) => unreachable!("what comes from other nodes is not passed on"),
@@ -121,11 +141,25 @@ impl Worker {
         let number = self.forwards.last;
         let kind = Kind::of(&request);
         let Route { shard, epoch } = route;
+        // What an owner needs of another one clients wait for who have their room already.
+        let window = (!is_of_owners(&request)).then(|| weight(&request));
+        if let Some(bytes) = window
+            && !self.forwards.windows.open(shard, family, bytes)
+        {
+            return self.deliver(now, family, origin, Reply::Error(RequestError::Busy));
+        }
         match self.peers.forward(now, shard, number, family, epoch, request, &mut self.ring) {
             Ok(()) => {
-                self.forwards.open.insert(number, Forward { family, route, kind, since: now, origin });
+                self.forwards
+                    .open
+                    .insert(number, Forward { family, route, kind, since: now, window, origin });
             }
-            Err(error) => self.deliver(now, family, origin, Reply::Error(error)),
+            Err(error) => {
+                if let Some(bytes) = window {
+                    self.forwards.windows.close(shard, family, bytes);
+                }
+                self.deliver(now, family, origin, Reply::Error(error));
+            }
         }
     }
 
@@ -263,7 +297,7 @@ impl Worker {
 
     fn refuse_forwards(&mut self, now: Time, numbers: &[u64]) {
         for number in numbers {
-            let forward = self.forwards.open.remove(number).expect("its number was just listed");
+            let forward = self.forwards.remove(*number).expect("its number was just listed");
             let reply = Reply::Error(RequestError::NotServed);
             self.deliver(now, forward.family, forward.origin, reply);
         }
@@ -271,7 +305,7 @@ impl Worker {
 
     /// The owner has answered. Numbers that are not known are of requests that were asked again meanwhile.
     fn on_forwarded(&mut self, now: Time, from: ShardId, number: u64, reply: Reply) {
-        let Some(forward) = self.forwards.open.remove(&number) else { return };
+        let Some(forward) = self.forwards.remove(number) else { return };
         if forward.route.shard != from || !answers(forward.kind, &reply) {
             tracing::error!(shard = from.0, "a shard answered something else than it was asked");
             self.peers.distrust(from);

@@ -62,7 +62,7 @@ impl Worker {
         let wake_at = self.wake_at();
         let due = wake_at.is_some_and(|at| at <= now);
         let drained = self.draining.is_some() && self.statistics.connections == 0;
-        if due || drained || !self.inputs.is_empty() || self.mailbox.has_mail() {
+        if due || drained || self.hurries || !self.inputs.is_empty() || self.mailbox.has_mail() {
             self.ring.enter(None);
             return;
         }
