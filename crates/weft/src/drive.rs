@@ -97,6 +97,12 @@ fn add(
 fn remove(place: &Place, drive: u32, undo: bool, wait: bool, json: bool) -> Result<(), Trouble> {
     let client = Client::find(place)?;
     let (_, found) = left(&client, drive)?;
+    if undo && found["state"] == "lost" {
+        return Err(Trouble::bad_input(format!(
+            "drive {drive} was given up as lost, and that is not taken back: its copies are made again from the others; add it as a new \
+             drive (`weft drive add`)"
+        )));
+    }
     if found["state"] != "lost" {
         let answer = client.post(&format!("/v1/drives/{drive}/drain"), &json!({ "undo": undo }))?;
         if undo {

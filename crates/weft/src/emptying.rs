@@ -2,6 +2,7 @@
 //! Promises: the line goes to stderr, and where that is no terminal a line is written now and then; a node that
 //! does not answer for a while does not end the waiting.
 
+use crate::output;
 use crate::trouble::Trouble;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -55,7 +56,7 @@ pub fn wait(
                 bar.set_position(course.gone());
                 bar.set_message(line.clone());
                 if !std::io::stderr().is_terminal() && said.is_none_or(|at| at.elapsed() > SAY) {
-                    eprintln!("{line}");
+                    output::say(&line);
                     said = Some(answered);
                 }
             }

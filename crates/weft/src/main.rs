@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(trouble) => {
-            eprintln!("weft: {}", trouble.line());
+            output::complain(trouble.line());
             trouble.exit_code()
         }
     }
@@ -78,11 +78,11 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
         Command::Lab(command) => return lab::run(command, json),
         Command::Check(mut arguments) => {
             arguments.json |= json;
-            return check::run(arguments).map_err(|error| Trouble::from_offline(&error));
+            return check::run(arguments).map_err(|error| Trouble::from_check(&error));
         }
         Command::Inspect(mut arguments) => {
             arguments.json |= json;
-            return inspect::run(arguments).map_err(|error| Trouble::from_offline(&error));
+            return inspect::run(arguments).map_err(|error| Trouble::from_inspect(&error));
         }
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -102,7 +102,7 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprintln!("weft: a command is missing; `weft --help` lists them with examples");
+            output::complain("a command is missing; `weft --help` lists them with examples");
             ExitCode::from(2)
         }
         _ => {
@@ -112,7 +112,7 @@ fn explain_usage(error: &clap::Error) -> ExitCode {
                 text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
             let message = message.join(" ");
             let message = message.strip_prefix("error: ").unwrap_or(&message);
-            eprintln!("weft: {message}; add --help to the command to see what it takes");
+            output::complain(format_args!("{message}; add --help to the command to see what it takes"));
             ExitCode::from(2)
         }
     }

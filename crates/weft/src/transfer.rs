@@ -5,6 +5,7 @@
 
 use crate::arguments::{ExportArguments, Format, ImportArguments, Place};
 use crate::client::{Client, path_part};
+use crate::output;
 use crate::size;
 use crate::status::text;
 use crate::trouble::Trouble;
@@ -92,7 +93,9 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
         Some(known) => {
             check_unused(vdisk, known)?;
             if known["size"].as_u64().unwrap_or(0) > image.size {
-                eprintln!("weft: vDisk {vdisk} is larger than the image; what it holds behind its end stays");
+                let told =
+                    format!("vDisk {vdisk} is larger than the image; what it holds behind its end stays");
+                output::complain(told);
             }
         }
         None => {
@@ -129,11 +132,11 @@ pub fn import(arguments: &ImportArguments, json: bool) -> Result<(), Trouble> {
     }
     let made = client.get(&path)?;
     if there.is_none() && made["size"].as_u64().is_some_and(|size| size > image.size) {
-        eprintln!(
-            "weft: the image has {} bytes, and vDisk {vdisk} {}: it has whole blocks, and zeros behind the image's end",
+        output::complain(format_args!(
+            "the image has {} bytes, and vDisk {vdisk} {}: it has whole blocks, and zeros behind the image's end",
             image.size,
             text(&made["size"])
-        );
+        ));
     }
     crate::vdisk::tell(json, &made, || {
         format!("imported {} ({}, {}) as {vdisk}", file.display(), image.format, size::show(image.size))

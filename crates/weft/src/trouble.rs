@@ -2,6 +2,7 @@
 //! Promises: one line, and the exit code that goes with it.
 
 use std::process::ExitCode;
+use weft_node::offline::OfflineError;
 
 /// Both hold the whole line: what, why, what to do.
 #[derive(Debug)]
@@ -29,9 +30,18 @@ impl Trouble {
         }
     }
 
-    /// An offline command that ends in an error could not begin: the directory or the place is wrong.
-    pub fn from_offline(error: &anyhow::Error) -> Self {
+    /// A check that ends in an error could not begin. Always 2, whatever the reason: 1 says that drives are not sound.
+    pub fn from_check(error: &anyhow::Error) -> Self {
         Self::BadInput(format!("{error:#}"))
+    }
+
+    /// The directory or the place is wrong, unless it is etcd that is away.
+    pub fn from_inspect(error: &anyhow::Error) -> Self {
+        let text = format!("{error:#}");
+        match error.downcast_ref::<OfflineError>() {
+            Some(OfflineError::NoEtcd { .. }) => Self::Failed(text),
+            _ => Self::BadInput(text),
+        }
     }
 
     /// The text without line breaks, whatever it was made of.

@@ -56,11 +56,19 @@ struct Check<'a> {
     counted: Counted,
     /// Copies that present members of groups lack, and former ones have.
     owed: u64,
+    /// Copies that were on drives that are given up.
+    lost: BTreeMap<DriveId, Lost>,
+}
+
+#[derive(Debug, Default)]
+struct Lost {
+    egroups: u64,
+    groups: BTreeSet<GroupId>,
 }
 
 /// Walks the whole map.
 pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &mut Findings) -> Counted {
-    let mut check = Check { family, damaged, counted: Counted::default(), owed: 0 };
+    let mut check = Check { family, damaged, counted: Counted::default(), owed: 0, lost: BTreeMap::new() };
     if family.unseen.log {
         return check.counted;
     }
@@ -79,6 +87,7 @@ pub fn check(family: &Family, damaged: &BTreeMap<DriveId, Damaged>, findings: &m
         check.orphans(findings);
     }
     check.tell_owed(findings);
+    check.tell_lost(findings);
     check.counted
 }
 
@@ -274,9 +283,19 @@ impl Check<'_> {
         let mut spare = view.former.iter().filter(has).count();
         let mut first: Option<&TablePage> = None;
         for drive in &view.members {
-            // What a drive that cannot be read lacks is told once, for the drive.
             let Some(contents) = self.family.drives.get(drive) else {
                 self.counted.unseen.copies += u64::from(self.family.may_be_elsewhere(&[*drive]));
+                // What a drive that cannot be read lacks was told once, for the drive. One that was given up is not looked at.
+                if self.family.is_lost(*drive) {
+                    if spare > 0 {
+                        spare -= 1;
+                        self.owed += 1;
+                        continue;
+                    }
+                    let lost = self.lost.entry(*drive).or_default();
+                    lost.egroups += 1;
+                    lost.groups.insert(group);
+                }
                 continue;
             };
             self.counted.copies += 1;
@@ -367,6 +386,19 @@ impl Check<'_> {
                 self.owed
             );
             findings.note("copies_owed", None, Some(self.family.name), text);
+        }
+    }
+
+    /// One line for each drive: all that it had is gone for one reason.
+    fn tell_lost(&self, findings: &mut Findings) {
+        for (drive, lost) in &self.lost {
+            let text = format!(
+                "it was given up, and {} egroups in {} groups have a copy less without it; the nodes make these again when a \
+                 drive can take its place",
+                lost.egroups,
+                lost.groups.len()
+            );
+            self.problem(findings, "copies_lost", Some(*drive), text);
         }
     }
 

@@ -4,6 +4,7 @@
 //! Leaves to others: copies of what the map names (`copies`).
 
 use super::contents::Contents;
+use super::ends::{Ends, MemberEnd};
 use super::findings::Findings;
 use super::held::{self, HeldRecord};
 use super::units;
@@ -20,19 +21,20 @@ use weft_engine::map::index::PageIndex;
 use weft_engine::map::leaf::Leaf;
 use weft_engine::map::past::Past;
 use weft_engine::{Block, DriveId, EgroupId, FamilyId, Generation, GroupId, Seq, SnapshotId};
-use weft_node::offline::{FamilyConfig, GroupRecord, Policy};
+use weft_node::offline::{FamilyConfig, Offline, Policy};
 
 pub struct Family<'a> {
     pub name: &'a str,
     pub record: FamilyRecord,
     pub drives: &'a BTreeMap<DriveId, Contents>,
-    /// Drives of the cluster that are not looked at, and their nodes.
-    elsewhere: &'a BTreeMap<DriveId, u32>,
-    /// What of it may be there.
+    offline: &'a Offline,
+    /// What of it may be on drives of the cluster that are not looked at.
     pub unseen: Unseen,
     /// The drives that hold the egroups of a group, former members last.
     pub groups: BTreeMap<GroupId, Group>,
     pub checkpoint: Option<(Seq, Checkpoint)>,
+    /// There was one, and nobody can read it.
+    checkpoint_lost: bool,
     pub index: PageIndex,
     /// Egroups of data, as of the checkpoint and as named since.
     pub directory: Directory,
@@ -45,10 +47,7 @@ pub struct Family<'a> {
     moves: Vec<(EgroupId, UnitMove)>,
     /// The snapshots there are.
     pub snapshots: BTreeMap<Generation, SnapshotId>,
-    /// The last record that every member holds.
-    pub acknowledged: Seq,
-    /// The last record that any member holds.
-    pub end: Seq,
+    pub ends: Ends,
     pub replayed: u64,
     /// Bytes of data in replayed records, drained or not.
     pub replayed_bytes: u64,
@@ -98,12 +97,11 @@ type HeldBy = BTreeMap<DriveId, BTreeMap<Seq, HeldRecord>>;
 impl<'a> Family<'a> {
     pub fn read(
         config: &'a FamilyConfig,
-        groups: &[GroupRecord],
+        offline: &'a Offline,
         drives: &'a BTreeMap<DriveId, Contents>,
-        elsewhere: &'a BTreeMap<DriveId, u32>,
         findings: &mut Findings,
     ) -> Family<'a> {
-        let groups = groups.iter().map(|group| {
+        let groups = offline.groups.iter().map(|group| {
             let view = group.view();
             (group.id(), Group { members: view.members, former: view.former })
         });
@@ -112,10 +110,11 @@ impl<'a> Family<'a> {
             // How data is packed is told by each egroup.
             record: config.record(&Policy::default()),
             drives,
-            elsewhere,
+            offline,
             unseen: Unseen::default(),
             groups: groups.collect(),
             checkpoint: None,
+            checkpoint_lost: false,
             index: PageIndex::default(),
             directory: Directory::default(),
             fresh: BTreeSet::new(),
@@ -123,8 +122,7 @@ impl<'a> Family<'a> {
             edits: BTreeMap::new(),
             moves: Vec::new(),
             snapshots: BTreeMap::new(),
-            acknowledged: Seq(0),
-            end: Seq(0),
+            ends: Ends::default(),
             replayed: 0,
             replayed_bytes: 0,
         };
@@ -164,7 +162,12 @@ impl<'a> Family<'a> {
     }
 
     pub fn may_be_elsewhere(&self, drives: &[DriveId]) -> bool {
-        drives.iter().any(|drive| self.elsewhere.contains_key(drive))
+        drives.iter().any(|drive| self.offline.elsewhere.contains_key(drive))
+    }
+
+    /// It was given up: it is not among the drives in use, here or elsewhere.
+    pub fn is_lost(&self, drive: DriveId) -> bool {
+        !self.may_be_elsewhere(&[drive]) && !self.offline.drives.iter().any(|here| here.drive == drive)
     }
 
     /// Whether a drive that can be read, or one that should be readable, tells of every record from the newest
@@ -186,7 +189,8 @@ impl<'a> Family<'a> {
 
     fn tell_unseen_log(&self, findings: &mut Findings) {
         let members = self.record.segments.iter().flat_map(|segment| &segment.members);
-        let nodes: BTreeSet<u32> = members.filter_map(|drive| self.elsewhere.get(drive)).copied().collect();
+        let nodes: BTreeSet<u32> =
+            members.filter_map(|drive| self.offline.elsewhere.get(drive)).copied().collect();
         let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
         let text = format!(
             "its log is not on these drives, so nothing was checked of its map; give the directory of node {} too",
@@ -210,23 +214,20 @@ impl<'a> Family<'a> {
     fn find_ends(&mut self, held: &HeldBy, findings: &mut Findings) {
         let last = self.record.segments.last().expect("a family with a log has segments");
         let before = last.first.previous();
-        let high = |drive: &DriveId| {
-            let records = held.get(drive)?;
-            Some(held::high(records).unwrap_or(Seq(0)).max(before))
+        let end_of = |drive: &DriveId| {
+            let missing = self.drives.get(drive)?.chain.missing.last().copied();
+            Some((*drive, MemberEnd::of(held.get(drive)?, missing, before)))
         };
-        let ends: Vec<Seq> = last.members.iter().filter_map(high).collect();
-        if ends.is_empty() && self.may_be_elsewhere(&last.members) {
+        let members = last.members.iter().filter_map(end_of).collect();
+        match Ends::of(&members) {
+            Some(ends) => self.ends = ends,
             // Everything before is known to be acknowledged.
-            self.end = before;
-            self.acknowledged = before;
-            return;
+            None if self.may_be_elsewhere(&last.members) => self.ends = Ends::before(before),
+            None => {
+                let text = "none of the drives that hold the end of its log can be read".to_string();
+                self.problem(findings, "log_unreachable", None, text);
+            }
         }
-        if ends.is_empty() {
-            let text = "none of the drives that hold the end of its log can be read".to_string();
-            return self.problem(findings, "log_unreachable", None, text);
-        }
-        self.end = ends.iter().copied().max().expect("there is one");
-        self.acknowledged = ends.iter().copied().min().expect("there is one");
     }
 
     fn load_checkpoint(&mut self, held: &HeldBy, findings: &mut Findings) {
@@ -239,29 +240,31 @@ impl<'a> Family<'a> {
                 }
             }
         }
-        let Some((seq, holders)) = found.pop_last() else { return };
-        let record = holders.iter().find_map(|drive| held::read(&self.drives[drive], &held[drive][&seq]));
-        match record.map(|record| record.body) {
-            Some(Body::Checkpoint(checkpoint)) => {
+        while let Some((seq, holders)) = found.pop_last() {
+            let record = holders.iter().find_map(|drive| held::read(&self.drives[drive], &held[drive][&seq]));
+            if let Some(Body::Checkpoint(checkpoint)) = record.map(|record| record.body) {
                 let named = checkpoint.map_egroups.iter();
                 self.map_egroups = named.map(|named| (named.egroup, *named)).collect();
                 self.snapshots = checkpoint.snapshots.iter().copied().collect();
                 self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
+                return;
             }
-            _ => {
-                if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) {
-                    for drive in holders {
-                        let text = format!("its newest checkpoint, record {seq}, is damaged here");
-                        self.problem(findings, "record_copy_missing", Some(drive), text);
-                    }
-                    self.unseen.log = true;
-                    return;
+            if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) {
+                for drive in holders {
+                    let text = format!("its newest checkpoint, record {seq}, is damaged here");
+                    self.problem(findings, "record_copy_missing", Some(drive), text);
                 }
+                self.unseen.log = true;
+                return;
+            }
+            if seq <= self.ends.acknowledged {
                 let text = format!(
                     "its newest checkpoint, record {seq}, is damaged on every drive: the map is lost"
                 );
-                self.problem(findings, "checkpoint_lost", None, text);
+                self.checkpoint_lost = true;
+                return self.problem(findings, "checkpoint_lost", None, text);
             }
+            // It never was on all members, so the one before still counts. The damage is told by the replay.
         }
     }
 
@@ -340,16 +343,28 @@ impl<'a> Family<'a> {
 
     /// Reads every record the next owner would read, and applies map records.
     fn replay(&mut self, held: &HeldBy, findings: &mut Findings) {
-        let checkpoint = self.checkpoint.as_ref().map(|(_, checkpoint)| checkpoint);
-        let from = checkpoint.map_or(Seq(1), |checkpoint| checkpoint.replay_from);
-        let map_to = checkpoint.map_or(Seq(0), |checkpoint| checkpoint.map_to);
+        let checkpoint = self.checkpoint.as_ref();
+        let from = match checkpoint {
+            Some((_, checkpoint)) => checkpoint.replay_from,
+            // What came before the oldest record that is left may have been trimmed.
+            None if self.checkpoint_lost => {
+                held.values().filter_map(|records| records.keys().next()).min().copied().unwrap_or(Seq(1))
+            }
+            None => Seq(1),
+        };
+        let map_to = checkpoint.map_or(Seq(0), |(_, checkpoint)| checkpoint.map_to);
+        let settled = checkpoint.map_or(Seq(0), |(seq, _)| *seq).max(self.ends.acknowledged);
+        // What lies behind the end is looked at too: it may be damaged.
+        let last = self.ends.end;
         let mut seq = from;
-        while seq <= self.end {
-            let record = self.find_record(seq, held, findings);
-            match record {
+        while seq <= last {
+            match self.find_record(seq, held, findings) {
+                _ if seq > self.ends.end => {}
                 None if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) => {
                     self.unseen.records += 1;
                 }
+                // Some members lack it and the others cannot read it: the log ends in front of it, which is no loss.
+                None if seq > settled => self.ends.end = seq.previous(),
                 None => {
                     let text = format!(
                         "record {seq} of its log is on no drive, or damaged on every one: the vDisk will not open"
@@ -379,11 +394,11 @@ impl<'a> Family<'a> {
         for drive in members {
             let Some(records) = held.get(drive) else { continue };
             let copy = records.get(&seq).filter(|record| record.sound);
-            if copy.is_none() && seq <= self.acknowledged {
+            if copy.is_none() && self.ends.is_due(*drive, seq) {
                 let text = format!("record {seq} of its log is missing or damaged here");
                 self.problem(findings, "record_copy_missing", Some(*drive), text);
             }
-            if let Some(copy) = copy.filter(|_| seq <= self.acknowledged) {
+            if let Some(copy) = copy.filter(|_| seq <= self.ends.acknowledged) {
                 match first {
                     Some((other, header)) if !is_same(&header, &copy.header) => {
                         let text = format!("record {seq} of its log is not what drive {other} has");

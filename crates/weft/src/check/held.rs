@@ -64,11 +64,6 @@ impl Held {
     }
 }
 
-/// The highest of these records that can be read.
-pub fn high(records: &BTreeMap<Seq, HeldRecord>) -> Option<Seq> {
-    records.iter().rev().find(|(_, record)| record.sound).map(|(seq, _)| *seq)
-}
-
 /// Replays the frames that count, in the order they were written.
 pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<FamilyId, Held> {
     let mut families: BTreeMap<FamilyId, Held> = BTreeMap::new();
@@ -156,8 +151,18 @@ mod tests {
         held.on_trim(Seq(4));
         held.on_record(record(3, 1, 1));
         assert_eq!(seqs(&held), [(5, 1), (6, 1)]);
-        assert_eq!(high(&held.records), Some(Seq(6)));
-        held.records.get_mut(&Seq(6)).expect("it is held").sound = false;
-        assert_eq!(high(&held.records), Some(Seq(5)), "what cannot be read is not the end");
+    }
+
+    #[test]
+    fn a_damaged_record_is_held_like_any_other() {
+        use crate::check::ends::MemberEnd;
+        let mut held = Held::default();
+        (1..=5).for_each(|seq| held.on_record(record(seq, 1, 1)));
+        held.on_record(HeldRecord { sound: false, frame: 7, ..record(6, 1, 1) });
+        let end = |missing| MemberEnd::of(&held.records, missing, Seq(0));
+        assert_eq!(end(None), MemberEnd { last: Seq(6), incomplete: false }, "it was there");
+        assert!(end(Some(3)).incomplete, "nothing behind the missing frame can be read");
+        held.on_record(record(6, 1, 1));
+        assert!(!MemberEnd::of(&held.records, Some(0), Seq(0)).incomplete, "a gap would have been noticed");
     }
 }

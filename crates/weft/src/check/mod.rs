@@ -8,6 +8,7 @@
 
 pub mod contents;
 mod copies;
+mod ends;
 pub mod family;
 pub mod findings;
 pub mod held;
@@ -67,12 +68,13 @@ pub fn run(arguments: CheckArgs) -> anyhow::Result<ExitCode> {
         );
     }
     let report = check(&offline);
-    if arguments.json {
-        output::json(&serde_json::to_value(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(if report.sound { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let mut text =
+        if arguments.json { output::json_text(&serde_json::to_value(&report)?) } else { report.text() };
+    text.push('\n');
+    // Decided before anything is printed: whoever reads the first lines only gets the same.
+    let code = u8::from(!report.sound);
+    output::write_due(text.as_bytes(), code);
+    Ok(ExitCode::from(code))
 }
 
 /// Everything about one drive.
@@ -105,8 +107,7 @@ fn check(offline: &Offline) -> Report {
             findings.note("dropping", None, Some(&config.name), text);
             continue;
         }
-        let family =
-            family::Family::read(config, &offline.groups, &drives, &offline.elsewhere, &mut findings);
+        let family = family::Family::read(config, offline, &drives, &mut findings);
         let counted = copies::check(&family, &damaged, &mut findings);
         sight.add(&family.unseen, &counted.unseen);
         vdisks.push(VdiskReport {
@@ -117,8 +118,8 @@ fn check(offline: &Offline) -> Report {
             epoch: config.epoch,
             seen: !family.unseen.log,
             checkpoint: family.checkpoint.as_ref().map_or(0, |(seq, _)| seq.0),
-            acknowledged: family.acknowledged.0,
-            end: family.end.0,
+            acknowledged: family.ends.acknowledged.0,
+            end: family.ends.end.0,
             records_replayed: family.replayed,
             replayed_bytes: family.replayed_bytes,
             leaves: counted.leaves,

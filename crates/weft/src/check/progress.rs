@@ -48,11 +48,12 @@ impl Progress {
             std::thread::park_timeout(Duration::from_millis(250));
             let (done, total) = (self.bytes(), self.total.load(Ordering::Relaxed).max(1));
             let percent = (done * 100 / total).min(100);
-            eprint!("\rchecking: {percent} % of {} MiB read", total >> 20);
-            let _ = std::io::stderr().flush();
+            let mut stderr = std::io::stderr();
+            let _ = write!(stderr, "\rchecking: {percent} % of {} MiB read", total >> 20);
+            let _ = stderr.flush();
         }
         if self.shown {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 

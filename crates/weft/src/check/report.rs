@@ -1,7 +1,7 @@
 //! What a check tells: for people, and as JSON.
 
 use super::findings::Finding;
-use crate::output::{self, Table};
+use crate::output::Table;
 use crate::size;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -66,7 +66,8 @@ pub struct VdiskReport {
 }
 
 impl Report {
-    pub fn print(&self) {
+    /// Lines for people, without the last line break.
+    pub fn text(&self) -> String {
         let mut drives =
             Table::new(&["DRIVE", "PLACE", "FRAMES", "RECORDS", "EGROUPS", "BYTES", "UNITS", "DAMAGED"]);
         for drive in &self.drives {
@@ -82,7 +83,7 @@ impl Report {
                 count(drive.units_damaged),
             ]);
         }
-        drives.print();
+        let mut text = drives.render();
         let mut vdisks = Table::new(&[
             "VDISK",
             "SIZE",
@@ -107,35 +108,36 @@ impl Report {
             ]);
         }
         if !self.vdisks.is_empty() {
-            output::line("");
-            vdisks.print();
+            text.push('\n');
+            text.push_str(&vdisks.render());
         }
-        output::line("");
+        text.push('\n');
         for note in &self.notes {
-            output::line(&format!("note: {note}"));
+            text.push_str(&format!("note: {note}\n"));
         }
         for problem in &self.problems {
-            output::line(&format!("problem: {problem}"));
+            text.push_str(&format!("problem: {problem}\n"));
         }
         let told = self.problems.len() as u64;
         if told < self.problems_count {
-            output::line(&format!("and {} problems more of the same kinds", self.problems_count - told));
+            text.push_str(&format!("and {} problems more of the same kinds\n", self.problems_count - told));
         }
         let read = size::show(self.bytes_read);
         match self.problems_count {
             0 => {
                 let how_far = if self.complete { "sound" } else { "sound as far as it was seen" };
-                output::line(&format!("{how_far}: {read} read in {:.1} s, no problem found", self.seconds));
+                text.push_str(&format!("{how_far}: {read} read in {:.1} s, no problem found", self.seconds));
             }
             count => {
                 let kinds: Vec<String> =
                     self.problems_by_kind.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-                output::line(&format!(
+                text.push_str(&format!(
                     "NOT SOUND: {read} read in {:.1} s, {count} problems: {}",
                     self.seconds,
                     kinds.join(", ")
                 ));
             }
         }
+        text
     }
 }

@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weft_engine::buffer::BLOCK;
 use weft_engine::formats::record::PageKind;
+use weft_engine::interface::Origin;
 use weft_engine::limits::LEAF_BLOCKS;
 use weft_engine::map::edits::Edits;
 use weft_engine::{Block, EgroupId, SnapshotId};
+use weft_node::offline::Offline;
 
 /// Rows shown without `--all`.
 const ROWS: usize = 40;
@@ -54,7 +56,7 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     let config = super::vdisk(&offline, &arguments.vdisk)?;
     let mut findings = Findings::default();
     let drives = super::read_drives(&offline, &mut findings)?;
-    let family = Family::read(config, &offline.groups, &drives, &offline.elsewhere, &mut findings);
+    let family = Family::read(config, &offline, &drives, &mut findings);
     let first = arguments.offset.unwrap_or(0) / BLOCK as u64;
     if arguments.offset.is_some_and(|offset| offset >= config.size) {
         bail!("the vDisk {} has {} bytes; give a smaller --offset", config.name, config.size);
@@ -69,6 +71,13 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     let known = offline.snapshots.iter().filter(|record| record.family() == family.id());
     let names: Names = known.map(|record| (record.id(), record.name.as_str())).collect();
     let (mut text, mut value) = summary(&family, &names);
+    let origin = origin_of(&offline, &family);
+    if let Some((name, origin)) = &origin {
+        text.push_str(&format!(
+            "clone: what is not mapped here is read from {name}, of which it is a clone\n"
+        ));
+        value["origin"] = json!({ "vdisk": name, "generation": origin.snapshot.0, "size": origin.size });
+    }
     let mut table =
         Table::new(&["BLOCK", "BYTE", "BLOCKS", "EGROUP", "UNIT", "GROUP", "DRIVES", "SINCE CHECKPOINT"]);
     let mut values = Vec::new();
@@ -93,7 +102,9 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
         }));
     }
     if runs.is_empty() {
-        text.push_str("nothing is mapped there: it reads as zeros, unless a record of the log holds it\n");
+        text.push_str(&unmapped_line(
+            origin.as_ref().filter(|(_, origin)| first * (BLOCK as u64) < origin.size),
+        ));
     } else {
         text.push_str(&table.render());
     }
@@ -111,6 +122,26 @@ pub fn show(arguments: &MapArgs) -> anyhow::Result<Shown> {
     value["more"] = json!(more);
     value["problems"] = serde_json::to_value(&findings.problems)?;
     Ok(Shown { text, value })
+}
+
+/// What a clone is a clone of, by name.
+fn origin_of(offline: &Offline, family: &Family) -> Option<(String, Origin)> {
+    let origin = family.record.origin?;
+    let config = offline.families.iter().find(|config| config.id() == origin.family);
+    let name = config.map_or_else(|| "a vDisk that is not known".to_string(), |config| config.name.clone());
+    Some((name, origin))
+}
+
+/// `origin`: of a clone, where that has something.
+fn unmapped_line(origin: Option<&(String, Origin)>) -> String {
+    match origin {
+        Some((name, _)) => format!(
+            "nothing is mapped there: it is read from {name}, unless it was trimmed here or a record of the log holds it\n"
+        ),
+        None => {
+            "nothing is mapped there: it reads as zeros, unless a record of the log holds it\n".to_string()
+        }
+    }
 }
 
 /// Names of snapshots, as the config store has them.
@@ -152,8 +183,8 @@ fn summary(family: &Family, names: &Names) -> (String, Value) {
     };
     text.push_str(&format!(
         "log: all members hold up to record {}, the last is {}; {} records replayed with {} of data\n",
-        family.acknowledged,
-        family.end,
+        family.ends.acknowledged,
+        family.ends.end,
         family.replayed,
         size::show(family.replayed_bytes),
     ));
@@ -170,7 +201,7 @@ fn summary(family: &Family, names: &Names) -> (String, Value) {
             "record": seq.0, "map_to": checkpoint.map_to.0, "replay_from": checkpoint.replay_from.0,
             "mapped_blocks": checkpoint.mapped,
         })),
-        "acknowledged": family.acknowledged.0, "end": family.end.0, "records_replayed": family.replayed,
+        "acknowledged": family.ends.acknowledged.0, "end": family.ends.end.0, "records_replayed": family.replayed,
         "replayed_bytes": family.replayed_bytes, "leaves": leaves, "egroups": family.directory.len(),
         "map_egroups": family.map_egroups.len(), "edits": family.edits.values().map(Edits::len).sum::<usize>(),
         "past_pages": past, "snapshots": snapshots,

@@ -39,7 +39,7 @@ pub fn run(arguments: &TopArguments, json: bool) -> Result<(), Trouble> {
             Err(trouble) if arguments.once || answered.elapsed() > SILENCE_MAX => return Err(trouble),
             // People look when something is wrong.
             Err(trouble) => {
-                eprintln!("weft: {}", trouble.line());
+                output::complain(trouble.line());
                 std::thread::sleep(every);
                 continue;
             }

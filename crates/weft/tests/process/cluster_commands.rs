@@ -160,6 +160,22 @@ fn a_dead_drive_is_given_up_at_once() {
 }
 
 #[test]
+fn what_was_given_up_is_not_taken_back() {
+    let api = Api::new(|request, _, _| match request {
+        "GET /v1/drives" => {
+            (200, json!([{ "drive": 3, "node": 7, "state": "lost", "groups": 0, "former": 0 }]))
+        }
+        _ => (200, json!({ "done": true })),
+    });
+    let (code, told, complaints) = api.weft(&["drive", "remove", "3", "--undo"]);
+    assert!(code == 2 && complaints.contains("given up as lost"), "{code}: {told}{complaints}");
+    assert_eq!(complaints.lines().count(), 1, "{complaints}");
+    assert_eq!(api.orders(), [""; 0], "nothing was asked for");
+    assert_eq!(api.weft(&["drive", "remove", "3"]).0, 0, "it can be forgotten");
+    assert_eq!(api.orders(), ["DELETE /v1/drives/3"]);
+}
+
+#[test]
 fn drives_are_added_with_paths_that_the_node_understands() {
     let api = Api::new(|_, _, _| (201, json!([{ "drive": 4 }, { "drive": 5 }])));
     let (code, told, _) =

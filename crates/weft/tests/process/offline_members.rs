@@ -210,4 +210,11 @@ fn members_are_inspected_and_mistakes_are_told() {
     expect_told(&weft_output(&["check", "--etcd", "http://127.0.0.1:1", &dirs[0]]), "--etcd");
     cluster.etcd.kill();
     expect_told(&weft_output(&["check", &dirs[0]]), "start etcd");
+    let away = weft_output(&["inspect", "drive", "--dir", &dirs[0]]);
+    assert_eq!(
+        away.status.code(),
+        Some(1),
+        "it may be back later: {}",
+        String::from_utf8_lossy(&away.stderr)
+    );
 }

@@ -93,6 +93,31 @@ fn snapshots_are_shown_and_what_only_they_see_is_verified() {
 }
 
 #[test]
+fn a_clone_shows_where_it_reads_what_it_has_not() {
+    let scratch = Scratch::new("offline-clone");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "256M"]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    fill(&scratch.socket("v"), 1);
+    node.weft(&["snapshot", "create", "v", "s"]);
+    node.weft(&["clone", "v@s", "c"]);
+    node.weft(&["vdisk", "resize", "c", "--size", "16M"]);
+    node.stop();
+    let inspect = |arguments: &[&str]| {
+        let place = ["--dir", dir.to_str().expect("a plain name")];
+        let output = weft_output(&[&["inspect", "map", "c"], arguments, &place].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    let shown = inspect(&["--offset", "4096"]);
+    assert!(shown.contains("it is read from v") && !shown.contains("reads as zeros"), "{shown}");
+    let behind = inspect(&["--offset", "12M"]);
+    assert!(behind.contains("it reads as zeros"), "the origin has nothing there: {behind}");
+    let shown: Value = serde_json::from_str(&inspect(&["--json"])).expect("it is JSON");
+    assert_eq!(shown["origin"]["vdisk"], "v", "{shown:#}");
+}
+
+#[test]
 fn after_a_kill_what_edits_hide_from_the_present_is_verified_too() {
     let scratch = Scratch::new("offline-snapshots-kill");
     let dir = node_with_snapshots(&scratch, false);

@@ -1,0 +1,70 @@
+//! Commands whose output nobody reads to the end, or for which there is no room: the exit code is the one that was due, or says so.
+
+use crate::support::{Node, Scratch, WEFT};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Writing there fails as on a full drive.
+fn full() -> File {
+    File::options().write(true).open("/dev/full").expect("it is everywhere")
+}
+
+fn weft(arguments: &[&str], stdout: Stdio, stderr: Stdio) -> Output {
+    let mut command = Command::new(WEFT);
+    command.args(arguments).env_remove("WEFT_DIR").stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    command.spawn().and_then(std::process::Child::wait_with_output).expect("weft can be run")
+}
+
+/// A pipe that nobody reads.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+    drop(reader);
+    writer.into()
+}
+
+fn damage(file: &Path) {
+    let length = std::fs::metadata(file).expect("it is there").len();
+    File::options().write(true).open(file).and_then(|file| file.set_len(length / 2)).expect("it can be cut");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_told() {
+    let output = weft(&["completions", "bash"], full().into(), Stdio::piped());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("cannot be written") && told.trim().lines().count() == 1, "{told}");
+    let output = weft(&["completions", "bash"], closed(), Stdio::piped());
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "a reader that went away is none");
+}
+
+#[test]
+fn an_error_that_nobody_hears_still_has_its_exit_code() {
+    for stderr in [full().into(), closed()] {
+        assert_eq!(weft(&["frobnicate"], Stdio::null(), stderr).status.code(), Some(2));
+    }
+    let stderr = full().into();
+    assert_eq!(weft(&["status", "--api", "127.0.0.1:1"], Stdio::null(), stderr).status.code(), Some(1));
+}
+
+#[test]
+fn a_check_that_nobody_reads_says_all_the_same_whether_drives_are_sound() {
+    let scratch = Scratch::new("unread");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "256M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "8M"]);
+    node.stop();
+    let text = dir.to_str().expect("a plain name");
+    for line in [&["check", text][..], &["--json", "check", text]] {
+        assert_eq!(weft(line, closed(), Stdio::null()).status.code(), Some(0));
+        assert_eq!(
+            weft(line, full().into(), Stdio::null()).status.code(),
+            Some(1),
+            "nobody knows what it found"
+        );
+    }
+    damage(&dir.join("drive-0.data"));
+    for line in [&["check", text][..], &["--json", "check", text]] {
+        assert_eq!(weft(line, closed(), Stdio::null()).status.code(), Some(1), "{line:?}");
+    }
+}
