@@ -15,7 +15,7 @@ use crate::config::{
     CONFIG_FILE, ConfigError, ConfigStore, DirectoryLock, ImportError, LockError, Membership,
     MembershipError, MembershipStage, RedbStore, import,
 };
-use mark::Mark;
+use mark::{Mark, Way};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -114,6 +114,11 @@ pub enum JoinError {
     #[error("{dir} has begun to join the cluster {cluster}; finish that, or use a new directory")]
     JoiningElsewhere { dir: PathBuf, cluster: String },
     #[error(
+        "{dir} is on its way into the cluster {cluster} by another command, which was cut; finish that (`{command}`, with the options \
+         that it had), or use a new directory"
+    )]
+    Begun { dir: PathBuf, cluster: String, command: String },
+    #[error(
         "{dir} holds a node with data of its own, and only the first node of a cluster can bring its data (`weft \
          cluster init --dir`); use a new directory"
     )]
@@ -139,16 +144,66 @@ pub enum JoinError {
 }
 
 impl JoinError {
-    /// Whether the very same may work later.
-    pub fn may_pass(&self) -> bool {
-        let cluster = match self {
-            Self::Cluster(error) | Self::Import(ImportError::Cluster(error)) => error,
-            Self::Locked(LockError::Taken { .. }) => return true,
-            _ => return false,
-        };
-        let no_answer =
-            matches!(cluster, ClusterError::Etcd(EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. }));
-        no_answer || matches!(cluster, ClusterError::Contended { .. } | ClusterError::Changed { .. })
+    /// Whether what was asked for is wrong, so that the very same will never work. What is not as it should be where it is done (etcd
+    /// that is away or full, a drive that fails) may pass.
+    pub fn is_of_input(&self) -> bool {
+        match self {
+            Self::Cluster(error) | Self::Import(ImportError::Cluster(error)) => is_cluster_of_input(error),
+            Self::Import(error) => match error {
+                ImportError::Member { .. } | ImportError::Elsewhere { .. } | ImportError::NeverStarted => {
+                    true
+                }
+                ImportError::Cluster(_) | ImportError::Config(_) | ImportError::Membership(_) => false,
+            },
+            // The directory is a file, or its name is none.
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotADirectory
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::InvalidFilename
+            ),
+            Self::Locked(_) | Self::Membership(_) | Self::Config(_) | Self::DamagedMark { .. } => false,
+            Self::Exists { .. }
+            | Self::Member { .. }
+            | Self::Importing { .. }
+            | Self::JoiningElsewhere { .. }
+            | Self::Begun { .. }
+            | Self::HoldsData { .. }
+            | Self::HoldsDrives { .. }
+            | Self::BadName { .. }
+            | Self::NameTaken { .. }
+            | Self::AddressTaken { .. }
+            | Self::Unspecified { .. }
+            | Self::StorageOnly => true,
+        }
+    }
+}
+
+fn is_cluster_of_input(error: &ClusterError) -> bool {
+    match error {
+        ClusterError::Etcd(EtcdError::BadEndpoint { .. })
+        | ClusterError::BadName { .. }
+        | ClusterError::NoCluster { .. }
+        | ClusterError::NotEmpty { .. }
+        | ClusterError::OtherCluster { .. }
+        | ClusterError::NameTaken { .. }
+        | ClusterError::ContainerExists { .. }
+        | ClusterError::NoContainer { .. }
+        | ClusterError::SnapshotExists { .. }
+        | ClusterError::GroupExists { .. }
+        | ClusterError::NodeRemoved { .. }
+        | ClusterError::OldDirectory { .. } => true,
+        ClusterError::Etcd(_)
+        | ClusterError::NewerFormat { .. }
+        | ClusterError::Importing { .. }
+        | ClusterError::Record { .. }
+        | ClusterError::NotThere { .. }
+        | ClusterError::Changed { .. }
+        | ClusterError::Contended { .. }
+        | ClusterError::ContainerChanged { .. }
+        | ClusterError::AliveElsewhere { .. }
+        | ClusterError::NotController => false,
     }
 }
 
@@ -165,18 +220,19 @@ pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
     if dir.join(CONFIG_FILE).exists() {
         return bring(&store, &dir, &lock, &settings.node);
     }
-    if let Some(made) = finish_member(&store, &dir)? {
+    if let Some(made) = finish_member(&store, &dir, Way::Init)? {
         return Ok(made);
     }
     refuse_drives(&dir)?;
     // The mark has the cluster's id before the cluster has it: a repeat knows its own cluster from one that was there.
-    let mark = match mark_of(&store, &dir)? {
-        Some(mark) => mark,
-        None => Mark::make(&dir, store.name(), new_id())?,
+    let mark = match mark_of(&store, &dir, Way::Init)? {
+        // One that does not say what it is of may have the id of a cluster that there is elsewhere, and no two must have one id.
+        Some(mark) if mark.way.is_some() || has_id(&store, mark.id)? => mark,
+        _ => Mark::make(&dir, store.name(), new_id(), Way::Init)?,
     };
     match store.init(mark.id) {
         Ok(_) => {}
-        Err(ClusterError::NotEmpty { .. }) if store.cluster_record()?.record.id == mark.id => {}
+        Err(ClusterError::NotEmpty { .. }) if has_id(&store, mark.id)? => {}
         Err(error) => {
             if let ClusterError::NotEmpty { .. } = error {
                 Mark::remove(&dir)?;
@@ -192,7 +248,7 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
     settings.node.check()?;
     let store = open_store(&settings.endpoints, &settings.name)?;
     let (dir, _lock) = open_directory(&settings.dir)?;
-    if let Some(made) = finish_member(&store, &dir)? {
+    if let Some(made) = finish_member(&store, &dir, Way::Join)? {
         return Ok(made);
     }
     if dir.join(CONFIG_FILE).exists() {
@@ -200,12 +256,27 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
     }
     refuse_drives(&dir)?;
     let id = store.cluster_record()?.record.id;
-    let mark = match mark_of(&store, &dir)? {
+    let mark = match mark_of(&store, &dir, Way::Join)? {
         Some(mark) if mark.id == id => mark,
         // None, or of a cluster that was made anew since: nothing of the mark is in this one.
-        _ => Mark::make(&dir, store.name(), id)?,
+        _ => Mark::make(&dir, store.name(), id, Way::Join)?,
     };
     enter(&store, &dir, &mark, &settings.node)
+}
+
+/// Refuses a directory that has begun to become a node of a cluster and is none yet: as a node that stands alone it could never become
+/// one, and its number in the cluster would be nobody's.
+pub fn refuse_unfinished(dir: &Path) -> Result<(), JoinError> {
+    match Mark::read(dir)? {
+        // An older version has made it a node that stands alone, so there is nothing to finish any more.
+        Some(_) if dir.join(CONFIG_FILE).exists() => Ok(()),
+        Some(mark) => Err(JoinError::Begun {
+            dir: dir.to_path_buf(),
+            command: mark.command(dir),
+            cluster: mark.cluster,
+        }),
+        None => Ok(()),
+    }
 }
 
 fn open_store(endpoints: &[String], name: &str) -> Result<ClusterStore, JoinError> {
@@ -219,6 +290,15 @@ fn open_directory(dir: &Path) -> Result<(PathBuf, DirectoryLock), JoinError> {
     let dir = dir.canonicalize().map_err(failed)?;
     let lock = DirectoryLock::take(&dir)?;
     Ok((dir, lock))
+}
+
+/// Whether the cluster in this etcd, if there is one, is that of this id.
+fn has_id(store: &ClusterStore, id: u64) -> Result<bool, JoinError> {
+    match store.cluster_record() {
+        Ok(found) => Ok(found.record.id == id),
+        Err(ClusterError::NoCluster { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Never 0, which says that a node was never started.
@@ -235,7 +315,7 @@ fn explain_exists(error: ClusterError) -> JoinError {
 
 /// What a directory that is a member already comes to: finished, if only the end was missing; refused otherwise.
 /// None: it is no member.
-fn finish_member(store: &ClusterStore, dir: &Path) -> Result<Option<Made>, JoinError> {
+fn finish_member(store: &ClusterStore, dir: &Path, way: Way) -> Result<Option<Made>, JoinError> {
     let Some(membership) = Membership::read(dir)? else { return Ok(None) };
     let (cluster, node) = (membership.cluster.clone(), membership.node);
     if membership.stage == MembershipStage::Importing {
@@ -243,6 +323,7 @@ fn finish_member(store: &ClusterStore, dir: &Path) -> Result<Option<Made>, JoinE
     }
     match Mark::read(dir)? {
         Some(mark) if mark.cluster == store.name() && mark.id == membership.id => {
+            expect_way(&mark, dir, way)?;
             store.check(mark.id)?;
             Ok(Some(finish(store, dir, &mark, node)?))
         }
@@ -263,13 +344,22 @@ fn refuse_drives(dir: &Path) -> Result<(), JoinError> {
 }
 
 /// The mark of the directory, if it has begun to enter this cluster.
-fn mark_of(store: &ClusterStore, dir: &Path) -> Result<Option<Mark>, JoinError> {
+fn mark_of(store: &ClusterStore, dir: &Path, way: Way) -> Result<Option<Mark>, JoinError> {
     match Mark::read(dir)? {
         Some(mark) if mark.cluster != store.name() => {
             Err(JoinError::JoiningElsewhere { dir: dir.to_path_buf(), cluster: mark.cluster })
         }
-        mark => Ok(mark),
+        Some(mark) => expect_way(&mark, dir, way).map(|()| Some(mark)),
+        None => Ok(None),
     }
+}
+
+fn expect_way(mark: &Mark, dir: &Path, way: Way) -> Result<(), JoinError> {
+    if mark.way.is_none_or(|begun| begun == way) {
+        return Ok(());
+    }
+    let (dir, cluster, command) = (dir.to_path_buf(), mark.cluster.clone(), mark.command(dir));
+    Err(JoinError::Begun { dir, cluster, command })
 }
 
 /// Moves a single node's records. What is cut is found and finished by `import` itself.
@@ -414,13 +504,19 @@ fn reach(config: &ClusterConfig, record: &ClusterNodeRecord) -> String {
     }
 }
 
+/// Refuses what others cannot be told: they would look for the node on their own machines.
+pub fn check_addresses(api: Option<SocketAddr>, transport: Option<SocketAddr>) -> Result<(), JoinError> {
+    for (address, option) in [(api, "--api"), (transport, "--transport")] {
+        if let Some(address) = address.filter(|address| address.ip().is_unspecified()) {
+            return Err(JoinError::Unspecified { address, option });
+        }
+    }
+    Ok(())
+}
+
 impl NodeOptions {
     fn check(&self) -> Result<(), JoinError> {
-        for (address, option) in [(self.api, "--api"), (self.transport, "--transport")] {
-            if address.ip().is_unspecified() {
-                return Err(JoinError::Unspecified { address, option });
-            }
-        }
+        check_addresses(Some(self.api), Some(self.transport))?;
         match &self.name {
             Some(name) if !name::is_good(name) => Err(JoinError::BadName { name: name.clone() }),
             _ => Ok(()),

@@ -95,7 +95,11 @@ fn node_options(name: Option<String>, arguments: NodeArguments) -> NodeOptions {
 }
 
 fn trouble(error: &JoinError) -> Trouble {
-    if error.may_pass() { Trouble::failed(error.to_string()) } else { Trouble::bad_input(error.to_string()) }
+    if error.is_of_input() {
+        Trouble::bad_input(error.to_string())
+    } else {
+        Trouble::failed(error.to_string())
+    }
 }
 
 fn made_json(made: &Made) -> Value {
@@ -174,7 +178,7 @@ fn status(place: &Place, watch: bool, json: bool) -> Result<(), Trouble> {
                 show(cluster, nodes, json, looks)?;
             }
             // Watching goes on while the node is away: that is when people watch.
-            Err(trouble) if answered => eprintln!("weft: {}", trouble.line()),
+            Err(trouble) if answered => output::complain(trouble.line()),
             Err(trouble) => return Err(trouble),
         }
         std::thread::sleep(WATCH);

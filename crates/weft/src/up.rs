@@ -60,6 +60,7 @@ fn trouble(error: &StartError, dir: &Path) -> Trouble {
         StartError::BadInput(_) => true,
         StartError::Drive(error) => error.is_of_input(),
         StartError::Refused(refusal) => refusal.status.is_client_error(),
+        StartError::Join(error) => error.is_of_input(),
         // This directory will never be a node again.
         StartError::Cluster(ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. }) => true,
         // One that could not be made.

@@ -15,6 +15,7 @@ use crate::config::{
     Membership, MembershipError, RedbStore,
 };
 use crate::drives::DriveError;
+use crate::join::{self, JoinError};
 use crate::shard_loop::{Mail, Shards};
 use crate::words::{self, say};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +98,8 @@ pub enum StartError {
     #[error(transparent)]
     Life(#[from] member::LifeError),
     #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
     Drive(#[from] DriveError),
     #[error("no drive can be used ({first}); nothing can be served")]
     NoDrive { first: String },
@@ -133,6 +136,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     if let Some(membership) = Membership::read(&dir)? {
         return member::start::run(&settings, &dir, &lock, membership);
     }
+    join::refuse_unfinished(&dir)?;
     if settings.transport.is_some() {
         let line = format!("{} is no member of a cluster, so nobody is heard by --transport", dir.display());
         return Err(StartError::BadInput(line));

@@ -10,6 +10,15 @@ use std::path::Path;
 
 const MARK_FILE: &str = "joining.json";
 
+/// What put the mark there. Only the same can go on with it: one that makes a cluster has an id that it made up, one that joins has
+/// the id of a cluster that there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    Init,
+    Join,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The cluster's name and id.
@@ -17,6 +26,9 @@ pub struct Mark {
     pub id: u64,
     /// Made up once: nobody else's record has it.
     pub stamp: u64,
+    /// None: an older version wrote it, which did not say.
+    #[serde(default)]
+    pub way: Option<Way>,
 }
 
 impl Mark {
@@ -33,8 +45,8 @@ impl Mark {
     }
 
     /// A new one, durable.
-    pub fn make(dir: &Path, cluster: &str, id: u64) -> Result<Self, JoinError> {
-        let mark = Self { cluster: cluster.to_string(), id, stamp: rand::random() };
+    pub fn make(dir: &Path, cluster: &str, id: u64, way: Way) -> Result<Self, JoinError> {
+        let mark = Self { cluster: cluster.to_string(), id, stamp: rand::random(), way: Some(way) };
         mark.write(dir)?;
         Ok(mark)
     }
@@ -50,6 +62,15 @@ impl Mark {
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => Err(JoinError::Io { path, source }),
             _ => Ok(()),
+        }
+    }
+
+    /// The command that goes on with it.
+    pub fn command(&self, dir: &Path) -> String {
+        let (cluster, dir) = (&self.cluster, dir.display());
+        match self.way {
+            Some(Way::Init) => format!("weft cluster init --name {cluster} --dir {dir}"),
+            Some(Way::Join) | None => format!("weft node join --cluster {cluster} --dir {dir}"),
         }
     }
 
@@ -71,5 +92,21 @@ impl Mark {
         if let Some(name) = record.name.strip_suffix(&self.tail()) {
             record.name = name.to_string();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_of_an_older_version_is_understood() {
+        let old: Mark =
+            serde_json::from_str(r#"{ "cluster": "main", "id": 7, "stamp": 9 }"#).expect("it is a mark");
+        assert_eq!(old, Mark { cluster: "main".to_string(), id: 7, stamp: 9, way: None });
+        let new = Mark { way: Some(Way::Init), ..old };
+        let text = serde_json::to_string(&new).expect("a mark is plain data");
+        assert!(text.contains(r#""way":"init""#), "{text}");
+        assert_eq!(serde_json::from_str::<Mark>(&text).expect("it is a mark"), new);
     }
 }

@@ -4,8 +4,11 @@ use crate::proxy::{Lost, Proxy};
 use crate::server::{Server, temporary_directory};
 use std::path::{Path, PathBuf};
 use weft_node::config::cluster::{ClusterError, ClusterStore, NodeState};
+use weft_node::config::etcd::EtcdError;
 use weft_node::config::{ConfigStore, Membership, MembershipStage, NodeRecord, RedbStore};
-use weft_node::join::{Brought, InitSettings, JoinError, JoinSettings, Made, NodeOptions, init, join};
+use weft_node::join::{
+    Brought, InitSettings, JoinError, JoinSettings, Made, NodeOptions, init, join, refuse_unfinished,
+};
 
 fn options(name: &str, port: u16) -> NodeOptions {
     NodeOptions {
@@ -223,4 +226,81 @@ fn what_a_cut_leaves_behind_can_be_removed_and_the_directory_joins_anew() {
     let made = join_at(&server.endpoint(), &dir, options("b", 7010)).expect("it joins anew");
     assert_eq!(node_of(&made), (1, "b"));
     let _ = std::fs::remove_dir_all(dir);
+}
+
+/// A directory whose `weft node join` was cut before its record was there, so that it has a mark only.
+fn cut_join(server: &Server) -> PathBuf {
+    let dir = temporary_directory("cut");
+    let wire = Proxy::to(server.port());
+    wire.cut_after(1, Lost::Request);
+    join_at(&wire.endpoint(), &dir, options("b", 7010)).expect_err("it was cut");
+    assert!(dir.join("joining.json").exists() && !dir.join("cluster.json").exists(), "{:?}", files(&dir));
+    dir
+}
+
+#[test]
+fn a_cut_join_does_not_make_a_second_cluster_of_the_same_id() {
+    let (server, other) = (Server::start(), Server::start());
+    let made = init_at(&server.endpoint(), None, options("", 7000)).expect("an empty cluster is made");
+    let dir = cut_join(&server);
+    for etcd in [&server, &other] {
+        let refused = init_at(&etcd.endpoint(), Some(&dir), options("b", 7010)).expect_err("it is refused");
+        assert!(matches!(refused, JoinError::Begun { .. }) && refused.is_of_input(), "{refused:?}");
+        assert!(refused.to_string().contains("weft node join --cluster test --dir "), "{refused}");
+    }
+    // Of an older version, which did not say what it was.
+    let mark = std::fs::read_to_string(dir.join("joining.json")).expect("it is there");
+    let mut mark: serde_json::Value = serde_json::from_str(&mark).expect("it is JSON");
+    mark.as_object_mut().expect("an object").remove("way");
+    std::fs::write(dir.join("joining.json"), mark.to_string()).expect("it can be written");
+    let second = init_at(&other.endpoint(), Some(&dir), options("b", 7010)).expect("a cluster is made");
+    assert_ne!(made.id, second.id, "no two clusters have one id");
+    let _ = std::fs::remove_dir_all(dir);
+
+    let dir = cut_join(&server);
+    let joined = join_at(&server.endpoint(), &dir, options("b", 7010)).expect("it is finished");
+    assert_eq!((joined.id, node_of(&joined)), (made.id, (0, "b")));
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn a_cut_init_is_finished_by_itself_only_and_nothing_starts_before() {
+    let server = Server::start();
+    let dir = temporary_directory("cut");
+    let wire = Proxy::to(server.port());
+    wire.cut_after(0, Lost::Answer);
+    init_at(&wire.endpoint(), Some(&dir), options("a", 7000)).expect_err("it was cut");
+    let refused = refuse_unfinished(&dir).expect_err("it is on its way");
+    assert!(refused.to_string().contains("weft cluster init --name test --dir "), "{refused}");
+    assert!(refused.is_of_input());
+    let refused = join_at(&server.endpoint(), &dir, options("a", 7000)).expect_err("it is refused");
+    assert!(matches!(refused, JoinError::Begun { .. }), "{refused:?}");
+    let made = init_at(&server.endpoint(), Some(&dir), options("a", 7000)).expect("it is finished");
+    assert_eq!(node_of(&made), (0, "a"));
+    refuse_unfinished(&dir).expect("nothing is left to do");
+    let _ = std::fs::remove_dir_all(dir);
+}
+
+#[test]
+fn only_what_was_asked_for_wrongly_is_bad_input() {
+    let io = |kind: std::io::ErrorKind| JoinError::Io { path: "/x".into(), source: kind.into() };
+    let refused = EtcdError::Refused { code: 8, message: "etcdserver: too many requests".to_string() };
+    for error in [
+        ClusterError::from(refused).into(),
+        ClusterError::from(EtcdError::NoQuorum { tried: String::new() }).into(),
+        ClusterError::Contended { key: "it".to_string() }.into(),
+        io(std::io::ErrorKind::StorageFull),
+        io(std::io::ErrorKind::PermissionDenied),
+        JoinError::DamagedMark { path: "/x".into() },
+    ] {
+        assert!(!error.is_of_input(), "{error}");
+    }
+    for error in [
+        ClusterError::from(EtcdError::BadEndpoint { endpoint: "x".to_string() }).into(),
+        ClusterError::NoCluster { name: "x".to_string() }.into(),
+        JoinError::BadName { name: "1".to_string() },
+        io(std::io::ErrorKind::NotADirectory),
+    ] {
+        assert!(JoinError::is_of_input(&error), "{error}");
+    }
 }

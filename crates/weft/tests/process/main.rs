@@ -30,4 +30,5 @@ mod pages;
 mod qos;
 mod read_cache;
 mod snapshots;
+mod starts;
 mod support;

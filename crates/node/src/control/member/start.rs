@@ -8,6 +8,7 @@ use crate::config::{DirectoryLock, DriveRecord, Membership, MembershipStage};
 use crate::control::drives::DrivePlan;
 use crate::control::start::{self, Settings, StartError, io_error};
 use crate::control::{Control, Part, SharedControl, Stage, member, notices};
+use crate::join;
 use crate::shard_loop::{PeerListener, Shards};
 use crate::words::say;
 use std::collections::BTreeMap;
@@ -171,7 +172,8 @@ fn check(settings: &Settings, dir: &Path, membership: &Membership) -> Result<(),
                     --replace-lost"
             .to_string());
     }
-    Ok(())
+    // From wherever they come: from here on the cluster is told them.
+    Ok(join::check_addresses(settings.api, settings.transport)?)
 }
 
 fn address_of(text: &str) -> Result<SocketAddr, StartError> {
