@@ -149,7 +149,7 @@ pub struct UpOptions {
     #[arg(long, env = "WEFT_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// How many file-backed drives to have; more than before adds drives [default: 1 without --drive]
-    #[arg(long, env = "WEFT_DRIVES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, env = "WEFT_DRIVES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=48))]
     pub drives: Option<u32>,
     /// Size of each file-backed drive that is made now [default: 16G]
     #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", value_parser = size::parse)]

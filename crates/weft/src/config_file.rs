@@ -69,7 +69,7 @@ fn read(text: &str) -> Result<UpOptions, String> {
 fn put(options: &mut UpOptions, key: &str, value: &Value) -> Result<(), String> {
     match key {
         "dir" => options.dir = Some(PathBuf::from(text(key, value)?)),
-        "drives" => options.drives = Some(number(key, value, 64)?),
+        "drives" => options.drives = Some(number(key, value, 48)?),
         "drive-size" => options.drive_size = Some(bytes(key, value)?),
         "drive" => options.drive = paths(key, value)?,
         "rf" => options.rf = Some(number(key, value, 3)?),
@@ -201,6 +201,7 @@ mod tests {
             ("[cluster]\nname = \"main\"", "`cluster`"),
             ("shards = 0", "`shards`"),
             ("shards = \"2\"", "`shards`"),
+            ("drives = 49", "`drives`"),
             ("rf = 4", "`rf`"),
             ("drive-size = \"much\"", "`drive-size`"),
             ("read-cache = \"some\"", "`read-cache`"),
