@@ -5,6 +5,12 @@ use weft_engine::limits::Limits;
 /// Of the machine's memory all shards of a node keep no more than this part for what is acknowledged and not drained.
 const DIRTY_PART: u64 = 8;
 
+/// ... and for what clients have asked and not been answered, or been answered and not taken.
+const CLIENTS_PART: u64 = 8;
+
+/// Each shard may keep so much of that: a few connections with all that one may have open.
+const CLIENTS_BYTES_LEAST: u64 = 256 << 20;
+
 /// The machine's memory, where the kernel tells.
 pub fn machine_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
@@ -23,6 +29,12 @@ pub fn limits(shards: u32, memory: Option<u64>) -> Limits {
     limits
 }
 
+/// Bytes that the clients of each of `shards` shards may make it keep.
+pub fn clients_bytes(shards: u32, memory: Option<u64>) -> usize {
+    let each = memory.unwrap_or(0) / CLIENTS_PART / u64::from(shards.max(1));
+    each.max(CLIENTS_BYTES_LEAST) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +51,7 @@ mod tests {
             "each may always do something"
         );
         limits(8, Some(1 << 20)).check();
+        assert_eq!((clients_bytes(2, Some(32 << 30)), clients_bytes(2, None)), (2 << 30, 256 << 20));
     }
 
     #[test]

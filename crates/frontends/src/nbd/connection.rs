@@ -263,11 +263,24 @@ impl Connection {
         self.open.count()
     }
 
+    /// Bytes that are in memory for this connection, or will be: payload, what is being read, answers that are not sent. A read
+    /// that the engine was too busy for is none of it yet.
+    pub fn memory_bytes(&self) -> usize {
+        let not_begun = self.held.iter().chain(&self.again).map(|handle| {
+            let open = self.open.get(*handle);
+            if matches!(open.request, Request::Write { .. }) { 0 } else { open.bytes() }
+        });
+        self.taken_bytes() - not_begun.sum::<usize>()
+    }
+
+    /// What counts for the limit of one connection.
+    fn taken_bytes(&self) -> usize {
+        self.open.bytes() + self.outgoing.len() + self.unsent
+    }
+
     /// Too much is open or unsent to take more, or the engine is busy.
     fn is_full(&self) -> bool {
-        self.open.count() >= REQUESTS_MAX
-            || self.open.bytes() + self.outgoing.len() + self.unsent >= BYTES_MAX
-            || !self.held.is_empty()
+        self.open.count() >= REQUESTS_MAX || self.taken_bytes() >= BYTES_MAX || !self.held.is_empty()
     }
 
     fn step(&mut self, step: Step) {

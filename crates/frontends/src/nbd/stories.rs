@@ -293,6 +293,7 @@ fn a_busy_engine_is_asked_again_and_the_client_waits() {
     server.deliver(&write, ALL, false);
     refuse(&mut server, RequestError::Busy);
     assert!(server.sent.is_empty() && server.connection.is_holding());
+    assert_eq!(server.connection.memory_bytes(), 512, "its payload is there");
     let mut input = &request(3, 0, 2, 0, 0, &[])[..];
     assert!(server.connection.next_event(&mut input).is_none());
     assert_eq!((server.connection.want(), input.len()), (Want::Wait, 28), "nothing else is taken meanwhile");
@@ -336,6 +337,7 @@ fn a_client_that_asks_too_much_at_once_has_to_wait() {
     let mut taken = Outgoing::default();
     server.connection.swap_outgoing(&mut taken);
     assert_eq!(server.connection.want(), Want::Wait, "what a client does not receive is still there");
+    assert!(server.connection.memory_bytes() > 60 << 20);
     server.connection.set_unsent(0);
     assert_eq!(server.connection.want(), Want::Bytes);
 }
@@ -376,6 +378,22 @@ fn a_client_may_go_at_any_byte() {
         server.connection.leave();
         assert_eq!(server.connection.want(), Want::Close);
     }
+}
+
+#[test]
+fn a_read_that_has_to_wait_takes_no_memory() {
+    let mut server = ready("disk", false);
+    let mut input = &request(0, 0, 1, 0, 1 << 20, &[])[..];
+    let Some(Event::Request { handle, .. }) = server.connection.next_event(&mut input) else {
+        panic!("a read is a request")
+    };
+    assert_eq!(server.connection.memory_bytes(), 1 << 20);
+    server.connection.reply(handle, Reply::Error(RequestError::Busy));
+    assert_eq!(server.connection.memory_bytes(), 0);
+    server.connection.resume();
+    assert_eq!(server.connection.memory_bytes(), 0);
+    assert!(server.connection.next_event(&mut &[][..]).is_some());
+    assert_eq!(server.connection.memory_bytes(), 1 << 20, "now it is read");
 }
 
 #[test]

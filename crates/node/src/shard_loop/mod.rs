@@ -71,6 +71,7 @@ impl Shards {
         for mailbox in &mailboxes {
             let setup = Setup {
                 limits: limits.clone(),
+                clients_bytes: memory::clients_bytes(count, memory::machine_bytes()),
                 shard: mailbox.shard(),
                 seed: rand::random(),
                 cluster,

@@ -40,6 +40,8 @@ pub struct Socket {
     last_payload: usize,
     sending: Sending,
     outgoing: Outgoing,
+    /// Bytes sent in all.
+    sent_bytes: u64,
     /// The socket is of no more use: nothing is received or sent any more.
     broken: bool,
 }
@@ -61,6 +63,8 @@ struct Payload {
 /// What can be done next with a socket.
 pub enum Next {
     Event(Event),
+    /// What the client wants to write has no room now.
+    NoRoom,
     /// Wait for completions or replies.
     Nothing,
     /// Another shard serves the vDisk that was chosen: the connection goes there.
@@ -83,6 +87,7 @@ impl Socket {
             last_payload: 0,
             sending: Sending::default(),
             outgoing: Outgoing::default(),
+            sent_bytes: 0,
             broken: false,
         }
     }
@@ -109,10 +114,12 @@ impl Socket {
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RD) };
     }
 
-    /// The next request of what has been received, or a receive for more. `is_here`: whether this shard serves a vDisk.
+    /// The next request of what has been received, or a receive for more. `is_here`: whether this shard serves a vDisk;
+    /// `has_room`: whether there is memory for so much of what a client writes.
     pub fn next(
         &mut self,
         is_here: impl Fn(FamilyId) -> bool,
+        has_room: impl Fn(usize) -> bool,
         payloads: &Arc<Arena>,
         tag: u64,
         ring: &mut Ring,
@@ -163,6 +170,7 @@ impl Socket {
                     self.receive_bytes(tag, ring);
                     return Next::Nothing;
                 }
+                Want::Payload { len } if !has_room(len) => return Next::NoRoom,
                 Want::Payload { len } => self.begin_payload(len, payloads),
                 Want::Wait => return Next::Nothing,
                 Want::Close if self.connection.outgoing().is_empty() && self.outgoing.is_empty() => {
@@ -238,6 +246,11 @@ impl Socket {
         }
     }
 
+    /// Bytes sent so far, and whether more waits for the client to take it.
+    pub fn sending_state(&self) -> (u64, bool) {
+        (self.sent_bytes, self.sending.is_in_flight())
+    }
+
     /// Replies wait to be sent, and nothing is in the way.
     pub fn has_replies(&mut self) -> bool {
         !self.sending.is_in_flight() && !self.broken && !self.connection.outgoing().is_empty()
@@ -277,6 +290,7 @@ impl Socket {
 
     fn sent(&mut self, count: usize) {
         self.outgoing.sent(count);
+        self.sent_bytes += count as u64;
         self.connection.set_unsent(self.outgoing.len());
     }
 

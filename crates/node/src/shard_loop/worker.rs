@@ -4,6 +4,7 @@
 //! Leaves to others: deciding (the engine), memory (`arena`), drives (`drive_io`), sockets (`socket`), other nodes
 //! (`peer`), who is asked what (`forward`).
 
+mod budget;
 mod forward;
 mod questions;
 mod routes;
@@ -16,12 +17,13 @@ use super::arena::Arena;
 use super::drive_io::DriveTable;
 use super::mailbox::{Answer, Mail, Mailbox};
 use super::news::News;
-use super::peer::{Arrived, Peers, RemoteRequest, Tags};
+use super::peer::{Arrived, Peers, RemoteRequest, Tags, weight};
 use super::ring::Ring;
 use super::socket::{Next, Socket};
 use super::statistics::{FamilyStatistics, Observer, Question};
 use super::tickets::{Origin, Tickets};
 use crate::config::cluster::Deadline;
+use budget::{Budget, Share};
 use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_engine::counters::Source;
-use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, RequestError};
+use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, Request, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::stages::Stage;
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
@@ -66,6 +68,8 @@ pub struct Setup {
     pub shard: ShardId,
     pub seed: u64,
     pub limits: Limits,
+    /// What clients may make the shard keep in memory.
+    pub clients_bytes: usize,
     pub cluster: u64,
     /// Of the node's lease, if it has one.
     pub deadline: Option<Deadline>,
@@ -91,6 +95,7 @@ pub struct Worker {
     payloads: Arc<Arena>,
     drives: DriveTable,
     sockets: Vec<Slot>,
+    budget: Budget,
     free_slots: Vec<u32>,
     tickets: Tickets,
     mailbox: Arc<Mailbox>,
@@ -141,6 +146,9 @@ struct Slot {
     socket: Option<Socket>,
     touched: bool,
     to_send: bool,
+    share: Share,
+    /// There was no room for what its client wants to write: it is looked at again.
+    waits_for_room: bool,
     /// Set when the connection ends: what was asked for it of other shards and not begun is not done any more.
     ended: Arc<AtomicBool>,
     /// When requests that are still open were first told that nobody serves the vDisk.
@@ -168,6 +176,7 @@ impl Worker {
             payloads: Arc::new(Arena::new(PAYLOAD_ARENA_BYTES)?),
             drives: DriveTable::new(TAG_DRIVE),
             sockets: Vec::new(),
+            budget: Budget::new(setup.clients_bytes),
             free_slots: Vec::new(),
             tickets: Tickets::default(),
             peers: Peers::new(setup.shard, setup.cluster, rand::random(), tags),
@@ -413,9 +422,25 @@ impl Worker {
             let routes = &self.routes;
             // A vDisk of another node is served from here, by asking there.
             let is_here = |family| !matches!(routes.way(family), Way::Neighbour(_));
-            match socket.next(is_here, &self.payloads, TAG_RECEIVE | u64::from(slot), &mut self.ring) {
+            self.budget.count(&mut place.share, socket.connection.memory_bytes());
+            let (budget, share) = (&self.budget, &place.share);
+            let has_room = |bytes| budget.has_room(share, bytes);
+            let tag = TAG_RECEIVE | u64::from(slot);
+            match socket.next(is_here, has_room, &self.payloads, tag, &mut self.ring) {
+                // What it would bring has no room: as if the engine were busy. (What it carries has been received.)
+                Next::Event(Event::Request { handle, request, .. })
+                    if !carries(&request) && !has_room(weight(&request)) =>
+                {
+                    socket.connection.reply(handle, Reply::Error(RequestError::Busy));
+                    self.retry_soon(now);
+                }
                 Next::Event(Event::Request { handle, family, request }) => {
                     self.ask(now, family, request, Origin::Socket { slot, generation, handle });
+                }
+                Next::NoRoom => {
+                    place.waits_for_room = true;
+                    self.retry_soon(now);
+                    break;
                 }
                 Next::Nothing => break,
                 Next::Elsewhere(family) => {
@@ -457,6 +482,7 @@ impl Worker {
                 if let Some(began) = began {
                     self.observer.stages.record_ns(Stage::Reply, began.elapsed().as_nanos() as u64);
                 }
+                self.budget.count(&mut place.share, socket.connection.memory_bytes());
                 if looks_again {
                     self.touch(slot);
                 }
@@ -592,8 +618,24 @@ impl Worker {
         place.generation = place.generation.wrapping_add(1);
         std::mem::take(&mut place.ended).store(true, Ordering::SeqCst);
         place.refused.clear();
+        place.waits_for_room = false;
+        self.budget.count(&mut place.share, 0);
         self.free_slots.push(slot);
         self.statistics.connections -= 1;
+    }
+
+    /// Ends connections whose clients take no answers while memory is short.
+    fn send_away(&mut self, now: Time) {
+        for slot in 0..self.sockets.len() as u32 {
+            let place = &mut self.sockets[slot as usize];
+            let Some(socket) = &mut place.socket else { continue };
+            let (sent, waits) = socket.sending_state();
+            if self.budget.is_in_the_way(&mut place.share, now, sent, waits) {
+                tracing::warn!(address = %socket.address, "a client took no answers while memory was short: its connection is ended");
+                socket.break_off();
+                self.touch(slot);
+            }
+        }
     }
 
     /// Does something to all sockets that may end them.
@@ -622,6 +664,7 @@ impl Worker {
         });
         if self.look_at_negotiations <= now {
             self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
+            self.send_away(now);
             self.end_sockets(|socket| {
                 if socket.connection.is_negotiating() && now.since(Time(socket.since_us)) > NEGOTIATION_US_MAX
                 {
@@ -635,6 +678,11 @@ impl Worker {
             let _ = done.send(());
         }
     }
+}
+
+/// Whether a request has its payload with it.
+fn carries(request: &Request) -> bool {
+    matches!(request, Request::Write { .. })
 }
 
 /// Which of `shards` shards serves a vDisk.

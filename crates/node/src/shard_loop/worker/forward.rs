@@ -231,6 +231,11 @@ impl Worker {
         Verdict::Again(refused)
     }
 
+    /// There was no room for something of a client's.
+    pub(super) fn retry_soon(&mut self, now: Time) {
+        self.retry_after(now, BUSY_RETRY_US);
+    }
+
     fn retry_after(&mut self, now: Time, us: u64) {
         let at = now.after(us);
         self.retry_at = Some(self.retry_at.map_or(at, |other| other.min(at)));
@@ -243,8 +248,9 @@ impl Worker {
             self.ask(now, family, request, origin);
         }
         for slot in 0..self.sockets.len() as u32 {
-            if let Some(socket) = &mut self.sockets[slot as usize].socket
-                && socket.connection.is_holding()
+            let place = &mut self.sockets[slot as usize];
+            if let Some(socket) = &mut place.socket
+                && (std::mem::take(&mut place.waits_for_room) || socket.connection.is_holding())
             {
                 socket.connection.resume();
                 self.touch(slot);
