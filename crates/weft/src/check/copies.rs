@@ -2,7 +2,7 @@
 //! once. What drives elsewhere may have is counted, not missed.
 //! Leaves to others: finding the map (`family`), verifying units (`units`).
 
-use super::contents::Contents;
+use super::contents::{Contents, Name};
 use super::family::{Family, Group, Missing};
 use super::findings::Findings;
 use super::units::{self, Damaged};
@@ -11,6 +11,10 @@ use weft_engine::formats::record::PageKind;
 use weft_engine::formats::table::TablePage;
 use weft_engine::map::past;
 use weft_engine::{Block, DriveId, EgroupId, GroupId};
+
+/// Losses behind which there may be egroups that are in use.
+const NAMING: [&str; 5] =
+    ["log_unreachable", "checkpoint_lost", "record_lost", "index_page_lost", "directory_page_lost"];
 
 /// A run of mapped blocks in an egroup.
 struct Mapped {
@@ -38,6 +42,8 @@ pub struct Counted {
     pub copies: u64,
     pub orphans: u64,
     pub orphan_bytes: u64,
+    /// Egroups that nothing names, as is known for certain: nobody will ever read them.
+    pub unnamed: BTreeSet<Name>,
     pub unseen: UnseenCopies,
 }
 
@@ -405,10 +411,15 @@ impl Check<'_> {
     /// Egroups of the family that nothing names.
     fn orphans(&mut self, findings: &mut Findings) {
         let family = self.family;
+        // What names egroups may be among what is lost.
+        let whole = !NAMING.iter().any(|kind| findings.counts.contains_key(kind));
         for contents in family.drives.values() {
             for ((owner, egroup), page) in &contents.egroups {
                 let known = family.directory.contains(*egroup) || family.map_egroups.contains_key(egroup);
                 if *owner == family.id() && !known {
+                    if whole {
+                        self.counted.unnamed.insert((*owner, *egroup));
+                    }
                     self.counted.orphans += 1;
                     self.counted.orphan_bytes += page.blocks() * weft_engine::buffer::BLOCK as u64;
                 }

@@ -18,7 +18,7 @@ mod sight;
 pub mod units;
 
 use crate::output;
-use contents::Contents;
+use contents::{Contents, Name};
 use findings::Findings;
 use progress::Progress;
 use report::{DriveReport, Report, VdiskReport};
@@ -26,7 +26,7 @@ use sight::Sight;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use units::Damaged;
+use units::{Damaged, Fault};
 use weft_engine::{DriveId, FamilyId};
 use weft_node::offline::{self, FamilyState, Offline, OfflineDrive};
 
@@ -100,15 +100,18 @@ fn check(offline: &Offline) -> Report {
         }
     }
     let mut vdisks = Vec::new();
+    let mut unnamed: BTreeSet<Name> = BTreeSet::new();
+    let mut of_vdisks = Findings::default();
     let mut sight = Sight::new(offline);
     for config in &offline.families {
         if config.state == FamilyState::Dropping {
             let text = "it is being deleted; the node goes on with that when it starts".to_string();
-            findings.note("dropping", None, Some(&config.name), text);
+            of_vdisks.note("dropping", None, Some(&config.name), text);
             continue;
         }
-        let family = family::Family::read(config, offline, &drives, &mut findings);
-        let counted = copies::check(&family, &damaged, &mut findings);
+        let family = family::Family::read(config, offline, &drives, &mut of_vdisks);
+        let mut counted = copies::check(&family, &damaged, &mut of_vdisks);
+        unnamed.append(&mut counted.unnamed);
         sight.add(&family.unseen, &counted.unseen);
         vdisks.push(VdiskReport {
             name: config.name.clone(),
@@ -130,6 +133,8 @@ fn check(offline: &Offline) -> Report {
             orphan_bytes: counted.orphan_bytes,
         });
     }
+    tell_damage(&damaged, &unnamed, &mut findings);
+    findings.append(of_vdisks);
     unknown_families(offline, &drives, &mut findings);
     sight.tell(offline, &mut findings);
     if findings.counts.contains_key("copy_missing") {
@@ -195,7 +200,7 @@ fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
         }
     };
     progress.expect(contents.egroup_bytes());
-    let damaged = units::verify(&contents, &mut findings, &add);
+    let damaged = units::verify(&contents, &add);
     report.readable = true;
     report.log_frames = contents.chain.kept.len() as u64;
     report.log_records = contents.held.values().map(|held| held.records.len() as u64).sum();
@@ -205,6 +210,25 @@ fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
     report.units_verified = damaged.verified;
     report.units_damaged = damaged.units.values().map(|units| units.len() as u64).sum();
     Checked { report, contents: Some((contents, damaged)), findings }
+}
+
+/// What was being written when a node was killed is not whole, but then nothing names it yet.
+fn tell_damage(damaged: &BTreeMap<DriveId, Damaged>, unnamed: &BTreeSet<Name>, findings: &mut Findings) {
+    for (&drive, damaged) in damaged {
+        let (unfinished, others): (Vec<&Fault>, Vec<&Fault>) =
+            damaged.faults.iter().partition(|fault| unnamed.contains(&fault.name));
+        for fault in others {
+            findings.problem(fault.kind, Some(drive), None, fault.text.clone());
+        }
+        let unfinished: BTreeSet<Name> = unfinished.iter().map(|fault| fault.name).collect();
+        if !unfinished.is_empty() {
+            let text = format!(
+                "{} egroups that nothing names are not whole: they were being written at the end; the node deletes them",
+                unfinished.len()
+            );
+            findings.note("egroups_unfinished", Some(drive), None, text);
+        }
+    }
 }
 
 /// Egroups of vDisks that the config store does not know: they were deleted while a drive was away.

@@ -1,7 +1,6 @@
 //! The units of egroups, packed or not: read, compared with their checksums and unpacked.
 
 use super::contents::{Contents, Name};
-use super::findings::Findings;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
@@ -16,6 +15,15 @@ use weft_engine::interface::Area;
 pub struct Damaged {
     pub units: BTreeMap<Name, BTreeSet<u32>>,
     pub verified: u64,
+    /// The same in words; whether it is a problem is known when the maps are.
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Debug)]
+pub struct Fault {
+    pub name: Name,
+    pub kind: &'static str,
+    pub text: String,
 }
 
 impl Damaged {
@@ -26,7 +34,7 @@ impl Damaged {
 }
 
 /// Reads every unit on a drive.
-pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u64)) -> Damaged {
+pub fn verify(contents: &Contents, progress: &dyn Fn(u64)) -> Damaged {
     let mut damaged = Damaged::default();
     // In order of place, so that a rotating or read-ahead drive is read as fast as it can be.
     let mut pages: Vec<&TablePage> = contents.egroups.values().collect();
@@ -55,12 +63,12 @@ pub fn verify(contents: &Contents, findings: &mut Findings, progress: &dyn Fn(u6
                 page.units(),
                 list.join(", "),
             );
-            findings.problem("units_damaged", Some(contents.drive), None, text);
+            damaged.faults.push(Fault { name, kind: "units_damaged", text });
             damaged.units.insert(name, units);
         }
         if trailer(contents, page).is_none() {
             let text = format!("the trailer of egroup {} of family {} is damaged", page.egroup, page.family);
-            findings.problem("trailer_damaged", Some(contents.drive), None, text);
+            damaged.faults.push(Fault { name, kind: "trailer_damaged", text });
         }
         progress(page.blocks() * BLOCK as u64);
     }

@@ -48,6 +48,8 @@ fn kill_again_and_again(name: &str, arguments: &[&str], seed: u64) {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // What was on its way when it died is no damage.
+        crate::support::run_weft(&["check", dir.to_str().expect("a plain name")]);
         let begun = Instant::now();
         node = Node::start(&dir, arguments);
         step(&format!(
