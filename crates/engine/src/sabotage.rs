@@ -60,6 +60,8 @@ pub enum Bug {
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
+    /// A copy is deleted by what was asked before it was put there.
+    LateDeletion,
     /// A vDisk keeps in memory what it may, whatever the others of its shard keep.
     OthersNotCounted,
     /// A leaf and its past change at different instants.

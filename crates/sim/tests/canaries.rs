@@ -113,6 +113,15 @@ fn data_that_stands_in_the_way_of_its_own_drain_is_caught() {
 }
 
 #[test]
+fn a_deletion_that_comes_behind_what_was_put_back_is_caught() {
+    // One seed in twenty thousand: the one that found it.
+    assert!(
+        is_caught_by(Bug::LateDeletion, Plan::Network, 10_905_032),
+        "its history has changed: find another"
+    );
+}
+
+#[test]
 fn recovering_from_the_members_of_before_is_caught() {
     is_caught(Bug::SegmentsOfBefore, &[Plan::Takeover, Plan::Network, Plan::Cluster]);
 }

@@ -112,6 +112,12 @@ impl Prepared {
     }
 }
 
+/// Whether an owner asked the first before the second. A shard numbers what it asks from a number made up at its start, so what
+/// others have asked is far away.
+fn is_before(first: u64, second: u64) -> bool {
+    (1..=u64::from(u32::MAX)).contains(&second.wrapping_sub(first))
+}
+
 impl Store {
     pub fn write(&mut self, caller: Caller, order: WriteOrder, desk: &mut Desk) {
         let name = (caller.family, order.egroup);
@@ -132,7 +138,10 @@ impl Store {
                 && stored.trailer_crc == trailer_crc
                 && stored.flushed
         };
-        if !order.replace && self.egroups.get(&name).is_some_and(same) {
+        if !order.replace
+            && let Some(stored) = self.egroups.get_mut(&name).filter(|stored| same(stored))
+        {
+            stored.asked = stored.asked.filter(|asked| is_before(caller.call, *asked)).or(Some(caller.call));
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
         let ends = pieces.iter().scan(0, |end, piece| {
@@ -238,6 +247,7 @@ impl Store {
             flushed: true,
             is_found: false,
             told: false,
+            asked: Some(caller.call),
         };
         if planted(Bug::SharedBeforeDurable) {
             self.learn(&new, &hashes);
@@ -298,14 +308,29 @@ impl Store {
         change.write(job, offset, vec![page.encode()], desk);
     }
 
-    /// See [`crate::message::Question::DeleteEgroups`].
+    /// See [`crate::message::Question::DeleteEgroups`]. It may be a repetition that was under way for long, of what was done and
+    /// answered: what its owner has put here since stays.
     pub fn delete(&mut self, caller: Caller, egroups: &[EgroupId], desk: &mut Desk) {
         let call = self.number();
         self.deletes.insert(call, DeleteCall { caller: Some(caller), left: 1, family: false });
-        for egroup in egroups {
-            self.delete_one(call, (caller.family, *egroup), desk);
+        for name in egroups.iter().map(|egroup| (caller.family, *egroup)) {
+            if planted(Bug::LateDeletion) || !self.was_put_since(caller.call, &name) {
+                self.delete_one(call, name, desk);
+            }
         }
         self.count_deleted(call, desk);
+    }
+
+    /// Whether its owner has asked for this egroup to be put here after it asked for `call`.
+    fn was_put_since(&self, call: u64, name: &Name) -> bool {
+        let stored = self.egroups.get(name).and_then(|stored| stored.asked);
+        let change = self.changing.get(name).map(|job| &self.changes[job]);
+        let writers = change.into_iter().flat_map(|change| &change.writers).map(|writer| writer.call);
+        let later = self.later.get(name).into_iter().flatten().filter_map(|later| match later {
+            Later::Write(writer, _) => Some(writer.call),
+            Later::Delete(_) => None,
+        });
+        stored.into_iter().chain(writers).chain(later).any(|asked| is_before(call, asked))
     }
 
     /// All egroups of a family go. Returns the number of the call, which waits for one more

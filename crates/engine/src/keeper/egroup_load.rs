@@ -83,6 +83,7 @@ impl TableLoad {
                     flushed: page.hashes_crc.is_some(),
                     is_found: true,
                     told: false,
+                    asked: None,
                 };
                 store.referred_blocks += stored.referred_blocks();
                 store.egroups.insert(name, stored);

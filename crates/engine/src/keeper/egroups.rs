@@ -57,6 +57,8 @@ pub(super) struct Stored {
     pub is_found: bool,
     /// The damage was told already.
     pub told: bool,
+    /// The number of the call that put it here last; none of what was found at opening.
+    pub asked: Option<u64>,
 }
 
 impl Stored {

@@ -64,6 +64,42 @@ fn names_that_are_not_here_are_told_so() {
     assert_eq!(listed, Ok(Answer::Listed { egroups: vec![], end: true }));
 }
 
+/// A deletion was asked for and answered; its repetition comes when the copy is back. True if that is here then.
+pub(super) fn a_copy_outlives_a_late_deletion() -> bool {
+    let mut rig = Rig::small(2);
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    let delete = Question::DeleteEgroups { egroups: vec![EGROUP] };
+    let call = rig.begin(1, 1, delete.clone());
+    rig.run();
+    assert_eq!(rig.answers.remove(&call), Some(Ok(Answer::Deleted)));
+    // It comes back, and the repetition while that is under way, and once more when it is over.
+    let back = rig.begin(1, 1, write(EGROUP, 1, 20, Class::Reserve, true));
+    rig.repeat(call, 1, 1, delete.clone());
+    rig.run();
+    assert_eq!(rig.answers.remove(&back), Some(Ok(Answer::EgroupWritten)));
+    assert_eq!(rig.answers.remove(&call), Some(Ok(Answer::Deleted)), "whoever waits for it hears the same");
+    rig.repeat(call, 1, 1, delete.clone());
+    rig.run();
+    rig.answers.remove(&call);
+    let is_there = rig.ask(1, 1, read(EGROUP, &[(0, 20)])).is_ok();
+    // What is asked for now is done.
+    assert_eq!(rig.ask(1, 1, delete), Ok(Answer::Deleted));
+    assert_eq!(rig.ask(1, 1, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+    is_there
+}
+
+#[test]
+fn a_late_deletion_does_not_take_what_came_since() {
+    assert!(a_copy_outlives_a_late_deletion());
+    // Another owner counts from somewhere else.
+    let mut rig = Rig::small(4);
+    rig.call = u64::MAX / 2;
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    rig.call = 7;
+    assert_eq!(rig.ask(1, 2, Question::DeleteEgroups { egroups: vec![EGROUP] }), Ok(Answer::Deleted));
+    assert_eq!(rig.ask(1, 2, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+}
+
 #[test]
 fn only_what_is_bad_is_told_to_be_and_a_passing_fault_is_not() {
     let mut rig = Rig::small(3);

@@ -232,6 +232,13 @@ impl Rig {
         self.call
     }
 
+    /// What was asked before arrives once more.
+    fn repeat(&mut self, call: u64, family: u32, epoch: u32, question: Question) {
+        let (family, epoch) = (FamilyId(family), Epoch(epoch));
+        self.keeper.on_ask(self.now, OWNER, call, family, epoch, question, &mut self.effects);
+        self.take_effects();
+    }
+
     fn ask(&mut self, family: u32, epoch: u32, question: Question) -> Result<Answer, Refusal> {
         let call = self.begin(family, epoch, question);
         self.run();

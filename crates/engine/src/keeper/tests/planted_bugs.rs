@@ -1,6 +1,6 @@
 //! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
 
-use super::egroup_stories::{read, write};
+use super::egroup_stories::{a_copy_outlives_a_late_deletion, read, write};
 use super::share_stories::{is_as_written, refill, rot, write as share};
 use super::*;
 use crate::identity::EgroupId;
@@ -54,6 +54,11 @@ fn an_acknowledgement_before_the_flush_loses_records() {
 fn a_flush_that_covers_what_is_in_flight_loses_egroups() {
     assert!(with(Bug::FlushCoversInFlight, loses_egroups));
     assert!(!loses_egroups());
+}
+
+#[test]
+fn a_late_deletion_that_is_obeyed_takes_what_came_since() {
+    assert!(!with(Bug::LateDeletion, a_copy_outlives_a_late_deletion));
 }
 
 #[test]
