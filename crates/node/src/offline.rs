@@ -186,8 +186,8 @@ pub fn open(dirs: &[PathBuf], etcd: &[String]) -> Result<Offline, OfflineError> 
 }
 
 fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
-    let lock = DirectoryLock::take(&dir)?;
-    let config = RedbStore::open(&dir, false)?.load()?;
+    let lock = DirectoryLock::look(&dir)?;
+    let config = RedbStore::open_copy(&dir)?.load()?;
     let in_use = config.drives.iter().filter(|record| is_in_use(record));
     let drives = in_use.map(|record| offline_drive(&dir, record, None)).collect();
     Ok(Offline {
@@ -199,7 +199,7 @@ fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
         families: config.families,
         snapshots: config.snapshots,
         containers: config.containers,
-        _locks: vec![lock],
+        _locks: Vec::from_iter(lock),
     })
 }
 

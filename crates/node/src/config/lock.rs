@@ -27,20 +27,28 @@ pub struct DirectoryLock {
 impl DirectoryLock {
     /// A lock that somebody keeps is an error; one whose holder is just dying is waited for.
     pub fn take(dir: &Path) -> Result<Self, LockError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        Self::take_file(dir, &options, libc::LOCK_EX)
+    }
+
+    /// For somebody who changes nothing, also where nothing can be changed: keeps nodes out, and not others who only look. None: no
+    /// node has ever run there, as in a copy without the file.
+    pub fn look(dir: &Path) -> Result<Option<Self>, LockError> {
+        match Self::take_file(dir, OpenOptions::new().read(true), libc::LOCK_SH) {
+            Err(LockError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            taken => taken.map(Some),
+        }
+    }
+
+    fn take_file(dir: &Path, options: &OpenOptions, kind: libc::c_int) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let failed = |source| LockError::Io { path: path.clone(), source };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
-            .map_err(failed)?;
+        let file = options.open(&path).map_err(failed)?;
         let patience = Instant::now() + DYING_WAIT;
         loop {
             // SAFETY: a plain call on an open descriptor.
-            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
                 break;
             }
             let error = io::Error::last_os_error();

@@ -6,7 +6,8 @@ use super::{
     Config, ConfigError, ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig,
     GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord,
 };
-use redb::{Database, ReadableTable, TableDefinition, TableError};
+use redb::backends::InMemoryBackend;
+use redb::{Database, ReadableTable, StorageBackend, TableDefinition, TableError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -44,14 +45,35 @@ pub struct RedbStore {
 impl RedbStore {
     /// Opens the store in `dir`; makes an empty one if there is none and `create` says so.
     pub fn open(dir: &Path, create: bool) -> Result<Self, ConfigError> {
+        Self::open_with(dir, create, |path| {
+            let database = if create { Database::create(path) } else { Database::open(path) };
+            database.map_err(|error| error.to_string())
+        })
+    }
+
+    /// Opens a copy of the store in memory: one that was not closed is repaired there, and the file stays as it is.
+    pub fn open_copy(dir: &Path) -> Result<Self, ConfigError> {
+        Self::open_with(dir, false, |path| {
+            let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+            let memory = InMemoryBackend::new();
+            let copied = memory.set_len(bytes.len() as u64).and_then(|()| memory.write(0, &bytes));
+            copied.map_err(|error| error.to_string())?;
+            Database::builder().create_with_backend(memory).map_err(|error| error.to_string())
+        })
+    }
+
+    fn open_with(
+        dir: &Path,
+        create: bool,
+        open: impl FnOnce(&Path) -> Result<Database, String>,
+    ) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
         // A damaged file can make redb panic; that is bad input, not wrong code.
         let _alone = PANIC_HOOK.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let database = if create { Database::create(&path) } else { Database::open(&path) };
-            let store = Self { database: database.map_err(|error| error.to_string())? };
+            let store = Self { database: open(&path)? };
             if create {
                 store.make_tables().map_err(|error| error.to_string())?;
             }

@@ -21,7 +21,7 @@ pub struct OfflineNode {
 pub(super) fn open(members: Vec<(PathBuf, Membership)>, etcd: &[String]) -> Result<Offline, OfflineError> {
     check(&members)?;
     // Locked before the records are read: what is on the drives here does not change behind them.
-    let locks = members.iter().map(|(dir, _)| DirectoryLock::take(dir)).collect::<Result<Vec<_>, _>>()?;
+    let locks = members.iter().map(|(dir, _)| DirectoryLock::look(dir)).collect::<Result<Vec<_>, _>>()?;
     let config = load(&members, etcd)?;
     let dirs: BTreeMap<u32, &PathBuf> = members.iter().map(|(dir, member)| (member.node, dir)).collect();
     let mut drives = Vec::new();
@@ -46,7 +46,7 @@ pub(super) fn open(members: Vec<(PathBuf, Membership)>, etcd: &[String]) -> Resu
         families: config.families.values().map(|family| family.record.clone()).collect(),
         snapshots: config.snapshots.values().map(|snapshot| snapshot.record.clone()).collect(),
         containers: config.containers.values().map(|container| container.record.clone()).collect(),
-        _locks: locks,
+        _locks: locks.into_iter().flatten().collect(),
     })
 }
 

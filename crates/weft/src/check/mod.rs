@@ -109,8 +109,11 @@ fn check(offline: &Offline) -> Report {
             of_vdisks.note("dropping", None, Some(&config.name), text);
             continue;
         }
-        let family = family::Family::read(config, offline, &drives, &mut of_vdisks);
-        let mut counted = copies::check(&family, &damaged, &mut of_vdisks);
+        // Its own: what another vDisk has lost says nothing of what names its egroups.
+        let mut own = Findings::default();
+        let family = family::Family::read(config, offline, &drives, &mut own);
+        let mut counted = copies::check(&family, &damaged, &mut own);
+        of_vdisks.append(own);
         unnamed.append(&mut counted.unnamed);
         sight.add(&family.unseen, &counted.unseen);
         vdisks.push(VdiskReport {
@@ -133,6 +136,12 @@ fn check(offline: &Offline) -> Report {
             orphan_bytes: counted.orphan_bytes,
         });
     }
+    // Of a vDisk that is being deleted, or is not known any more, nothing is named.
+    let lives = |family: FamilyId| {
+        offline.families.iter().any(|config| config.id() == family && config.state != FamilyState::Dropping)
+    };
+    let all = drives.values().flat_map(|contents| contents.egroups.keys());
+    unnamed.extend(all.filter(|(family, _)| !lives(*family)).copied());
     tell_damage(&damaged, &unnamed, &mut findings);
     findings.append(of_vdisks);
     unknown_families(offline, &drives, &mut findings);

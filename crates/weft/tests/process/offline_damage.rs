@@ -107,3 +107,34 @@ fn copies_that_went_with_a_lost_drive_are_missed() {
     let (code, told) = check(&dir);
     assert_eq!(code, Some(0), "{told:#}");
 }
+
+#[test]
+fn whoever_only_looks_changes_nothing() {
+    let scratch = Scratch::new("offline-looks");
+    killed_node(&scratch, &["--drive-size", "256M"]);
+    let dir = scratch.file("node");
+    let state = || -> Vec<(String, std::time::SystemTime, u64)> {
+        let entries = std::fs::read_dir(&dir).expect("readable").flatten();
+        let mut all: Vec<_> = entries
+            .map(|entry| {
+                let facts = entry.metadata().expect("readable");
+                (
+                    entry.file_name().to_string_lossy().into_owned(),
+                    facts.modified().expect("known"),
+                    facts.len(),
+                )
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    let config = || std::fs::read(dir.join("config.redb")).expect("readable");
+    // As in a copy on a medium that cannot be written, made from a node that never ran there.
+    std::fs::remove_file(dir.join("lock")).expect("it is there");
+    let (before, stored) = (state(), config());
+    assert_eq!(check(&dir).0, Some(0));
+    let shown = weft_output(&["inspect", "drive", "--dir", dir.to_str().expect("a plain name")]);
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    assert_eq!(state(), before, "no file was made, written or repaired");
+    assert!(config() == stored, "a store that was not closed is repaired by the node, not by who looks");
+}
