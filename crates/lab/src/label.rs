@@ -70,7 +70,14 @@ impl Label {
     fn read(bytes: &[u8]) -> Option<Label> {
         let text = String::from_utf8_lossy(&bytes[..4096]);
         let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
-        let label = Label { filled: number("filled ")?, touched: number("touched ")? };
+        let filled = number("filled ")?;
+        let Some(touched) = number("touched ") else {
+            // As it was before what runs have touched was noted: they had filled what they touched.
+            let mut older = format!("{MAGIC}filled {filled}\n").into_bytes();
+            older.resize(LABEL_BYTES as usize, 0);
+            return (older == bytes).then_some(Label { filled, touched: filled });
+        };
+        let label = Label { filled, touched };
         (label.bytes() == bytes).then_some(label)
     }
 }
@@ -332,6 +339,15 @@ mod tests {
             assert!(is_refused(), "{at}");
         }
         remove(&target);
+    }
+
+    #[test]
+    fn a_label_of_an_older_version_is_known() {
+        let mut older = format!("{MAGIC}filled 5000000\n").into_bytes();
+        older.resize(LABEL_BYTES as usize, 0);
+        assert_eq!(Label::read(&older), Some(Label { filled: 5_000_000, touched: 5_000_000 }));
+        older[4096] = 1;
+        assert_eq!(Label::read(&older), None);
     }
 
     #[test]
