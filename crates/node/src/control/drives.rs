@@ -10,6 +10,7 @@ use crate::words::say;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use weft_engine::DriveId;
+use weft_engine::formats::superblock::Superblock;
 
 /// Drives of one node.
 const DRIVES_MAX: u32 = 48;
@@ -70,8 +71,10 @@ impl DrivePlan {
         book: &mut dyn DriveBook,
     ) -> Result<Self, StartError> {
         let mut plan = Self::open(dir, settings, records, book)?;
-        check_copies(settings, records)?;
+        check_copies(settings, records, &settings.drive_paths)?;
         plan.add_wanted(dir, settings, records, book)?;
+        // Without those of which none was made.
+        check_copies(settings, records, &[])?;
         if plan.usable() > 0 {
             return Ok(plan);
         }
@@ -108,9 +111,10 @@ impl DrivePlan {
     ) -> Result<Self, StartError> {
         let mut plan = Self { found: BTreeMap::new() };
         forget_half_made(dir, records, book)?;
-        find_devices(&settings.drive_paths, records, book)?;
+        let found = look_at_devices(&settings.drive_paths, records);
+        find_devices(&settings.drive_paths, &found, records, book)?;
         for record in records.iter_mut() {
-            plan.open_known(dir, settings, record, book)?;
+            plan.open_known(dir, settings, record, &found, book)?;
         }
         Ok(plan)
     }
@@ -191,9 +195,18 @@ impl DrivePlan {
         dir: &Path,
         settings: &Settings,
         record: &mut DriveRecord,
+        looked: &BTreeMap<PathBuf, Superblock>,
         book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
         let id = record.id();
+        if let Place::Device(path) = &record.place
+            && record.state != DriveRecordState::Lost
+            && let Some(other) = looked.get(path).filter(|found| drives::is_other(found, record))
+        {
+            let error = DriveError::Foreign { path: path.clone(), drive: other.drive };
+            self.found.insert(id, Found::Unusable(error));
+            return Ok(());
+        }
         if record.state == DriveRecordState::Lost {
             self.found.insert(id, Found::Lost);
             return Ok(());
@@ -326,31 +339,46 @@ fn is_same_device(one: &Path, other: &Path) -> bool {
         || one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(same)
 }
 
+/// What lies on the devices that are named, and on those that drives should be, if any drive is a device.
+fn look_at_devices(named: &[PathBuf], records: &[DriveRecord]) -> BTreeMap<PathBuf, Superblock> {
+    let places = records.iter().filter(|record| record.state != DriveRecordState::Lost);
+    let places = places.filter_map(|record| match &record.place {
+        Place::Device(path) => Some(path.clone()),
+        Place::Files => None,
+    });
+    let mut paths: BTreeSet<PathBuf> = places.collect();
+    if !paths.is_empty() {
+        paths.extend(named.iter().filter_map(|path| std::path::absolute(path).ok()));
+    }
+    drives::look_at(paths)
+}
+
 /// Notes where the drives of these records are now, by what lies on the devices that are named: the kernel gives its names in
 /// another order after each start of the machine.
 fn find_devices(
     named: &[PathBuf],
+    looked: &BTreeMap<PathBuf, Superblock>,
     records: &mut [DriveRecord],
     book: &mut dyn DriveBook,
 ) -> Result<(), StartError> {
     for path in named {
         let Ok(path) = std::path::absolute(path) else { continue };
+        // One that is known by its number alone stays where it was: another node's has the same.
         let is_device = |record: &DriveRecord| {
-            matches!(record.place, Place::Device(_)) && record.state != DriveRecordState::Lost
+            matches!(record.place, Place::Device(_))
+                && record.state != DriveRecordState::Lost
+                && record.incarnation.is_some()
         };
-        if !records.iter().any(is_device) {
-            return Ok(());
-        }
-        let Some(found) = drives::found_at(&path) else { continue };
+        let Some(found) = looked.get(&path) else { continue };
         let Some(record) =
-            records.iter_mut().find(|record| is_device(record) && drives::is_of(&found, record))
+            records.iter_mut().find(|record| is_device(record) && drives::is_of(found, record))
         else {
             continue;
         };
         let place = Place::Device(path.clone());
         let Place::Device(before) = &record.place else { continue };
         // Two that hold the same drive are told apart by nothing: the one that was it stays it.
-        let is_there_too = || drives::found_at(before).is_some_and(|found| drives::is_of(&found, record));
+        let is_there_too = || looked.get(before).is_some_and(|found| drives::is_of(found, record));
         if record.place == place || (!is_same_device(before, &path) && is_there_too()) {
             continue;
         }
@@ -381,7 +409,7 @@ fn file_drives(settings: &Settings, records: &[DriveRecord]) -> Result<(u32, u32
 }
 
 /// Refuses a number of copies that the drives there will be cannot hold, before anything is made.
-fn check_copies(settings: &Settings, records: &[DriveRecord]) -> Result<(), StartError> {
+fn check_copies(settings: &Settings, records: &[DriveRecord], named: &[PathBuf]) -> Result<(), StartError> {
     let Some(factor) = settings.factor else { return Ok(()) };
     let (_, files) = file_drives(settings, records)?;
     let devices: BTreeSet<&PathBuf> = records
@@ -391,7 +419,7 @@ fn check_copies(settings: &Settings, records: &[DriveRecord]) -> Result<(), Star
             Place::Device(path) => Some(path),
             Place::Files => None,
         })
-        .chain(&settings.drive_paths)
+        .chain(named)
         .collect();
     let drives = files + devices.len() as u32;
     if factor > drives {

@@ -1,7 +1,7 @@
 //! What the shards tell the control plane, and what it does about it.
 
 use super::{Control, Part, Serving, SharedControl, Standing};
-use crate::config::{DriveRecordState, SegmentRecord};
+use crate::config::{DriveRecordState, Place, SegmentRecord};
 use crate::shard_loop::{Mail, News};
 use tokio::sync::mpsc::UnboundedReceiver;
 use weft_engine::interface::{Damage, Notice, Order, Segment};
@@ -96,13 +96,19 @@ impl Control {
 
     fn on_drive_ready(&mut self, drive: DriveId) {
         let Some(entry) = self.drives.get_mut(&drive) else { return };
-        if entry.record.state == DriveRecordState::Making {
+        let is_new = entry.record.state == DriveRecordState::Making;
+        // A device that an older version made is known by its number alone until now.
+        let is_nameless =
+            entry.record.incarnation.is_none() && matches!(entry.record.place, Place::Device(_));
+        if is_new || is_nameless {
             // Only now: a drive that is not marked is formatted again at the next start.
             if let Some(member) = self.part.member() {
                 // It is up when the store has that.
                 return member.drive_formatted(drive);
             }
-            entry.record.state = DriveRecordState::Formatted;
+            if is_new {
+                entry.record.state = DriveRecordState::Formatted;
+            }
             entry.record.incarnation = crate::drives::incarnation(&entry.record);
             if let Err(error) = self.part.alone().store.put_drive(&entry.record) {
                 entry.standing = Standing::Down(error.to_string());

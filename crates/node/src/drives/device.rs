@@ -85,12 +85,13 @@ pub fn superblock(path: &Path, log: u64) -> Option<Result<Superblock, Superblock
 
 /// The superblock of a device, whatever drive it is: its log has the size that one of this size has.
 pub fn any_superblock(path: &Path) -> Option<Superblock> {
-    let device = path.to_path_buf();
-    let bytes = in_time(move || {
-        let file = options(&device, Access::ReadOnly).ok()?.open(&device).ok()?;
-        size(&file, &device).ok()
-    });
-    superblock(path, divide(bytes.flatten()?)?.log)?.ok()
+    let path = path.to_path_buf();
+    in_time(move || {
+        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
+        let log = divide(size(&file, &path).ok()?)?.log;
+        superblock_in(&file, log).ok()?.ok()
+    })
+    .flatten()
 }
 
 /// Whether nothing lies at the beginning of the log, nor of the table of egroups behind the superblocks: both are filled from
@@ -130,12 +131,6 @@ pub fn open(path: &Path, record: &DriveRecord, access: Access) -> Result<OpenDri
     let (has, should) = (size(&file, path)?, record.log + record.data);
     if has < should {
         return Err(DriveError::CutShort { path: path.to_path_buf(), has, should });
-    }
-    if let Some(expected) = record.incarnation
-        && let Some(Ok(found)) = superblock(path, record.log)
-        && (found.drive, found.incarnation) != (record.id(), expected)
-    {
-        return Err(DriveError::Foreign { path: path.to_path_buf(), drive: found.drive });
     }
     let file = Arc::new(file);
     Ok(OpenDrive {

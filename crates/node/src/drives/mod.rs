@@ -12,6 +12,7 @@ pub use error::DriveError;
 pub use geometry::{DRIVE_BYTES_MIN, MIB, divide};
 
 use crate::config::{DriveRecord, Place};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -53,7 +54,14 @@ pub enum Access {
 pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDrive, DriveError> {
     match &record.place {
         Place::Files => file::open(dir, record, access),
-        Place::Device(path) => device::open(path, record, access),
+        Place::Device(path) => {
+            // A node has looked at all of its devices already.
+            let found = if access == Access::ReadOnly { found_at(path) } else { None };
+            if let Some(found) = found.filter(|found| is_other(found, record)) {
+                return Err(DriveError::Foreign { path: path.clone(), drive: found.drive });
+            }
+            device::open(path, record, access)
+        }
     }
 }
 
@@ -80,6 +88,21 @@ pub fn incarnation(record: &DriveRecord) -> Option<u64> {
 /// What the device at this path says that it is, if it is a drive.
 pub fn found_at(path: &Path) -> Option<Superblock> {
     device::any_superblock(path)
+}
+
+/// The same of many, which are looked at all at once: those that hang take no more time together than one.
+pub fn look_at(paths: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Superblock> {
+    std::thread::scope(|scope| {
+        let looks = paths.into_iter().map(|path| scope.spawn(move || Some((found_at(&path)?, path))));
+        let looks: Vec<_> = looks.collect();
+        let found = looks.into_iter().filter_map(|look| look.join().expect("it does not panic"));
+        found.map(|(superblock, path)| (path, superblock)).collect()
+    })
+}
+
+/// Whether another drive is found where this one should be. What an older version made is known by its number alone.
+pub fn is_other(found: &Superblock, record: &DriveRecord) -> bool {
+    record.incarnation.is_some_and(|expected| (found.drive, found.incarnation) != (record.id(), expected))
 }
 
 /// Whether that is this drive: by what lies there, not by a name.

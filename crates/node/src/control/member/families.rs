@@ -350,6 +350,8 @@ impl Member {
                 let changed = store.change_drive(drive, |record| {
                     if record.state == DriveRecordState::Making {
                         record.state = DriveRecordState::Formatted;
+                    }
+                    if record.incarnation.is_none() {
                         record.incarnation = crate::drives::incarnation(record);
                     }
                 });
