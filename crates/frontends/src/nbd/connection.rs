@@ -78,6 +78,8 @@ pub struct Connection {
     outgoing: Outgoing,
     /// Bytes that were taken to be sent, and are not yet.
     unsent: usize,
+    /// Bytes of the reads in `held` and `again`: none of them is in memory yet.
+    not_begun: usize,
     /// The client has gone.
     left: bool,
 }
@@ -98,6 +100,7 @@ impl Connection {
             again: VecDeque::new(),
             outgoing,
             unsent: 0,
+            not_begun: 0,
             left: false,
         }
     }
@@ -117,6 +120,7 @@ impl Connection {
     /// `input` is then empty unless payload is wanted or the connection has to wait.
     pub fn next_event(&mut self, input: &mut &[u8]) -> Option<Event> {
         if let Some(handle) = self.again.pop_front() {
+            self.not_begun -= self.to_be_read(handle);
             let request = self.open.get(handle).request.clone();
             return Some(self.event(handle, request));
         }
@@ -182,6 +186,7 @@ impl Connection {
             if self.left {
                 self.open.remove(handle);
             } else {
+                self.not_begun += self.to_be_read(handle);
                 self.held.push_back(handle);
             }
             return;
@@ -216,6 +221,18 @@ impl Connection {
         for handle in given_up {
             self.open.remove(handle);
         }
+        self.not_begun = 0;
+    }
+
+    /// Whether the client's stream has ended.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// What an open request will bring into memory, besides what it has brought.
+    fn to_be_read(&self, handle: Handle) -> usize {
+        let open = self.open.get(handle);
+        if matches!(open.request, Request::Write { .. }) { 0 } else { open.bytes() }
     }
 
     /// Whether what was chosen is still exported where the client has connected.
@@ -266,11 +283,9 @@ impl Connection {
     /// Bytes that are in memory for this connection, or will be: payload, what is being read, answers that are not sent. A read
     /// that the engine was too busy for is none of it yet.
     pub fn memory_bytes(&self) -> usize {
-        let not_begun = self.held.iter().chain(&self.again).map(|handle| {
-            let open = self.open.get(*handle);
-            if matches!(open.request, Request::Write { .. }) { 0 } else { open.bytes() }
-        });
-        self.taken_bytes() - not_begun.sum::<usize>()
+        let taken = self.taken_bytes();
+        assert!(taken >= self.not_begun, "what is held is open");
+        taken - self.not_begun
     }
 
     /// What counts for the limit of one connection.

@@ -439,8 +439,8 @@ fn fault(error: i32) -> DriveFault {
         libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG | libc::EUCLEAN => {
             DriveFault::Unreadable
         }
-        // The drive took too long over this sector, or the host had not what it takes: the next read may be well.
-        libc::ETIMEDOUT | libc::ENOMEM | libc::ECANCELED => DriveFault::Unreadable,
+        // The drive took too long over this sector: the next one may be well.
+        libc::ETIMEDOUT => DriveFault::Unreadable,
         _ => DriveFault::Gone,
     }
 }

@@ -40,8 +40,8 @@ pub struct Socket {
     last_payload: usize,
     sending: Sending,
     outgoing: Outgoing,
-    /// Bytes sent in all.
-    sent_bytes: u64,
+    /// Bytes sent, and received as payload, in all.
+    moved_bytes: u64,
     /// The socket is of no more use: nothing is received or sent any more.
     broken: bool,
 }
@@ -58,6 +58,15 @@ struct Payload {
     space: Space,
     len: usize,
     filled: usize,
+}
+
+/// What a client is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// It has announced a write and not given all of it.
+    ToGive,
+    /// It has not taken its answers.
+    ToTake,
 }
 
 /// What can be done next with a socket.
@@ -87,7 +96,7 @@ impl Socket {
             last_payload: 0,
             sending: Sending::default(),
             outgoing: Outgoing::default(),
-            sent_bytes: 0,
+            moved_bytes: 0,
             broken: false,
         }
     }
@@ -237,6 +246,7 @@ impl Socket {
         match what {
             Receive::Bytes => self.rest = 0..result as usize,
             Receive::Payload => {
+                self.moved_bytes += result as u64;
                 if let Some(payload) = &mut self.payload {
                     payload.filled += result as usize;
                     assert!(payload.filled <= payload.len, "no more is received than was asked for");
@@ -246,9 +256,26 @@ impl Socket {
         }
     }
 
-    /// Bytes sent so far, and whether more waits for the client to take it.
-    pub fn sending_state(&self) -> (u64, bool) {
-        (self.sent_bytes, self.sending.is_in_flight())
+    /// Bytes in memory for this connection, or soon: also of a write that is still being received.
+    pub fn memory_bytes(&self) -> usize {
+        self.connection.memory_bytes() + self.payload.as_ref().map_or(0, |payload| payload.len)
+    }
+
+    /// Bytes that the client has taken and given so far, and what it is waited for, if for anything.
+    pub fn progress(&self) -> (u64, Option<Waits>) {
+        let waits = if self.receive == Receive::Payload {
+            Some(Waits::ToGive)
+        } else {
+            self.sending.is_in_flight().then_some(Waits::ToTake)
+        };
+        (self.moved_bytes, waits)
+    }
+
+    /// Whether the client has closed its side: nothing is received while requests are held, so nothing else tells.
+    pub fn is_closed_by_client(&self) -> bool {
+        let mut look = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one entry, alive during the call, which does not wait.
+        unsafe { libc::poll(&raw mut look, 1, 0) > 0 }
     }
 
     /// Replies wait to be sent, and nothing is in the way.
@@ -290,7 +317,7 @@ impl Socket {
 
     fn sent(&mut self, count: usize) {
         self.outgoing.sent(count);
-        self.sent_bytes += count as u64;
+        self.moved_bytes += count as u64;
         self.connection.set_unsent(self.outgoing.len());
     }
 

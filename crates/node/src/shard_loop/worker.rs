@@ -57,7 +57,7 @@ const TAG_MASK: u64 = 0xff << 56;
 /// A client that has not chosen an export after this time is sent away.
 const NEGOTIATION_US_MAX: u64 = 30_000_000;
 
-/// How often replies are sent in one turn, and what follows from that is done.
+/// How often replies are sent in one turn, at most; what follows from that is done in between.
 const ROUNDS_MAX: u32 = 8;
 
 /// Connections of one shard.
@@ -236,7 +236,7 @@ impl Worker {
             // Who takes replies as fast as they come gets the next ones in the next turn: completions, other shards and what
             // has become due wait meanwhile.
             self.hurries = false;
-            for round in 0.. {
+            for round in 1.. {
                 if !self.send_replies() {
                     break;
                 }
@@ -422,7 +422,7 @@ impl Worker {
             let routes = &self.routes;
             // A vDisk of another node is served from here, by asking there.
             let is_here = |family| !matches!(routes.way(family), Way::Neighbour(_));
-            self.budget.count(&mut place.share, socket.connection.memory_bytes());
+            self.budget.count(&mut place.share, socket.memory_bytes());
             let (budget, share) = (&self.budget, &place.share);
             let has_room = |bytes| budget.has_room(share, bytes);
             let tag = TAG_RECEIVE | u64::from(slot);
@@ -482,7 +482,7 @@ impl Worker {
                 if let Some(began) = began {
                     self.observer.stages.record_ns(Stage::Reply, began.elapsed().as_nanos() as u64);
                 }
-                self.budget.count(&mut place.share, socket.connection.memory_bytes());
+                self.budget.count(&mut place.share, socket.memory_bytes());
                 if looks_again {
                     self.touch(slot);
                 }
@@ -506,6 +506,7 @@ impl Worker {
             }
             TAG_RECEIVE => {
                 self.socket(index).on_received(result);
+                self.note_if_left(index);
                 self.touch(index);
             }
             TAG_SEND => {
@@ -620,18 +621,27 @@ impl Worker {
         place.refused.clear();
         place.waits_for_room = false;
         self.budget.count(&mut place.share, 0);
+        place.share = Share::default();
         self.free_slots.push(slot);
         self.statistics.connections -= 1;
     }
 
-    /// Ends connections whose clients take no answers while memory is short.
+    /// What a client that has gone had asked of other shards, and they have not begun, is not done any more.
+    fn note_if_left(&mut self, slot: u32) {
+        let place = &self.sockets[slot as usize];
+        if place.socket.as_ref().is_some_and(|socket| socket.connection.has_left()) {
+            place.ended.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends connections whose clients do nothing while memory is short.
     fn send_away(&mut self, now: Time) {
         for slot in 0..self.sockets.len() as u32 {
             let place = &mut self.sockets[slot as usize];
             let Some(socket) = &mut place.socket else { continue };
-            let (sent, waits) = socket.sending_state();
-            if self.budget.is_in_the_way(&mut place.share, now, sent, waits) {
-                tracing::warn!(address = %socket.address, "a client took no answers while memory was short: its connection is ended");
+            let (moved, waits) = socket.progress();
+            if self.budget.is_in_the_way(&mut place.share, now, moved, waits) {
+                tracing::warn!(address = %socket.address, "a client took no answers, or did not give what it had announced, while memory was short: its connection is ended");
                 socket.break_off();
                 self.touch(slot);
             }

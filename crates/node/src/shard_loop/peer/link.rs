@@ -30,8 +30,8 @@ const QUEUE_FRAMES_MAX: usize = 4096;
 
 /// Requests of clients taken from one connection and not answered, and their bytes. Whoever asks keeps to half of that by itself
 /// (`worker/windows`); here it is what a shard is protected by from one that does not.
-const OPEN_REQUESTS_MAX: usize = 2048;
-const OPEN_BYTES_MAX: usize = 128 << 20;
+pub(in crate::shard_loop) const OPEN_REQUESTS_MAX: usize = 2048;
+pub(in crate::shard_loop) const OPEN_BYTES_MAX: usize = 128 << 20;
 
 pub struct Link {
     socket: socket2::Socket,

@@ -11,7 +11,7 @@
 //! Leaves to others: bytes and memory of one connection (`link`), who may connect (`listener`), repeating what was
 //! lost (the engine, and `worker/forward`).
 
-mod link;
+pub(super) mod link;
 mod listener;
 mod options;
 mod watch;

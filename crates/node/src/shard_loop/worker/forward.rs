@@ -252,7 +252,14 @@ impl Worker {
             if let Some(socket) = &mut place.socket
                 && (std::mem::take(&mut place.waits_for_room) || socket.connection.is_holding())
             {
-                socket.connection.resume();
+                // While it holds requests it receives nothing, so nothing has told that the client is gone. What it has asked for
+                // may not come behind what it has had answered elsewhere since.
+                if socket.is_closed_by_client() {
+                    socket.break_off();
+                } else {
+                    socket.connection.resume();
+                }
+                self.note_if_left(slot);
                 self.touch(slot);
             }
         }

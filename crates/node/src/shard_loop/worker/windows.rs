@@ -4,11 +4,15 @@
 //! for stands behind requests of clients.
 //! Leaves to others: asking again what had no room (`forward`: to whoever asks the engine is busy).
 
+use crate::shard_loop::peer::link;
 use std::collections::BTreeMap;
 use weft_engine::{FamilyId, ShardId};
+use weft_frontends::nbd::limits::PAYLOAD_BYTES_MAX;
 
-/// Requests and bytes (what they carry, or will bring) open at one shard ...
+/// Requests and bytes (what they carry, or will bring) open at one shard; the last request may go over it ...
 const WHOLE: Room = Room { requests: 1024, bytes: 64 << 20 };
+const _: () = assert!(WHOLE.requests < link::OPEN_REQUESTS_MAX, "whoever keeps to it is always read");
+const _: () = assert!(WHOLE.bytes + PAYLOAD_BYTES_MAX as usize <= link::OPEN_BYTES_MAX, "likewise");
 
 /// ... and of these of one vDisk.
 const SHARE: Room = Room { requests: 256, bytes: 16 << 20 };
@@ -20,9 +24,10 @@ struct Room {
 }
 
 impl Room {
-    /// Whether one more request fits. One that is larger than all there is goes alone.
-    fn takes(self, bytes: usize, most: Room) -> bool {
-        self.requests == 0 || (self.requests < most.requests && self.bytes + bytes <= most.bytes)
+    /// Whether one more request goes. The last one may be larger than what is left: else it would have to wait until there is
+    /// nothing else, which never comes.
+    fn is_there_in(self, most: Room) -> bool {
+        self.requests < most.requests && self.bytes < most.bytes
     }
 
     fn add(&mut self, bytes: usize) {
@@ -31,6 +36,7 @@ impl Room {
     }
 
     fn take_off(&mut self, bytes: usize) {
+        assert!(self.requests > 0 && self.bytes >= bytes, "what is given back was taken");
         self.requests -= 1;
         self.bytes -= bytes;
     }
@@ -50,7 +56,7 @@ impl Windows {
     pub fn open(&mut self, shard: ShardId, family: FamilyId, bytes: usize) -> bool {
         let window = self.0.entry(shard).or_default();
         let own = window.of.entry(family).or_default();
-        if !own.takes(bytes, SHARE) || !window.open.takes(bytes, WHOLE) {
+        if !own.is_there_in(SHARE) || !window.open.is_there_in(WHOLE) {
             if own.requests == 0 {
                 window.of.remove(&family);
             }
@@ -65,7 +71,7 @@ impl Windows {
     pub fn close(&mut self, shard: ShardId, family: FamilyId, bytes: usize) {
         let window = self.0.get_mut(&shard).expect("what is open there is counted");
         window.open.take_off(bytes);
-        let own = window.of.get_mut(&family).expect("likewise");
+        let own = window.of.get_mut(&family).expect("what is open is open for a vDisk");
         own.take_off(bytes);
         if own.requests == 0 {
             window.of.remove(&family);
@@ -88,9 +94,11 @@ mod tests {
         let mut opened = |shard, family, bytes| windows.open(shard, FamilyId(family), bytes);
         assert!((0..16).all(|_| opened(a, 1, mib)) && !opened(a, 1, mib), "its share");
         assert!(opened(a, 2, mib) && opened(b, 1, mib), "others have their own, and so has another shard");
-        assert!(!opened(a, 2, 32 * mib) && opened(a, 3, 32 * mib), "a large one goes alone");
-        assert!(!opened(a, 4, 32 * mib), "all together have less");
+        assert!(opened(a, 2, 32 * mib), "a large one does not wait until there is nothing else");
+        assert!(!opened(a, 2, 1), "it was the last one");
         assert!((0..256).all(|_| opened(a, 5, 0)) && !opened(a, 5, 0), "many small ones likewise");
+        assert!(opened(a, 3, 32 * mib) && !opened(a, 4, 1), "all together have no more either");
+        windows.close(a, FamilyId(3), 32 * mib);
         for _ in 0..15 {
             windows.close(a, FamilyId(1), mib);
         }

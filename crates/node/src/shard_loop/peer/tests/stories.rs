@@ -246,6 +246,35 @@ fn a_request_waits_for_an_owner_and_fails_when_the_node_has_none_to_wait_for() {
     assert_eq!(refused.recv_timeout(soon), Ok(Reply::Error(RequestError::NotServed)));
 }
 
+/// Has the owner take no requests of the family for so long.
+fn hold(cluster: &Cluster, owner: usize, longest: Duration) {
+    let (done, is_done) = tokio::sync::oneshot::channel();
+    cluster.send(owner, Mail::Hold { holder: 1, families: vec![FAMILY], longest, done });
+    is_done.blocking_recv().expect("the shard lives");
+}
+
+#[test]
+fn what_a_client_that_has_gone_had_asked_is_not_done_later() {
+    let cluster = Cluster::start(2);
+    for node in 0..2 {
+        hold(&cluster, 0, LONG);
+        let mut client = Client::connect(&cluster, node);
+        for block in 0..3 {
+            client.submit_write(block * BLOCK as u64, &stamp(block, 9));
+        }
+        // Time enough to be told that the owner takes nothing, and to be asked again and again.
+        std::thread::sleep(Duration::from_millis(300));
+        drop(client);
+        std::thread::sleep(Duration::from_millis(300));
+        hold(&cluster, 0, Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(100));
+        for block in 0..3 {
+            let found = cluster.read(0, block * BLOCK as u64, BLOCK as u32);
+            assert!(found.iter().all(|byte| *byte == 0), "by way of node {node}, block {block} was written");
+        }
+    }
+}
+
 #[test]
 fn a_node_that_is_not_known_any_more_is_disconnected() {
     let cluster = Cluster::start(2);
