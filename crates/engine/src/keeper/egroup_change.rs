@@ -118,6 +118,17 @@ fn is_before(first: u64, second: u64) -> bool {
     (1..=u64::from(u32::MAX)).contains(&second.wrapping_sub(first))
 }
 
+/// The later of these calls. One of another owner counts from now on.
+pub(super) fn newer(former: Option<u64>, call: u64) -> Option<u64> {
+    former.filter(|former| is_before(call, *former)).or(Some(call))
+}
+
+impl Later {
+    pub(super) fn is_delete(&self) -> bool {
+        matches!(self, Later::Delete(_))
+    }
+}
+
 impl Store {
     pub fn write(&mut self, caller: Caller, order: WriteOrder, desk: &mut Desk) {
         let name = (caller.family, order.egroup);
@@ -141,7 +152,7 @@ impl Store {
         if !order.replace
             && let Some(stored) = self.egroups.get_mut(&name).filter(|stored| same(stored))
         {
-            stored.asked = stored.asked.filter(|asked| is_before(caller.call, *asked)).or(Some(caller.call));
+            stored.asked = newer(stored.asked, caller.call);
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
         let ends = pieces.iter().scan(0, |end, piece| {
@@ -247,7 +258,7 @@ impl Store {
             flushed: true,
             is_found: false,
             told: false,
-            asked: Some(caller.call),
+            asked: newer(former.and_then(|former| former.asked), caller.call),
         };
         if planted(Bug::SharedBeforeDurable) {
             self.learn(&new, &hashes);
@@ -321,7 +332,7 @@ impl Store {
         self.count_deleted(call, desk);
     }
 
-    /// Whether its owner has asked for this egroup to be put here after it asked for `call`.
+    /// Whether its owner has asked for this egroup to be put here, or was told that it is here, after it asked for `call`.
     fn was_put_since(&self, call: u64, name: &Name) -> bool {
         let stored = self.egroups.get(name).and_then(|stored| stored.asked);
         let change = self.changing.get(name).map(|job| &self.changes[job]);

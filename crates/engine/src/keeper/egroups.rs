@@ -14,7 +14,7 @@ use crate::identity::{EgroupId, FamilyId};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::StoredEgroup;
 use crate::keeper::desk::{Caller, Desk, Work};
-use crate::keeper::egroup_change::{Change, DeleteCall, Later};
+use crate::keeper::egroup_change::{Change, DeleteCall, Later, newer};
 use crate::keeper::egroup_read::{Describe, UnitRead};
 use crate::keeper::holds::Holds;
 use crate::keeper::proof::Proof;
@@ -57,7 +57,7 @@ pub(super) struct Stored {
     pub is_found: bool,
     /// The damage was told already.
     pub told: bool,
-    /// The number of the call that put it here last; none of what was found at opening.
+    /// The number of the latest call of its owner that put it here or found it here; none since the opening.
     pub asked: Option<u64>,
 }
 
@@ -287,17 +287,25 @@ impl Store {
         }
     }
 
-    /// See [`crate::message::Question::ListEgroups`].
-    pub fn list(&self, caller: Caller, after: EgroupId, desk: &mut Desk) {
+    /// See [`crate::message::Question::ListEgroups`]. What it names its owner knows to be here from now on, and relies on: a deletion
+    /// that was asked for before takes none of it. (If it should go all the same, its owner sees that in the list.)
+    pub fn list(&mut self, caller: Caller, after: EgroupId, desk: &mut Desk) {
         let Some(from) = after.0.checked_add(1).map(EgroupId) else {
             return desk.answer(caller, Ok(Answer::Listed { egroups: Vec::new(), end: true }));
         };
-        let mut names = self
-            .egroups
-            .range((caller.family, from)..=(caller.family, EgroupId(u64::MAX)))
-            .map(|((_, egroup), _)| *egroup);
-        let egroups: Vec<EgroupId> = names.by_ref().take(NAMES_MAX).collect();
-        let end = names.next().is_none();
+        let Self { egroups, later, .. } = self;
+        let all = (caller.family, from)..=(caller.family, EgroupId(u64::MAX));
+        let goes = |name: &Name| {
+            later.get(name).is_some_and(|later| later.iter().any(Later::is_delete))
+                && !planted(Bug::LateDeletion)
+        };
+        let mut stays = egroups.range_mut(all).filter(|(name, _)| !goes(name));
+        let listed = stays.by_ref().take(NAMES_MAX).map(|((_, egroup), stored)| {
+            stored.asked = newer(stored.asked, caller.call);
+            *egroup
+        });
+        let egroups: Vec<EgroupId> = listed.collect();
+        let end = stays.next().is_none();
         desk.answer(caller, Ok(Answer::Listed { egroups, end }));
     }
 

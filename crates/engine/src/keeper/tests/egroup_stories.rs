@@ -89,6 +89,40 @@ pub(super) fn a_copy_outlives_a_late_deletion() -> bool {
 }
 
 #[test]
+fn a_late_deletion_does_not_take_what_was_listed_since() {
+    let mut rig = Rig::small(3);
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    // Asked for now, it arrives when the owner has been told that the egroup is here.
+    rig.call += 1;
+    let late = rig.call;
+    let list = Question::ListEgroups { after: EgroupId(0) };
+    let listed = Ok(Answer::Listed { egroups: vec![EGROUP], end: true });
+    assert_eq!(rig.ask(1, 1, list.clone()), listed);
+    let delete = Question::DeleteEgroups { egroups: vec![EGROUP] };
+    rig.repeat(late, 1, 1, delete.clone());
+    rig.run();
+    assert_eq!(rig.ask(1, 1, list.clone()), listed, "its owner relies on it");
+    // A copy that is repeated late takes nothing back of that.
+    rig.call += 1;
+    let late = rig.call;
+    assert_eq!(rig.ask(1, 1, list.clone()), listed);
+    rig.answers.clear();
+    rig.repeat(late - 3, 1, 1, write(EGROUP, 1, 20, Class::Reserve, true));
+    rig.run();
+    rig.repeat(late, 1, 1, delete.clone());
+    rig.run();
+    assert_eq!(rig.ask(1, 1, list.clone()), listed);
+    // What is about to go is not named: its owner would count on it.
+    let again = rig.begin(1, 1, write(EGROUP, 1, 20, Class::Reserve, true));
+    rig.begin(1, 1, delete);
+    let told = rig.begin(1, 1, list);
+    assert_eq!(rig.answers.remove(&told), Some(Ok(Answer::Listed { egroups: Vec::new(), end: true })));
+    rig.run();
+    assert_eq!(rig.answers.remove(&again), Some(Ok(Answer::EgroupWritten)));
+    assert_eq!(rig.ask(1, 1, read(EGROUP, &[(0, 1)])), Err(Refusal::NotFound));
+}
+
+#[test]
 fn a_late_deletion_does_not_take_what_came_since() {
     assert!(a_copy_outlives_a_late_deletion());
     // Another owner counts from somewhere else.
