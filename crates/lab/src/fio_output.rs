@@ -161,8 +161,8 @@ pub fn add_series(result: &mut FioResult, prefix: &Path) {
             });
         }
         if before_ms > 0 {
-            // What is left of a last second is no second, hence one that would have been logged behind the end.
-            direction.series.extend(stalls(before_ms, runtime_ms + 1000));
+            // Of the last second nothing is said: fio mostly logs none, and there was I/O in it all the same.
+            direction.series.extend(stalls(before_ms, runtime_ms));
         }
     }
 }
@@ -259,7 +259,10 @@ mod tests {
         };
         // Still from 2 to 5, and from 7 on.
         let still = seconds("1000, 9, 0, 0\n2001, 9, 0, 0\n6000, 9, 0, 0\n7000, 9, 0, 0\n", 9_001);
-        assert_eq!(still, [(1, 9), (2, 9), (3, 0), (4, 0), (5, 0), (6, 9), (7, 9), (8, 0), (9, 0)]);
+        assert_eq!(still, [(1, 9), (2, 9), (3, 0), (4, 0), (5, 0), (6, 9), (7, 9), (8, 0)]);
+        // The log ends before the load does.
+        assert_eq!(seconds("1001, 9, 0, 0\n", 2_001), [(1, 9)]);
+        assert_eq!(seconds("1001, 9, 0, 0\n2001, 8, 0, 0\n", 3_000), [(1, 9), (2, 8)]);
         // A late line speaks for all the time since the one before it.
         let late = seconds("1000, 9, 0, 0\n2600, 8, 0, 0\n3600, 9, 0, 0\n", 4_020);
         assert_eq!(late, [(1, 9), (3, 8), (4, 9)]);
