@@ -107,13 +107,13 @@ fn direction(value: &Value) -> Option<Direction> {
 /// What all I/Os have: a count, and how long they took.
 fn latencies(value: &Value) -> Option<Direction> {
     let latency = value.get("lat_ns")?;
-    let mut bins_of = Latencies::default();
+    let mut counts = Latencies::default();
     if let Some(bins) = latency.get("bins").and_then(Value::as_object) {
         for (nanoseconds, count) in bins {
-            bins_of.0.insert(nanoseconds.parse().ok()?, count.as_u64()?);
+            counts.0.insert(nanoseconds.parse().ok()?, count.as_u64()?);
         }
     }
-    let us = |percent| bins_of.percentile(percent).unwrap_or(0) as f64 / 1000.0;
+    let us = |percent| counts.percentile(percent).unwrap_or(0) as f64 / 1000.0;
     Some(Direction {
         ios: value.get("total_ios")?.as_u64()?,
         latency_us_mean: latency.get("mean")?.as_f64()? / 1000.0,
@@ -122,7 +122,7 @@ fn latencies(value: &Value) -> Option<Direction> {
         latency_us_p99: us(99.0),
         latency_us_p999: us(99.9),
         latency_us_max: latency.get("max")?.as_f64()? / 1000.0,
-        latencies: bins_of,
+        latencies: counts,
         ..Direction::default()
     })
 }

@@ -61,9 +61,7 @@ pub struct Label {
 impl Label {
     /// The whole of its MiB, so that no hole is left before the load.
     fn bytes(self) -> Vec<u8> {
-        let mut bytes = format!("{MAGIC}filled {}\ntouched {}\n", self.filled, self.touched).into_bytes();
-        bytes.resize(LABEL_BYTES as usize, 0);
-        bytes
+        whole(&format!("filled {}\ntouched {}\n", self.filled, self.touched))
     }
 
     /// Reads it back. None if even one byte of the MiB is another one: somebody else has used the target since.
@@ -73,13 +71,19 @@ impl Label {
         let filled = number("filled ")?;
         let Some(touched) = number("touched ") else {
             // As it was before what runs have touched was noted: they had filled what they touched.
-            let mut older = format!("{MAGIC}filled {filled}\n").into_bytes();
-            older.resize(LABEL_BYTES as usize, 0);
-            return (older == bytes).then_some(Label { filled, touched: filled });
+            let is_older = whole(&format!("filled {filled}\n")) == bytes;
+            return is_older.then_some(Label { filled, touched: filled });
         };
         let label = Label { filled, touched };
         (label.bytes() == bytes).then_some(label)
     }
+}
+
+/// A label with these lines.
+fn whole(lines: &str) -> Vec<u8> {
+    let mut bytes = format!("{MAGIC}{lines}").into_bytes();
+    bytes.resize(LABEL_BYTES as usize, 0);
+    bytes
 }
 
 /// Looks at a target: reachable, large enough, and either empty or the lab's own. Writes and makes nothing.
@@ -343,8 +347,7 @@ mod tests {
 
     #[test]
     fn a_label_of_an_older_version_is_known() {
-        let mut older = format!("{MAGIC}filled 5000000\n").into_bytes();
-        older.resize(LABEL_BYTES as usize, 0);
+        let mut older = whole("filled 5000000\n");
         assert_eq!(Label::read(&older), Some(Label { filled: 5_000_000, touched: 5_000_000 }));
         older[4096] = 1;
         assert_eq!(Label::read(&older), None);

@@ -224,11 +224,6 @@ impl Connection {
         self.not_begun = 0;
     }
 
-    /// Whether the client's stream has ended.
-    pub fn has_left(&self) -> bool {
-        self.left
-    }
-
     /// What an open request will bring into memory, besides what it has brought.
     fn to_be_read(&self, handle: Handle) -> usize {
         let open = self.open.get(handle);

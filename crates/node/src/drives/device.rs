@@ -73,50 +73,45 @@ pub fn make(path: &Path) -> Result<(), DriveError> {
 /// How long a device may take to say what it holds. One that hangs is left to the shard, which can wait without the others.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// What lies where the superblock is of a device with a log of so many bytes. None if it cannot be read, or not in time.
-pub fn superblock(path: &Path, log: u64) -> Option<Result<Superblock, SuperblockFault>> {
-    let path = path.to_path_buf();
-    in_time(move || {
-        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
-        superblock_in(&file, log).ok()
-    })
-    .flatten()
+/// The superblock of a device with a log of so many bytes. None if there is none, or it cannot be read in time.
+pub fn superblock(path: &Path, log: u64) -> Option<Superblock> {
+    look(path, move |file, _| superblock_in(file, log).ok()?.ok())
 }
 
 /// The superblock of a device, whatever drive it is: its log has the size that one of this size has.
 pub fn any_superblock(path: &Path) -> Option<Superblock> {
-    let path = path.to_path_buf();
-    in_time(move || {
-        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
-        let log = divide(size(&file, &path).ok()?)?.log;
-        superblock_in(&file, log).ok()?.ok()
-    })
-    .flatten()
+    look(path, |file, path| superblock_in(file, divide(size(file, path).ok()?)?.log).ok()?.ok())
 }
 
 /// Whether nothing lies at the beginning of the log, nor of the table of egroups behind the superblocks: both are filled from
 /// there on.
 pub fn is_unused(path: &Path, log: u64) -> bool {
-    let path = path.to_path_buf();
-    let look = in_time(move || {
-        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
+    let is_unused = look(path, move |file, _| {
         let mut pages = Pages::zeroed(MIB as usize);
         for offset in [0, log + (COPIES * BLOCK) as u64] {
             file.read_exact_at(pages.bytes_mut(), offset).ok()?;
             if !is_zero(pages.bytes_mut()) {
-                return None;
+                return Some(false);
             }
         }
-        Some(())
+        Some(true)
     });
-    look.flatten().is_some()
+    is_unused == Some(true)
 }
 
-/// What came of it, if it ended in time; otherwise it goes on by itself.
-fn in_time<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+/// What is found on a device that is only looked at. None also if that took too long; then it goes on by itself.
+fn look<T: Send + 'static>(
+    path: &Path,
+    look: impl FnOnce(&File, &Path) -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let path = path.to_path_buf();
     let (told, answer) = channel();
-    std::thread::Builder::new().name("device".to_string()).spawn(move || told.send(look())).ok()?;
-    answer.recv_timeout(ANSWER_WAIT).ok()
+    let looked = move || {
+        let file = options(&path, Access::ReadOnly).ok()?.custom_flags(libc::O_DIRECT).open(&path).ok()?;
+        look(&file, &path)
+    };
+    std::thread::Builder::new().name("device".to_string()).spawn(move || told.send(looked())).ok()?;
+    answer.recv_timeout(ANSWER_WAIT).ok()?
 }
 
 fn superblock_in(file: &File, log: u64) -> std::io::Result<Result<Superblock, SuperblockFault>> {

@@ -79,7 +79,7 @@ pub fn incarnation(record: &DriveRecord) -> Option<u64> {
     match &record.place {
         Place::Files => None,
         Place::Device(path) => {
-            let found = device::superblock(path, record.log)?.ok()?;
+            let found = device::superblock(path, record.log)?;
             (found.drive == record.id()).then_some(found.incarnation)
         }
     }

@@ -9,6 +9,7 @@ use super::sending::{Sending, Sent};
 use io_uring::{opcode, types};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weft_engine::FamilyId;
 use weft_frontends::nbd::{Connection, Event, Exports, Outgoing, Want};
 
@@ -44,6 +45,8 @@ pub struct Socket {
     moved_bytes: u64,
     /// The socket is of no more use: nothing is received or sent any more.
     broken: bool,
+    /// Set when the client has gone: what was asked for it elsewhere and not begun is not done any more.
+    ended: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,6 +101,7 @@ impl Socket {
             outgoing: Outgoing::default(),
             moved_bytes: 0,
             broken: false,
+            ended: Arc::default(),
         }
     }
 
@@ -110,10 +114,20 @@ impl Socket {
     pub fn break_off(&mut self) {
         if !self.broken {
             self.broken = true;
-            self.connection.leave();
+            self.leave();
             // SAFETY: a plain call on an open descriptor; an error means that the peer was faster.
             unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
         }
+    }
+
+    fn leave(&mut self) {
+        self.connection.leave();
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    /// What says, also to others, that the client has gone.
+    pub fn ended(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.ended)
     }
 
     /// No more requests are taken; what is open is answered.
@@ -239,7 +253,7 @@ impl Socket {
             if self.payload.take().is_some() || result < 0 {
                 self.break_off();
             } else {
-                self.connection.leave();
+                self.leave();
             }
             return;
         }
@@ -269,6 +283,11 @@ impl Socket {
             self.sending.is_in_flight().then_some(Waits::ToTake)
         };
         (self.moved_bytes, waits)
+    }
+
+    /// Whether the payload of a write is to be received, and there was no room for it.
+    pub fn waits_for_room(&self) -> bool {
+        self.payload.is_none() && matches!(self.connection.want(), Want::Payload { .. })
     }
 
     /// Whether the client has closed its side: nothing is received while requests are held, so nothing else tells.

@@ -28,7 +28,6 @@ use forward::{Forwards, Held};
 use routes::{Routes, Way};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_engine::counters::Source;
 use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, Request, RequestError};
@@ -147,10 +146,6 @@ struct Slot {
     touched: bool,
     to_send: bool,
     share: Share,
-    /// There was no room for what its client wants to write: it is looked at again.
-    waits_for_room: bool,
-    /// Set when the connection ends: what was asked for it of other shards and not begun is not done any more.
-    ended: Arc<AtomicBool>,
     /// When requests that are still open were first told that nobody serves the vDisk.
     refused: BTreeMap<Handle, Time>,
 }
@@ -438,7 +433,6 @@ impl Worker {
                     self.ask(now, family, request, Origin::Socket { slot, generation, handle });
                 }
                 Next::NoRoom => {
-                    place.waits_for_room = true;
                     self.retry_soon(now);
                     break;
                 }
@@ -506,7 +500,6 @@ impl Worker {
             }
             TAG_RECEIVE => {
                 self.socket(index).on_received(result);
-                self.note_if_left(index);
                 self.touch(index);
             }
             TAG_SEND => {
@@ -617,21 +610,11 @@ impl Worker {
     fn free_slot(&mut self, slot: u32) {
         let place = &mut self.sockets[slot as usize];
         place.generation = place.generation.wrapping_add(1);
-        std::mem::take(&mut place.ended).store(true, Ordering::SeqCst);
         place.refused.clear();
-        place.waits_for_room = false;
         self.budget.count(&mut place.share, 0);
         place.share = Share::default();
         self.free_slots.push(slot);
         self.statistics.connections -= 1;
-    }
-
-    /// What a client that has gone had asked of other shards, and they have not begun, is not done any more.
-    fn note_if_left(&mut self, slot: u32) {
-        let place = &self.sockets[slot as usize];
-        if place.socket.as_ref().is_some_and(|socket| socket.connection.has_left()) {
-            place.ended.store(true, Ordering::SeqCst);
-        }
     }
 
     /// Ends connections whose clients do nothing while memory is short.

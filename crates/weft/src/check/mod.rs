@@ -137,11 +137,10 @@ fn check(offline: &Offline) -> Report {
         });
     }
     // Of a vDisk that is being deleted, or is not known any more, nothing is named.
-    let lives = |family: FamilyId| {
-        offline.families.iter().any(|config| config.id() == family && config.state != FamilyState::Dropping)
-    };
+    let lives = offline.families.iter().filter(|config| config.state != FamilyState::Dropping);
+    let living: BTreeSet<FamilyId> = lives.map(|config| config.id()).collect();
     let all = drives.values().flat_map(|contents| contents.egroups.keys());
-    unnamed.extend(all.filter(|(family, _)| !lives(*family)).copied());
+    unnamed.extend(all.filter(|(family, _)| !living.contains(family)).copied());
     tell_damage(&damaged, &unnamed, &mut findings);
     findings.append(of_vdisks);
     unknown_families(offline, &drives, &mut findings);

@@ -30,10 +30,25 @@ fn attached(file: &Path) -> String {
     tool(&["losetup", "--find", "--show", file.to_str().expect("text")]).trim().to_string()
 }
 
-/// Takes the devices away, also when the test fails.
-struct Devices<'a>(&'a Scratch);
+/// Where a test's devices are. They are taken away with it, also when the test fails.
+struct Place(Scratch);
 
-impl Drop for Devices<'_> {
+impl Place {
+    /// None where there are no loop devices.
+    fn new(name: &str) -> Option<Place> {
+        can_attach().then(|| Place(Scratch::new(name)))
+    }
+}
+
+impl std::ops::Deref for Place {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.0
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         detach_loop_devices(self.0.file("").to_str().expect("text"));
     }
@@ -52,11 +67,7 @@ fn refused(output: &Output, why: &str) {
 
 #[test]
 fn a_drive_of_another_node_is_not_taken_for_an_empty_device() {
-    if !can_attach() {
-        return;
-    }
-    let scratch = Scratch::new("devices-used");
-    let _devices = Devices(&scratch);
+    let Some(scratch) = Place::new("devices-used") else { return };
     let device = Device::new(&scratch, "a");
     // A drive that has copies and no log: at both of its ends there is nothing.
     let dir = scratch.file("node");
@@ -87,11 +98,7 @@ fn a_drive_of_another_node_is_not_taken_for_an_empty_device() {
 
 #[test]
 fn a_drive_is_found_under_its_new_name() {
-    if !can_attach() {
-        return;
-    }
-    let scratch = Scratch::new("devices-renamed");
-    let _devices = Devices(&scratch);
+    let Some(scratch) = Place::new("devices-renamed") else { return };
     let dir = scratch.file("node");
     let (mut a, mut b) = (Device::new(&scratch, "a"), Device::new(&scratch, "b"));
     let stable = scratch.file("by-id");
@@ -136,11 +143,7 @@ fn a_drive_is_found_under_its_new_name() {
 
 #[test]
 fn a_drive_of_another_node_with_the_same_number_is_not_opened() {
-    if !can_attach() {
-        return;
-    }
-    let scratch = Scratch::new("devices-swapped");
-    let _devices = Devices(&scratch);
+    let Some(scratch) = Place::new("devices-swapped") else { return };
     let places = [scratch.file("one"), scratch.file("two")];
     let devices = [Device::new(&scratch, "a"), Device::new(&scratch, "b")];
     let links = [scratch.file("link-one"), scratch.file("link-two")];

@@ -4,7 +4,7 @@ use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::NbdClient;
 use crate::support::{Node, Scratch, find_blocks, flip_bit, weft_output};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BLOCKS: usize = 64;
 
@@ -26,13 +26,17 @@ fn write(scratch: &Scratch, vdisk: &str, version: u64) {
 
 /// A killed node whose log has everything that was written to the vDisk `a`, and then to `b`: the last record of `a` is in a frame
 /// that was settled long before the end.
-fn killed_node(scratch: &Scratch, arguments: &[&str]) {
-    let node = Node::start(&scratch.file("node"), arguments);
+fn killed_node(scratch: &Scratch, arguments: &[&str]) -> PathBuf {
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, arguments);
     for (vdisk, version) in [("a", 1), ("b", 2)] {
         node.export_new(vdisk, "8M", &scratch.socket(vdisk));
         write(scratch, vdisk, version);
     }
     node.kill();
+    let (code, told) = check(&dir);
+    assert_eq!((code, &told["sound"]), (Some(0), &true.into()), "a kill damages nothing: {told:#}");
+    dir
 }
 
 fn damage_last_record(dir: &Path, drive: u32) {
@@ -45,10 +49,7 @@ fn damage_last_record(dir: &Path, drive: u32) {
 #[test]
 fn a_damaged_last_record_is_told_and_lost_with_one_copy() {
     let scratch = Scratch::new("end-rf1");
-    killed_node(&scratch, &["--drive-size", "256M"]);
-    let dir = scratch.file("node");
-    let (code, told) = check(&dir);
-    assert_eq!((code, &told["sound"]), (Some(0), &true.into()), "a kill damages nothing: {told:#}");
+    let dir = killed_node(&scratch, &["--drive-size", "256M"]);
     damage_last_record(&dir, 0);
     let (code, told) = check(&dir);
     assert_eq!(code, Some(1), "{told:#}");
@@ -59,10 +60,7 @@ fn a_damaged_last_record_is_told_and_lost_with_one_copy() {
 #[test]
 fn a_damaged_last_record_is_told_with_two_copies_and_lost_without_any() {
     let scratch = Scratch::new("end-rf2");
-    killed_node(&scratch, &["--drives", "2", "--drive-size", "256M"]);
-    let dir = scratch.file("node");
-    let (code, told) = check(&dir);
-    assert_eq!((code, &told["sound"]), (Some(0), &true.into()), "a kill damages nothing: {told:#}");
+    let dir = killed_node(&scratch, &["--drives", "2", "--drive-size", "256M"]);
     damage_last_record(&dir, 1);
     let (code, told) = check(&dir);
     assert_eq!(code, Some(1), "{told:#}");
@@ -111,8 +109,7 @@ fn copies_that_went_with_a_lost_drive_are_missed() {
 #[test]
 fn whoever_only_looks_changes_nothing() {
     let scratch = Scratch::new("offline-looks");
-    killed_node(&scratch, &["--drive-size", "256M"]);
-    let dir = scratch.file("node");
+    let dir = killed_node(&scratch, &["--drive-size", "256M"]);
     let state = || -> Vec<(String, std::time::SystemTime, u64)> {
         let entries = std::fs::read_dir(&dir).expect("readable").flatten();
         let mut all: Vec<_> = entries

@@ -125,7 +125,7 @@ impl Worker {
                 let home = Arc::clone(&self.mailbox);
                 // Held there until somebody serves the vDisk, it could come behind what the client, back on another
                 // connection, has had answered meanwhile.
-                let ended = Arc::clone(&self.sockets[slot as usize].ended);
+                let ended = self.socket(slot).ended();
                 Answer::until(ended, move |reply| {
                     home.send(Mail::Answered { slot, generation, handle, reply })
                 })
@@ -248,9 +248,8 @@ impl Worker {
             self.ask(now, family, request, origin);
         }
         for slot in 0..self.sockets.len() as u32 {
-            let place = &mut self.sockets[slot as usize];
-            if let Some(socket) = &mut place.socket
-                && (std::mem::take(&mut place.waits_for_room) || socket.connection.is_holding())
+            if let Some(socket) = &mut self.sockets[slot as usize].socket
+                && (socket.waits_for_room() || socket.connection.is_holding())
             {
                 // While it holds requests it receives nothing, so nothing has told that the client is gone. What it has asked for
                 // may not come behind what it has had answered elsewhere since.
@@ -259,7 +258,6 @@ impl Worker {
                 } else {
                     socket.connection.resume();
                 }
-                self.note_if_left(slot);
                 self.touch(slot);
             }
         }
