@@ -7,11 +7,12 @@ use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::curator::budget::Budget;
 use crate::identity::Ticket;
-use crate::identity::{DriveId, Epoch, FamilyId, GroupId, ShardId, Time};
+use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, GroupId, ShardId, Time};
 use crate::interface::{DriveState, Notice, Outputs, Reply, View};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal, UnitRun};
 use crate::pace::{self, Paces};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names what an answer is for, inside one volume.
@@ -136,6 +137,21 @@ impl Calls {
                 }
             }
             call.family != family
+        });
+    }
+
+    /// Nobody waits for a deletion, and what it leaves is found by the next list: those asked of this drive are not asked
+    /// again (of one egroup, or of all), because a drive that was started anew could not tell that they are of before
+    /// what is asked of it now.
+    pub fn forget_deletions(&mut self, family: FamilyId, drive: DriveId, of: Option<EgroupId>) {
+        if planted(Bug::DeletionsRepeated) || planted(Bug::LateDeletion) {
+            return;
+        }
+        self.open.retain(|_, call| {
+            let Question::DeleteEgroups { egroups } = &call.question else { return true };
+            call.family != family
+                || call.drive != drive
+                || of.is_some_and(|egroup| !egroups.contains(&egroup))
         });
     }
 
@@ -386,21 +402,29 @@ mod tests {
     use super::*;
     use crate::interface::DriveView;
 
-    #[test]
-    fn what_may_be_lost_is_asked_again_at_once_and_nothing_else() {
-        let limits = Limits::default();
-        let view = |number| DriveView { shard: ShardId(number), domain: number, state: DriveState::Up };
-        let drives = (0..3).map(|number| (DriveId(number), view(number))).collect();
-        let view = View { version: 1, drives, ..View::default() };
-        let (mut calls, mut out) = (Calls::new(0), Outputs::default());
-        let mut local = VecDeque::new();
-        let mut ask = |calls: &mut Calls, now: Time, drive: DriveId, out: &mut Outputs| {
+    /// Shard 0, and three drives of as many shards.
+    struct Rig {
+        limits: Limits,
+        view: View,
+        calls: Calls,
+        out: Outputs,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let view = |number| DriveView { shard: ShardId(number), domain: number, state: DriveState::Up };
+            let drives = (0..3).map(|number| (DriveId(number), view(number))).collect();
+            let view = View { version: 1, drives, ..View::default() };
+            Self { limits: Limits::default(), view, calls: Calls::new(0), out: Outputs::default() }
+        }
+
+        fn ask(&mut self, now: Time, family: u32, drive: u32, question: Question, purpose: Purpose) {
             let mut context = Context {
                 now,
                 shard: ShardId(0),
-                limits: &limits,
-                view: &view,
-                calls,
+                limits: &self.limits,
+                view: &self.view,
+                calls: &mut self.calls,
                 free: &BTreeMap::new(),
                 free_changes: 0,
                 dirty_bytes: 0,
@@ -409,33 +433,69 @@ mod tests {
                 draw: &mut Draw::new(1),
                 counters: &mut Counters::default(),
                 cache: &mut Cache::new(0),
-                out,
-                local: &mut local,
+                out: &mut self.out,
+                local: &mut VecDeque::new(),
             };
-            context.ask(FamilyId(1), Epoch(1), drive, Question::DropFamily, Purpose::Drop);
-        };
+            context.ask(FamilyId(family), Epoch(1), DriveId(drive), question, purpose);
+        }
+
+        /// What is asked again: the shard, and the number of the question.
+        fn repeat(&mut self, now: Time) -> Vec<(ShardId, u64)> {
+            self.out.messages.clear();
+            let mut local = VecDeque::new();
+            self.calls.repeat(now, &self.limits, &self.view, ShardId(0), &mut self.out, &mut local);
+            assert!(local.is_empty(), "what is asked of the own drives is not lost");
+            let number = |message: &Message| match message {
+                Message::Ask { call, .. } => *call,
+                other => panic!("only questions are asked: {other:?}"),
+            };
+            self.out.messages.iter().map(|(to, message)| (*to, number(message))).collect()
+        }
+    }
+
+    #[test]
+    fn what_may_be_lost_is_asked_again_at_once_and_nothing_else() {
+        let mut rig = Rig::new();
         for drive in 0..3 {
-            ask(&mut calls, Time(1_000), DriveId(drive), &mut out);
+            rig.ask(Time(1_000), 1, drive, Question::DropFamily, Purpose::Drop);
         }
         let later = Time(5_000);
-        ask(&mut calls, later, DriveId(1), &mut out);
-        out.messages.clear();
-        let mut local = VecDeque::new();
+        rig.ask(later, 1, 1, Question::DropFamily, Purpose::Drop);
+        let mut asked = Vec::new();
         for _ in 0..2 {
             // Two connections that end together are told of twice.
-            calls.unheard(ShardId(1), &view, later, limits.call_retry_us);
-            calls.repeat(later, &limits, &view, ShardId(0), &mut out, &mut local);
+            rig.calls.unheard(ShardId(1), &rig.view, later, rig.limits.call_retry_us);
+            asked.extend(rig.repeat(later));
         }
-        let asked: Vec<_> = out
-            .messages
-            .iter()
-            .map(|(to, message)| match message {
-                Message::Ask { call, .. } => (*to, *call),
-                other => panic!("only questions are asked: {other:?}"),
-            })
-            .collect();
         assert_eq!(asked, [(ShardId(1), 2)], "the first question to that shard, once");
-        assert!(local.is_empty(), "what is asked of the own drives is not lost");
-        assert_eq!(calls.wake_at(), Some(Time(1_000).after(limits.call_retry_us)), "all else as before");
+        let all_else = Time(1_000).after(rig.limits.call_retry_us);
+        assert_eq!(rig.calls.wake_at(), Some(all_else), "as before");
+    }
+
+    #[test]
+    fn a_deletion_is_not_asked_for_again_once_it_is_forgotten() {
+        let delete = |egroups: &[u64]| {
+            let egroups = egroups.iter().copied().map(EgroupId).collect();
+            Question::DeleteEgroups { egroups }
+        };
+        let mut rig = Rig::new();
+        rig.ask(Time(0), 1, 1, delete(&[1, 2]), Purpose::Forget);
+        rig.ask(Time(0), 1, 1, delete(&[3]), Purpose::Forget);
+        rig.ask(Time(0), 1, 2, delete(&[2]), Purpose::Forget);
+        rig.ask(Time(0), 2, 1, delete(&[2]), Purpose::Forget);
+        rig.ask(Time(0), 1, 1, Question::DropFamily, Purpose::Drop);
+        let retry_us = rig.limits.call_retry_us;
+
+        rig.calls.forget_deletions(FamilyId(1), DriveId(1), Some(EgroupId(2)));
+        let others = [(ShardId(1), 2), (ShardId(2), 3), (ShardId(1), 4), (ShardId(1), 5)];
+        assert_eq!(rig.repeat(Time(retry_us)), others, "all but what has the egroup in it");
+
+        rig.calls.forget_deletions(FamilyId(1), DriveId(1), None);
+        let others = [(ShardId(2), 3), (ShardId(1), 4), (ShardId(1), 5)];
+        assert_eq!(
+            rig.repeat(Time(2 * retry_us)),
+            others,
+            "of other drives and families, and other questions"
+        );
     }
 }

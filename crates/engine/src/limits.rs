@@ -68,6 +68,8 @@ pub struct Limits {
     /// Of what lies on a drive so much is known by its hash, to be found when it is written again. An entry takes 63 bytes of
     /// memory at most, and there are none on drives where nothing wishes to be shared.
     pub shared_entries_max: usize,
+    /// Copies that one family owes at most: what else is missing is found by the next list of the drive.
+    pub copies_owed_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
     pub audit_interval_us: u64,
     /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
@@ -105,6 +107,7 @@ impl Default for Limits {
             compact_egroups_max: 2,
             // 4 GiB of units, or 16 of what is packed by four: 63 MiB of memory at most.
             shared_entries_max: 1 << 20,
+            copies_owed_max: 4096,
             audit_interval_us: 60_000_000,
             cache_bytes: 64 << 20,
             ahead_bytes_begin: 128 << 10,
@@ -139,6 +142,7 @@ impl Limits {
             compact_live_percent: 75,
             compact_egroups_max: 2,
             shared_entries_max: 1024,
+            copies_owed_max: 4096,
             audit_interval_us: 2_000_000,
             cache_bytes: 256 << 10,
             ahead_bytes_begin: 16 << 10,

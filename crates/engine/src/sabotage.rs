@@ -60,8 +60,12 @@ pub enum Bug {
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
-    /// A copy is deleted by what was asked before it was put there.
+    /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
+    /// A deletion is asked for until it is answered, whatever was asked since; drives know better.
+    DeletionsRepeated,
+    /// What a drive lacks of what was named while it was listed is forgotten if many copies are owed.
+    LackForgotten,
     /// A vDisk keeps in memory what it may, whatever the others of its shard keep.
     OthersNotCounted,
     /// A leaf and its past change at different instants.

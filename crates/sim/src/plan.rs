@@ -399,6 +399,7 @@ impl Parameters {
             (rounds, share) = (1, 4);
         }
         let images = chosen_images(plan, &mut limits, rng);
+        limits.copies_owed_max = chosen_owed(seed);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -516,6 +517,13 @@ fn chosen_factors(plan: Plan, seed: u64, round_us: u64) -> Option<FactorPlan> {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xbf58_476d_1ce4_e5b9));
     let every_us = round_us / rng.random_range(2..24);
     (plan == Plan::Factors).then_some(FactorPlan { every_us })
+}
+
+/// In a quarter of all seeds so few that rebuilding a drive owes more.
+fn chosen_owed(seed: u64) -> usize {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0x94d0_49bb_1331_11eb) ^ 0x00ed);
+    let few = *[1, 1, 2, 12].choose(&mut rng).expect("not empty");
+    if rng.random_ratio(1, 4) { few } else { Limits::small().copies_owed_max }
 }
 
 /// And how much of what lies on a drive may be known there: next to nothing, some, or all.

@@ -10,6 +10,7 @@ use crate::drive::Drive;
 use crate::event::{Event, Queue};
 use crate::family::Family;
 use crate::judge::ceilings::Ceilings;
+use crate::judge::deletions::Deletions;
 use crate::judge::registers::Moment;
 use crate::judge::undrained::Undrained;
 use crate::network::Network;
@@ -24,6 +25,7 @@ use weft_engine::counters::Source;
 use weft_engine::identity::Generation;
 use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View};
 use weft_engine::message::Message;
+use weft_engine::sabotage::{Bug, planted};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::{DriveId, Input, Order, Outputs, Reply, Request, ShardId, Ticket, Time};
 
@@ -93,6 +95,7 @@ pub struct World {
     pub requests: Requests,
     pub origins: Origins,
     pub ceilings: Ceilings,
+    deletions: Deletions,
     undrained: Undrained,
     pub coverage: Coverage,
     pub phase: Phase,
@@ -131,6 +134,7 @@ impl World {
             requests: Requests::default(),
             origins: Origins::default(),
             ceilings: Ceilings::default(),
+            deletions: Deletions::default(),
             undrained: Undrained::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
@@ -392,6 +396,12 @@ impl World {
             self.submit(shard, operation);
         }
         for (to, message) in outputs.messages.drain(..) {
+            // A bug in the keeper's half as well is seen by what it does.
+            if !planted(Bug::LateDeletion)
+                && let Err(what) = self.deletions.said(shard, &message)
+            {
+                self.fail(what);
+            }
             self.send(shard, to, message);
         }
         let may_reply = self.nodes[self.shards[shard].node].lease.may_reply(self.now);
@@ -518,6 +528,7 @@ impl World {
         self.coverage.count("nodes started");
         for shard in self.nodes[node].shards.clone() {
             self.tokens += 1;
+            self.deletions.started(shard);
             let settings = Settings {
                 shard: ShardId(shard as u32),
                 seed: self.parameters.seed.wrapping_mul(1_000_003).wrapping_add(self.tokens),

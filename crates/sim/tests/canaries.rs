@@ -95,15 +95,6 @@ fn leaving_what_former_owners_left_is_caught() {
 }
 
 #[test]
-fn waiting_for_room_that_only_oneself_can_make_is_caught() {
-    // One seed in ten thousand has such a history: the one that found it.
-    assert!(
-        is_caught_by(Bug::FullMemberKept, Plan::Cluster, 9_910_022),
-        "its history has changed: find another"
-    );
-}
-
-#[test]
 fn data_that_stands_in_the_way_of_its_own_drain_is_caught() {
     // One seed in fifty thousand: the one that found it.
     assert!(
@@ -119,6 +110,11 @@ fn a_deletion_that_comes_behind_what_was_put_back_is_caught() {
         is_caught_by(Bug::LateDeletion, Plan::Network, 10_905_032),
         "its history has changed: find another"
     );
+}
+
+#[test]
+fn repeating_deletions_that_are_of_before_a_list_is_caught() {
+    is_caught(Bug::DeletionsRepeated, &[Plan::Network, Plan::Takeover, Plan::Cluster]);
 }
 
 #[test]

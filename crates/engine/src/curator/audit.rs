@@ -71,14 +71,14 @@ impl Audit {
         began && self.running.is_none() && self.wanted.is_empty() && self.copies.is_empty()
     }
 
-    /// `unnamed`: egroups that no durable record names yet.
-    pub fn on_view(&mut self, view: &View, unnamed: impl Iterator<Item = EgroupId>) {
+    /// `unnamed`: egroups that no durable record names yet. Whether drives or groups have changed.
+    pub fn on_view(&mut self, view: &View, unnamed: impl Iterator<Item = EgroupId>) -> bool {
         let seen = Seen {
             drives: view.drives.iter().map(|(&drive, view)| (drive, view.state)).collect(),
             groups: view.groups.clone(),
         };
         if self.seen.as_ref() == Some(&seen) {
-            return;
+            return false;
         }
         self.seen = Some(seen);
         self.due = true;
@@ -91,6 +91,7 @@ impl Audit {
         if let Some(running) = &mut self.running {
             running.outdated = true;
         }
+        true
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -110,10 +111,23 @@ impl Audit {
         self.wanted.insert(drive);
     }
 
-    /// A member needs a copy of this egroup. False: too many are owed already.
-    fn owe(&mut self, egroup: EgroupId, drive: DriveId) -> bool {
+    /// A member needs a copy of this egroup. False: as many as `most` are owed already.
+    fn owe(&mut self, egroup: EgroupId, drive: DriveId, most: usize) -> bool {
         self.whole.remove(&drive);
-        self.copies.owe(egroup, drive)
+        self.copies.owe(egroup, drive, most)
+    }
+
+    /// An egroup was just named, and this member has not got it. The drive is perhaps just being listed, and what had no name when
+    /// that began is not missed in the list.
+    fn did_not_get(&mut self, egroup: EgroupId, drive: DriveId, most: usize) {
+        if self.owe(egroup, drive, most) || planted(Bug::LackForgotten) {
+            return;
+        }
+        if let Some(running) = self.running.as_mut().filter(|running| running.drive == drive) {
+            running.lacks = true;
+            running.missing.insert(egroup);
+        }
+        self.want(drive);
     }
 
     /// Whether this drive lacks the egroup, or has a bad copy, as far as is known.
@@ -167,7 +181,8 @@ impl Volume {
 
     fn begin_audit(&mut self, drive: DriveId, ctx: &mut Context) {
         // Before what is missing takes all places: that is found anew each time, and these are not.
-        self.audit.copies.owe_bad_again(drive, self.audit.last);
+        let (last, most) = (self.audit.last, ctx.limits.copies_owed_max);
+        self.audit.copies.owe_bad_again(drive, last, most);
         let task = self.audit.next_task();
         self.audit.kept.remove(&drive);
         let unfinished: BTreeSet<EgroupId> = self.unnamed().collect();
@@ -184,6 +199,8 @@ impl Volume {
         // A drive that was away missed what was said about the log.
         let trim = Question::Trim { up_to: self.log.trim };
         ctx.ask(self.family, self.epoch, drive, trim, Purpose::Trim);
+        // What is in the list may be counted on from now.
+        ctx.calls.forget_deletions(self.family, drive, None);
         let question = Question::ListEgroups { after: EgroupId(0) };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
     }
@@ -296,7 +313,7 @@ impl Volume {
         running.lacks |= !missing.is_empty();
         for egroup in missing {
             self.audit.copies.bad.not_there(egroup, running.drive, running.task);
-            if !self.audit.owe(egroup, running.drive) {
+            if !self.audit.owe(egroup, running.drive, ctx.limits.copies_owed_max) {
                 running.missing.insert(egroup);
             }
         }
@@ -364,7 +381,7 @@ impl Volume {
         if self.is_place_for(egroup, drive, ctx) {
             self.audit.whole.remove(&drive);
             let task = self.audit.last;
-            self.audit.copies.found_bad(egroup, drive, task);
+            self.audit.copies.found_bad(egroup, drive, task, ctx.limits.copies_owed_max);
         }
     }
 
@@ -376,8 +393,51 @@ impl Volume {
         for &drive in ctx.members(group) {
             // One that is away is asked for its list when it comes back.
             if !written.contains(&drive) && ctx.is_up(drive) {
-                self.audit.owe(egroup, drive);
+                self.audit.did_not_get(egroup, drive, ctx.limits.copies_owed_max);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a drive that is being listed is known to lack what was named meanwhile, when as many copies are owed as may be.
+    fn is_known_to_lack() -> bool {
+        const MOST: usize = 2;
+        let (here, elsewhere) = (DriveId(1), DriveId(2));
+        let mut audit = Audit {
+            running: Some(Running {
+                task: 1,
+                drive: here,
+                after: EgroupId(0),
+                newest: EgroupId(9),
+                unfinished: [EgroupId(5)].into(),
+                lacks: false,
+                missing: BTreeSet::new(),
+                outdated: false,
+            }),
+            whole: [here].into(),
+            ..Audit::default()
+        };
+        while audit.owe(EgroupId(10 + audit.copies.owed.len() as u64), elsewhere, MOST) {}
+        audit.did_not_get(EgroupId(5), here, MOST);
+        assert!(!audit.whole.contains(&here));
+        audit.running.is_some_and(|running| running.lacks)
+    }
+
+    #[test]
+    fn a_drive_that_is_being_listed_does_not_become_whole_without_what_was_named_meanwhile() {
+        assert!(is_known_to_lack());
+    }
+
+    #[cfg(feature = "sabotage")]
+    #[test]
+    fn forgetting_it_is_seen() {
+        crate::sabotage::set(Some(Bug::LackForgotten));
+        let is_known = is_known_to_lack();
+        crate::sabotage::set(None);
+        assert!(!is_known);
     }
 }

@@ -123,6 +123,7 @@ mod tests {
     use super::super::copy::Copies;
     use super::*;
 
+    const MOST: usize = 4096;
     const HERE: DriveId = DriveId(3);
 
     fn full() -> BadCopies {
@@ -194,16 +195,16 @@ mod tests {
     fn a_bad_copy_that_finds_no_place_in_the_queue_is_owed_when_there_is_one() {
         let mut copies = Copies::default();
         let mut name = 0;
-        while copies.owe(EgroupId(name), DriveId(1)) {
+        while copies.owe(EgroupId(name), DriveId(1), MOST) {
             name += 1;
         }
-        copies.found_bad(EgroupId(7), HERE, 1);
+        copies.found_bad(EgroupId(7), HERE, 1, MOST);
         assert!(copies.knows(EgroupId(7), HERE) && copies.owes(HERE) && !copies.awaits(HERE));
-        copies.owe_bad_again(HERE, 1);
+        copies.owe_bad_again(HERE, 1, MOST);
         assert!(!copies.awaits(HERE), "all places are taken");
         // What was missing has been made.
         copies.owed.clear();
-        copies.owe_bad_again(HERE, 1);
+        copies.owe_bad_again(HERE, 1, MOST);
         assert!(copies.owes(HERE) && copies.awaits(HERE), "it has one now");
     }
 
@@ -213,7 +214,7 @@ mod tests {
         copies.lacks_also(HERE, [7, 8].map(EgroupId).into());
         assert!(copies.knows(EgroupId(7), HERE) && !copies.knows(EgroupId(7), DriveId(4)));
         assert!(!copies.owes(HERE), "the next audit finds it");
-        assert!(copies.owe(EgroupId(7), HERE));
+        assert!(copies.owe(EgroupId(7), HERE, MOST));
         copies.owed.clear();
         assert!(!copies.knows(EgroupId(7), HERE), "it is there by now, and may turn out to be bad");
         copies.lacks_also(HERE, [8].map(EgroupId).into());
@@ -225,12 +226,12 @@ mod tests {
     fn those_that_waited_longest_have_the_next_places() {
         let mut copies = Copies::default();
         for name in 0..3 * 4096 {
-            copies.found_bad(EgroupId(name), HERE, 1);
+            copies.found_bad(EgroupId(name), HERE, 1, MOST);
         }
         let mut seen = std::collections::BTreeSet::new();
         for round in 2..5 {
             copies.owed.clear();
-            copies.owe_bad_again(HERE, round);
+            copies.owe_bad_again(HERE, round, MOST);
             seen.extend(copies.owed.keys().copied());
         }
         assert_eq!(seen.len(), 3 * 4096, "none waits for ever");

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 /// Copies that read or write one drive: at first, and at most.
 const AT_FIRST: usize = 1;
 const AT_MOST: usize = 16;
+/// Copies of all families of a shard at once, however urgent they are: each keeps what it has read in memory, 4 MiB.
+const OF_SHARD: usize = 48;
 /// A limit is looked at so often.
 const INTERVAL_US: u64 = 250_000;
 /// Fewer reads say nothing about how long clients wait.
@@ -128,8 +130,16 @@ impl Budget {
         }
     }
 
+    /// Whether so much is under way that nothing may be added, whatever its drives have time for.
+    pub fn is_full(&self) -> bool {
+        self.under_way.len() >= OF_SHARD
+    }
+
     /// Whether one more copy may read one of these drives and write the other.
     pub fn admits(&mut self, drives: [DriveId; 2], now: Time) -> bool {
+        if self.is_full() {
+            return false;
+        }
         drives.into_iter().all(|drive| {
             let share = self.share(drive, now);
             let fits = share.under_way < share.limit && now >= share.rests_until;

@@ -24,6 +24,8 @@ pub(super) const PAUSE_BUSY_US: u64 = 200_000;
 pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
 const AVOID_US: u64 = 5_000_000;
+/// That is doubled so often at most for one that cannot be read: to 80 s.
+const UNREADABLE_MAX: u32 = 4;
 /// Egroups emptied by one job at most.
 pub(super) const VICTIMS_MAX: usize = 16;
 /// Egroups that are empty but not deleted yet: with more, the next checkpoint comes first. When the pool is full,
@@ -50,6 +52,8 @@ pub(crate) struct Compaction {
     /// Emptied egroups that the next checkpoint will find dead.
     pub(super) emptied: BTreeSet<EgroupId>,
     avoid: BTreeMap<EgroupId, Time>,
+    /// How many times in a row one could not be read: it is left alone for longer each time.
+    unreadable: BTreeMap<EgroupId, u32>,
     /// Live units of one job.
     pub(super) units_max: UnitsMax,
     /// Nothing begins before this.
@@ -80,6 +84,31 @@ impl Compaction {
         self.avoid.extend(egroups.into_iter().map(|egroup| (egroup, now.after(AVOID_US))));
     }
 
+    /// Nobody has a good copy of this one at the moment.
+    pub(super) fn leave_unreadable(&mut self, egroup: EgroupId, now: Time) {
+        let times = self.unreadable.entry(egroup).or_default();
+        self.avoid.insert(egroup, now.after(AVOID_US << (*times).min(UNREADABLE_MAX)));
+        *times += 1;
+    }
+
+    /// A copy was made good.
+    pub(super) fn may_read(&mut self, egroup: EgroupId) {
+        if self.unreadable.remove(&egroup).is_some() {
+            self.avoid.remove(&egroup);
+        }
+    }
+
+    pub(super) fn avoids(&self, egroup: EgroupId) -> bool {
+        self.avoid.contains_key(&egroup)
+    }
+
+    /// Drives came or went: what could not be read may be readable.
+    pub fn on_view(&mut self) {
+        for egroup in std::mem::take(&mut self.unreadable).into_keys() {
+            self.avoid.remove(&egroup);
+        }
+    }
+
     /// No group had room for an egroup of so many units: less is tried, and not at once. Writing it again and again would
     /// only wear the drives that do have room.
     pub fn found_no_room(&mut self, units: usize, now: Time) {
@@ -105,6 +134,7 @@ impl Compaction {
     /// What is gone is not asked for again in every step.
     fn forget_gone(&mut self, directory: &Directory) {
         self.emptied.retain(|&egroup| directory.contains(egroup));
+        self.unreadable.retain(|&egroup, _| directory.contains(egroup));
     }
 
     pub fn emptied(&self) -> &BTreeSet<EgroupId> {
@@ -290,7 +320,7 @@ impl Volume {
 
     pub(super) fn may_be_victim(&self, egroup: EgroupId, entry: Entry) -> bool {
         let taken = self.compaction.emptied.contains(&egroup)
-            || self.compaction.avoid.contains_key(&egroup)
+            || self.compaction.avoids(egroup)
             || self.compaction.is_busy_with(egroup);
         // Nothing of a fresh one is counted, or not all, and what is dead goes by itself.
         let fresh = self.map.fresh.contains(&egroup)

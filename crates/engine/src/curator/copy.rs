@@ -25,8 +25,6 @@ const URGENT_MAX: usize = 8;
 const CHOICE: usize = 64;
 /// When drives have no time they are asked again after so long.
 const NO_TIME_US: u64 = 20_000;
-/// Copies owed at most: the next audit of the drive finds the rest of what is missing, and owes the rest of what is bad.
-const OWED_MAX: usize = 4096;
 /// Units read in one run as long as they are good: of a run with a bad one, each frame is asked for alone.
 const RUN_UNITS: u32 = 64;
 /// Runs asked for at once: a drive does nothing else while it reads them.
@@ -208,10 +206,10 @@ impl Copies {
         &self.cramped
     }
 
-    /// False: too many are owed already.
-    pub fn owe(&mut self, egroup: EgroupId, drive: DriveId) -> bool {
+    /// False: as many as `most` are owed already.
+    pub fn owe(&mut self, egroup: EgroupId, drive: DriveId, most: usize) -> bool {
         let is_queued = self.is_queued((egroup, drive));
-        if !is_queued && self.owed.len() < OWED_MAX {
+        if !is_queued && self.owed.len() < most {
             self.queue((egroup, drive), 0);
             return true;
         }
@@ -227,18 +225,19 @@ impl Copies {
     }
 
     /// A copy was read and is bad. `task`: the last one that was begun.
-    pub fn found_bad(&mut self, egroup: EgroupId, drive: DriveId, task: u64) {
+    pub fn found_bad(&mut self, egroup: EgroupId, drive: DriveId, task: u64, most: usize) {
         self.bad.note(egroup, drive, task);
-        self.owe(egroup, drive);
+        // One that has no place is owed when its drive is listed again.
+        self.owe(egroup, drive, most);
     }
 
     /// Bad copies of a drive that wait for nothing, because there was no place for them, they were given up, or their drive
     /// was away: those whose last turn is longest ago are owed again, and tried once.
-    pub fn owe_bad_again(&mut self, drive: DriveId, task: u64) {
+    pub fn owe_bad_again(&mut self, drive: DriveId, task: u64, most: usize) {
         let waits = |&(_, egroup): &(u64, EgroupId)| !self.is_queued((egroup, drive));
         let mut waiting: Vec<(u64, EgroupId)> = self.bad.of(drive).filter(waits).collect();
         waiting.sort_unstable();
-        for (_, egroup) in waiting.into_iter().take(OWED_MAX.saturating_sub(self.owed.len())) {
+        for (_, egroup) in waiting.into_iter().take(most.saturating_sub(self.owed.len())) {
             self.queue((egroup, drive), ATTEMPTS_MAX - 1);
             self.bad.had_turn(egroup, drive, task);
         }
@@ -325,17 +324,34 @@ impl Volume {
     }
 
     /// The copy to be made next, and who will probably be read for it: first what only one drive has; else one that both
-    /// drives have time for.
+    /// drives have time for. What goes to a drive that had no room comes behind all else: it would be read in vain.
     fn next_copy(&mut self, ctx: &mut Context) -> Option<(Key, DriveId)> {
         let copies = &self.audit.copies;
-        if let Some(&key) = copies.urgent.first() {
-            return (copies.running.len() < URGENT_MAX).then(|| (key, self.likely_source(key, ctx)));
+        let has_room = |&&(_, drive): &&Key| !copies.cramped.contains(&drive);
+        let mut urgent = copies.urgent.iter().find(has_room);
+        let mut keys: Vec<Key> = Vec::new();
+        if urgent.is_none() {
+            keys.extend(copies.owed.keys().filter(has_room).take(CHOICE));
         }
-        if copies.running.len() >= COPIES_MAX || copies.owed.is_empty() {
+        if urgent.is_none() && keys.is_empty() {
+            urgent = copies.urgent.first();
+            keys.extend(copies.owed.keys().take(CHOICE));
+        }
+        if let Some(&key) = urgent {
+            if copies.running.len() >= URGENT_MAX {
+                return None;
+            }
+            if ctx.calls.budget.is_full() {
+                self.audit.copies.no_time_until = Some(ctx.now.after(NO_TIME_US));
+                return None;
+            }
+            return Some((key, self.likely_source(key, ctx)));
+        }
+        if copies.running.len() >= COPIES_MAX || keys.is_empty() {
             return None;
         }
         let choice: Vec<(Key, DriveId)> =
-            copies.owed.keys().take(CHOICE).map(|&key| (key, self.likely_source(key, ctx))).collect();
+            keys.into_iter().map(|key| (key, self.likely_source(key, ctx))).collect();
         let fits =
             choice.into_iter().find(|&((_, drive), from)| ctx.calls.budget.admits([from, drive], ctx.now));
         if fits.is_none() {
@@ -424,6 +440,7 @@ impl Volume {
             replace: true,
             sharing: shares.then(Sharing::default),
         };
+        ctx.calls.forget_deletions(self.family, copy.drive, Some(copy.egroup));
         ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Audit(task));
         self.audit.copies.running.insert(task, copy);
     }
@@ -493,6 +510,7 @@ impl Volume {
 
     fn on_copied(&mut self, copy: &Copy, ctx: &mut Context) {
         self.audit.copies.bad.forget(copy.egroup, copy.drive);
+        self.compaction.may_read(copy.egroup);
         if self.map.group_of(copy.egroup).is_none() {
             // It died while it was written, and the order to delete it may have come before the copy.
             let question = Question::DeleteEgroups { egroups: vec![copy.egroup] };

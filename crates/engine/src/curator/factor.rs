@@ -24,6 +24,8 @@ const LOOK_AGAIN_US: u64 = 200_000;
 const LOOK_IDLY_US: u64 = 5_000_000;
 /// Egroups looked at in one step.
 const LOOKS: usize = 1024;
+/// ... beside those that are left alone for now.
+const NAMES: usize = 64 * LOOKS;
 /// Units of pages that one checkpoint writes elsewhere: it must not take for ever.
 const PAGES_AT_ONCE: u32 = 4 * EGROUP_UNITS as u32;
 /// Checkpoints for the sake of copies come no closer: for more of them, and for fewer; and so much further apart while clients ask.
@@ -311,11 +313,21 @@ impl Volume {
         };
         let most = room.min(self.compaction.units_max.get());
         let directory = &self.map.directory;
-        for egroup in groups.iter().flat_map(|&group| directory.in_group(group)).take(LOOKS) {
+        let names = groups.iter().flat_map(|&group| directory.in_group(group)).take(NAMES);
+        let mut looks = 0;
+        for egroup in names {
             let entry = directory.get(egroup).expect("it was just listed");
             look.awaits_checkpoint |= entry.live == 0
                 || self.map.fresh.contains(&egroup)
                 || self.compaction.emptied.contains(&egroup);
+            // Many that nobody can read are not to be in the way of those behind them.
+            if self.compaction.avoids(egroup) {
+                continue;
+            }
+            looks += 1;
+            if looks > LOOKS {
+                break;
+            }
             let after = self.snapshot_before(entry.generation);
             if !self.may_be_victim(egroup, entry) || between.is_some_and(|between| between != after) {
                 continue;

@@ -143,7 +143,7 @@ impl Volume {
 
     fn give_up_victim(&mut self, job: &mut Job, now: Time) {
         let victim = job.victims.pop_front().expect("only a victim is given up");
-        self.compaction.leave_alone([victim], now);
+        self.compaction.leave_unreadable(victim, now);
         job.begin_victim();
     }
 

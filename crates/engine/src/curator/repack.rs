@@ -21,6 +21,8 @@ use std::ops::RangeInclusive;
 const ROOM_MIN: u64 = 8 * (EGROUP_UNITS * BLOCK) as u64;
 /// Egroups looked at for cold ones in one step.
 const LOOKS: usize = 256;
+/// ... beside those that are left alone for now.
+const NAMES: usize = 64 * LOOKS;
 /// The next walk over all, in search of cold ones, begins after a quarter of the time that makes cold, within these.
 const WALK_AGAIN_US: RangeInclusive<u64> = 1_000_000..=60_000_000;
 /// When those that should be packed again cannot be now.
@@ -146,7 +148,8 @@ impl Volume {
         let mut victims = VecDeque::new();
         let (mut live, mut between) = (0, None);
         let recipes = directory.recipes().filter(|&recipe| !is_wanted(recipe));
-        for egroup in recipes.flat_map(|recipe| directory.of_recipe(recipe)).take(LOOKS) {
+        let names = recipes.flat_map(|recipe| directory.of_recipe(recipe)).take(NAMES);
+        for egroup in names.filter(|&egroup| !self.compaction.avoids(egroup)).take(LOOKS) {
             let entry = directory.get(egroup).expect("it was just listed");
             let after = self.snapshot_before(entry.generation);
             if !self.may_be_victim(egroup, entry) || *between.get_or_insert(after) != after {

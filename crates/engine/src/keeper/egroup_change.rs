@@ -487,15 +487,22 @@ impl Store {
     }
 
     fn tell_written(&mut self, change: &mut Change, desk: &mut Desk) {
-        let new = change.new.take().expect("something new was written");
+        let mut new = change.new.take().expect("something new was written");
         let hashes = std::mem::take(&mut change.hashes);
         if !hashes.is_empty() {
             self.learn(&new, &hashes);
         }
         self.referred_blocks += new.referred_blocks();
-        if let Some(former) = self.egroups.insert(change.name, new) {
+        if let Some(former) = self.egroups.get(&change.name) {
             self.referred_blocks -= former.referred_blocks();
+            // The former one may have been listed while this one was written.
+            if let Some(asked) = former.asked
+                && new.asked.is_none_or(|by| is_before(by, asked))
+            {
+                new.asked = Some(asked);
+            }
         }
+        self.egroups.insert(change.name, new);
         for caller in std::mem::take(&mut change.writers) {
             desk.answer(caller, Ok(Answer::EgroupWritten));
         }

@@ -199,3 +199,21 @@ fn an_owner_that_opens_leaves_a_member_that_has_no_room_for_long() {
     story.log.on_appended(DriveId(1), Seq(1), 1 << 20);
     assert!(!opening(&mut story), "it has room again");
 }
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn an_owner_that_opens_and_stays_with_a_full_member_is_seen() {
+    use crate::sabotage::{Bug, set};
+    let leaves = || {
+        let mut story = Story::new(&[0, 1, 2]);
+        story.log.push(Body::Zero { block: Block(0), count: 1 });
+        story.log.on_append_refused(DriveId(1), Refusal::LogFull, story.now);
+        story.now = story.now.after(10_000_000);
+        story.with(|log, ctx| log.wants_other_members(true, ctx)).0
+    };
+    assert!(leaves());
+    set(Some(Bug::FullMemberKept));
+    let with_bug = leaves();
+    set(None);
+    assert!(!with_bug);
+}

@@ -524,7 +524,9 @@ impl Volume {
     /// The view has changed.
     fn on_view(&mut self, ctx: &mut Context) {
         let unnamed: Vec<EgroupId> = self.unnamed().collect();
-        self.audit.on_view(ctx.view, unnamed.into_iter());
+        if self.audit.on_view(ctx.view, unnamed.into_iter()) {
+            self.compaction.on_view();
+        }
         self.placing.on_groups_changed();
     }
 

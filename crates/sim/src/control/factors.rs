@@ -11,9 +11,9 @@ use crate::phase::Phase;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IteratorRandom;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::interface::FactorProgress;
-use weft_engine::{Epoch, FamilyId, Order, Time};
+use weft_engine::{Epoch, FamilyId, GroupId, Order, Time};
 
 /// There are groups of so many drives at most.
 const FACTOR_MAX: usize = 3;
@@ -81,6 +81,33 @@ impl World {
         self.coverage.count("numbers of copies reached");
         self.coverage.add("egroups of which copies were counted", named.len() as u64);
         self.families[index].factor = factor;
+    }
+
+    /// The owner says that each member of these groups has everything: former ones may let go of what they have.
+    pub(super) fn judge_whole(&mut self, shard: usize, family: FamilyId, epoch: Epoch, groups: &[GroupId]) {
+        let entry = &self.control.families[family.0 as usize];
+        let state = &self.shards[shard];
+        let (Some(engine), Some(view)) = (&state.engine, &state.common) else { return };
+        // Who was replaced, or destroys it, knows only what was so before.
+        let is_owner = entry.record.epoch == epoch && entry.owner == Some(shard);
+        let Some(volume) = engine.volume(family).filter(|_| is_owner) else { return };
+        let mut named: BTreeMap<usize, Vec<Named>> = BTreeMap::new();
+        for egroup in volume.egroups() {
+            let group = volume.map().group_of(egroup).expect("what is named has a group");
+            let Some(there) = view.groups.get(&group).filter(|_| groups.contains(&group)) else { continue };
+            let members = there.members.clone();
+            let named = named.entry(members.len()).or_default();
+            named.push(Named { family, egroup, units: 0, stored: 0, members, former: Vec::new() });
+        }
+        let mut count = 0;
+        for (members, named) in named {
+            count += named.len() as u64;
+            let lied = |drive| self.lied.contains(&drive);
+            if let Err(what) = all_have_copies(&named, members as u32, &self.drives, lied) {
+                return self.fail(format!("groups of family {family} are said to be whole: {what}"));
+            }
+        }
+        self.coverage.add("egroups of groups that were said to be whole", count);
     }
 
     /// Every vDisk has as many copies as it should, and its owner has said so.

@@ -120,6 +120,9 @@ impl World {
             Notice::FactorReached { family, epoch, factor } => {
                 self.judge_factor(shard, *family, *epoch, *factor);
             }
+            Notice::GroupsWhole { family, epoch, groups, .. } => {
+                self.judge_whole(shard, *family, *epoch, groups);
+            }
             Notice::Damage { damage, .. } => self.coverage.count(match damage {
                 Damage::Log { .. } => "damage found in logs",
                 Damage::Table { .. } => "damage found in tables",

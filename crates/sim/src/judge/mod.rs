@@ -3,6 +3,7 @@
 
 pub mod ceilings;
 pub mod copies;
+pub mod deletions;
 pub mod factors;
 pub mod placement;
 pub mod registers;
