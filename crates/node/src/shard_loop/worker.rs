@@ -5,6 +5,7 @@
 //! (`peer`), who is asked what (`forward`).
 
 mod budget;
+mod clients;
 mod forward;
 mod questions;
 mod routes;
@@ -17,24 +18,24 @@ use super::arena::Arena;
 use super::drive_io::DriveTable;
 use super::mailbox::{Answer, Mail, Mailbox};
 use super::news::News;
-use super::peer::{Arrived, Peers, RemoteRequest, Tags, weight};
+use super::peer::{Arrived, Peers, RemoteRequest, Tags};
 use super::ring::Ring;
-use super::socket::{Next, Socket};
+use super::socket::Socket;
 use super::statistics::{FamilyStatistics, Observer, Question};
 use super::tickets::{Origin, Tickets};
 use crate::config::cluster::Deadline;
-use budget::{Budget, Share};
+use budget::Budget;
+use clients::Slot;
 use forward::{Forwards, Held};
-use routes::{Routes, Way};
+use routes::Routes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use weft_engine::counters::Source;
-use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, Request, RequestError};
+use weft_engine::interface::{Input, Order, OriginRequest, Outputs, Reply, RequestError};
 use weft_engine::shard::{Settings, Shard};
 use weft_engine::stages::Stage;
 use weft_engine::{FamilyId, Limits, ShardId, Ticket, Time};
-use weft_frontends::nbd::{Event, Handle};
 
 /// Memory for what is read from drives; registered with the ring.
 const READ_ARENA_BYTES: usize = 32 << 20;
@@ -53,14 +54,8 @@ const TAG_LINK_RECEIVE: u64 = 6 << 56;
 const TAG_LINK_SEND: u64 = 7 << 56;
 const TAG_MASK: u64 = 0xff << 56;
 
-/// A client that has not chosen an export after this time is sent away.
-const NEGOTIATION_US_MAX: u64 = 30_000_000;
-
 /// How often replies are sent in one turn, at most; what follows from that is done in between.
 const ROUNDS_MAX: u32 = 8;
-
-/// Connections of one shard.
-const CONNECTIONS_MAX: usize = 1024;
 
 /// What a shard thread is given.
 pub struct Setup {
@@ -136,18 +131,6 @@ pub struct Worker {
     may_spin: bool,
     pace: waiting::Pace,
     statistics: crate::api::ShardStatsView,
-}
-
-/// A place for a connection, used again with another generation.
-#[derive(Default)]
-struct Slot {
-    generation: u32,
-    socket: Option<Socket>,
-    touched: bool,
-    to_send: bool,
-    share: Share,
-    /// When requests that are still open were first told that nobody serves the vDisk.
-    refused: BTreeMap<Handle, Time>,
 }
 
 impl Worker {
@@ -400,93 +383,6 @@ impl Worker {
         self.deliver(now, open.family, open.origin, reply);
     }
 
-    fn touch(&mut self, slot: u32) {
-        let place = &mut self.sockets[slot as usize];
-        if !place.touched {
-            place.touched = true;
-            self.touched.push(slot);
-        }
-    }
-
-    /// Takes the requests that a connection has, and sends its replies.
-    fn pump(&mut self, now: Time, slot: u32) {
-        loop {
-            let place = &mut self.sockets[slot as usize];
-            let generation = place.generation;
-            let Some(socket) = &mut place.socket else { return };
-            let routes = &self.routes;
-            // A vDisk of another node is served from here, by asking there.
-            let is_here = |family| !matches!(routes.way(family), Way::Neighbour(_));
-            self.budget.count(&mut place.share, socket.memory_bytes());
-            let (budget, share) = (&self.budget, &place.share);
-            let has_room = |bytes| budget.has_room(share, bytes);
-            let tag = TAG_RECEIVE | u64::from(slot);
-            match socket.next(is_here, has_room, &self.payloads, tag, &mut self.ring) {
-                // What it would bring has no room: as if the engine were busy. (What it carries has been received.)
-                Next::Event(Event::Request { handle, request, .. })
-                    if !carries(&request) && !has_room(weight(&request)) =>
-                {
-                    socket.connection.reply(handle, Reply::Error(RequestError::Busy));
-                    self.retry_soon(now);
-                }
-                Next::Event(Event::Request { handle, family, request }) => {
-                    self.ask(now, family, request, Origin::Socket { slot, generation, handle });
-                }
-                Next::NoRoom => {
-                    self.retry_soon(now);
-                    break;
-                }
-                Next::Nothing => break,
-                Next::Elsewhere(family) => {
-                    let Way::Neighbour(index) = routes.way(family) else {
-                        unreachable!("a connection goes to the shard that was found to serve its vDisk");
-                    };
-                    let socket = place.socket.take().expect("it was just asked");
-                    self.neighbours[index].send(Mail::Adopt(Box::new(socket)));
-                    self.free_slot(slot);
-                    return;
-                }
-                Next::Over => {
-                    if socket.is_in_flight() {
-                        socket.break_off();
-                    } else {
-                        place.socket = None;
-                        self.free_slot(slot);
-                    }
-                    return;
-                }
-            }
-        }
-        let place = &mut self.sockets[slot as usize];
-        if !place.to_send {
-            place.to_send = true;
-            self.to_send.push(slot);
-        }
-    }
-
-    /// Once for each connection: all replies that came together leave together. False if nothing follows from it.
-    fn send_replies(&mut self) -> bool {
-        let mut to_send = std::mem::take(&mut self.to_send);
-        for slot in to_send.drain(..) {
-            let place = &mut self.sockets[slot as usize];
-            place.to_send = false;
-            if let Some(socket) = &mut place.socket {
-                let began = socket.has_replies().then(Instant::now);
-                let looks_again = socket.send(TAG_SEND | u64::from(slot), &mut self.ring);
-                if let Some(began) = began {
-                    self.observer.stages.record_ns(Stage::Reply, began.elapsed().as_nanos() as u64);
-                }
-                self.budget.count(&mut place.share, socket.memory_bytes());
-                if looks_again {
-                    self.touch(slot);
-                }
-            }
-        }
-        self.to_send = to_send;
-        // A link that has something to be looked at makes another turn as well as a socket does.
-        self.peers.send(&mut self.ring) || !self.touched.is_empty()
-    }
-
     fn on_completed(&mut self, now: Time, tag: u64, result: i32) {
         let index = tag as u32;
         match tag & TAG_MASK {
@@ -513,13 +409,6 @@ impl Worker {
         }
     }
 
-    fn socket(&mut self, slot: u32) -> &mut Socket {
-        self.sockets[slot as usize]
-            .socket
-            .as_mut()
-            .expect("a socket stays while something is in flight for it")
-    }
-
     fn on_mail(&mut self, now: Time, mail: Mail) {
         match mail {
             Mail::Input(input) => self.inputs.push_back(input),
@@ -527,10 +416,7 @@ impl Worker {
             Mail::Drive(open) => self.drives.add(open, &self.ring),
             Mail::Lease(deadline) => self.deadline = Some(deadline),
             Mail::Connection { socket, exports, address } => {
-                if self.draining.is_some()
-                    || self.stopping
-                    || self.statistics.connections as usize >= CONNECTIONS_MAX
-                {
+                if self.draining.is_some() || self.stopping || self.has_all_connections() {
                     tracing::warn!(%address, "a connection was refused: there are too many, or the node stops");
                     return;
                 }
@@ -596,51 +482,6 @@ impl Worker {
         }
     }
 
-    fn adopt(&mut self, socket: Socket) {
-        let slot = self.free_slots.pop().unwrap_or_else(|| {
-            self.sockets.push(Slot::default());
-            (self.sockets.len() - 1) as u32
-        });
-        self.sockets[slot as usize].socket = Some(socket);
-        self.statistics.connections += 1;
-        self.touch(slot);
-    }
-
-    /// The connection of this place is gone; replies that still come for it are nobody's.
-    fn free_slot(&mut self, slot: u32) {
-        let place = &mut self.sockets[slot as usize];
-        place.generation = place.generation.wrapping_add(1);
-        place.refused.clear();
-        self.budget.count(&mut place.share, 0);
-        place.share = Share::default();
-        self.free_slots.push(slot);
-        self.statistics.connections -= 1;
-    }
-
-    /// Ends connections whose clients do nothing while memory is short.
-    fn send_away(&mut self, now: Time) {
-        for slot in 0..self.sockets.len() as u32 {
-            let place = &mut self.sockets[slot as usize];
-            let Some(socket) = &mut place.socket else { continue };
-            let (moved, waits) = socket.progress();
-            if self.budget.is_in_the_way(&mut place.share, now, moved, waits) {
-                tracing::warn!(address = %socket.address, "a client took no answers, or did not give what it had announced, while memory was short: its connection is ended");
-                socket.break_off();
-                self.touch(slot);
-            }
-        }
-    }
-
-    /// Does something to all sockets that may end them.
-    fn end_sockets(&mut self, mut end: impl FnMut(&mut Socket)) {
-        for slot in 0..self.sockets.len() as u32 {
-            if let Some(socket) = &mut self.sockets[slot as usize].socket {
-                end(socket);
-                self.touch(slot);
-            }
-        }
-    }
-
     /// What has become due.
     fn on_time(&mut self, now: Time) {
         if !self.stopping && self.shard.wake_at().is_some_and(|at| at <= now) {
@@ -655,27 +496,13 @@ impl Worker {
         self.drives.on_time(now, |news| {
             let _ = notices.send((id, news));
         });
-        if self.look_at_negotiations <= now {
-            self.look_at_negotiations = now.after(NEGOTIATION_US_MAX / 8);
-            self.send_away(now);
-            self.end_sockets(|socket| {
-                if socket.connection.is_negotiating() && now.since(Time(socket.since_us)) > NEGOTIATION_US_MAX
-                {
-                    socket.break_off();
-                }
-            });
-        }
+        self.look_at_clients(now);
         if self.draining.is_some() && self.statistics.connections == 0 {
             // Dropping the sender would do as well, but this says what is meant.
             let done = self.draining.take().expect("it was just looked at");
             let _ = done.send(());
         }
     }
-}
-
-/// Whether a request has its payload with it.
-fn carries(request: &Request) -> bool {
-    matches!(request, Request::Write { .. })
 }
 
 /// Which of `shards` shards serves a vDisk.
