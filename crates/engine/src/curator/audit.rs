@@ -120,14 +120,21 @@ impl Audit {
     /// An egroup was just named, and this member has not got it. The drive is perhaps just being listed, and what had no name when
     /// that began is not missed in the list.
     fn did_not_get(&mut self, egroup: EgroupId, drive: DriveId, most: usize) {
-        if self.owe(egroup, drive, most) || planted(Bug::LackForgotten) {
+        let is_owed = self.owe(egroup, drive, most);
+        if planted(Bug::LackForgotten) {
             return;
         }
-        if let Some(running) = self.running.as_mut().filter(|running| running.drive == drive) {
+        let listed = self.running.as_mut().filter(|running| running.drive == drive);
+        if let Some(running) = listed {
             running.lacks = true;
-            running.missing.insert(egroup);
+            if !is_owed {
+                running.missing.insert(egroup);
+            }
         }
-        self.want(drive);
+        // Else it is listed when the copy has been made.
+        if !is_owed {
+            self.want(drive);
+        }
     }
 
     /// Whether this drive lacks the egroup, or has a bad copy, as far as is known.

@@ -130,16 +130,13 @@ impl Budget {
         }
     }
 
-    /// Whether so much is under way that nothing may be added, whatever its drives have time for.
+    /// Whether so much is under way that nobody who makes a copy already begins another, whatever its drives have time for.
     pub fn is_full(&self) -> bool {
         self.under_way.len() >= OF_SHARD
     }
 
     /// Whether one more copy may read one of these drives and write the other.
     pub fn admits(&mut self, drives: [DriveId; 2], now: Time) -> bool {
-        if self.is_full() {
-            return false;
-        }
         drives.into_iter().all(|drive| {
             let share = self.share(drive, now);
             let fits = share.under_way < share.limit && now >= share.rests_until;

@@ -29,6 +29,8 @@ const NO_TIME_US: u64 = 20_000;
 const RUN_UNITS: u32 = 64;
 /// Runs asked for at once: a drive does nothing else while it reads them.
 const RUNS_MAX: usize = 4;
+/// A drive without room may have some after this time.
+const NO_ROOM_US: u64 = 1_000_000;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
@@ -151,8 +153,9 @@ pub(super) struct Copies {
     running: BTreeMap<u64, Copy>,
     /// Given up until the next round of the audit.
     hopeless: BTreeSet<Key>,
-    /// Drives that had no room for a copy they are owed.
+    /// Drives that had no room for a copy they are owed; and until when they are not taken to have any.
     cramped: BTreeSet<DriveId>,
+    no_room: BTreeMap<DriveId, Time>,
     /// Also those that are owed.
     pub(super) bad: BadCopies,
     /// What drives were found to lack, and cannot be owed yet. As many as the directory has names at most.
@@ -253,6 +256,7 @@ impl Copies {
     pub fn on_view(&mut self) {
         self.hopeless.clear();
         self.cramped.clear();
+        self.no_room.clear();
         self.missing.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
@@ -324,10 +328,20 @@ impl Volume {
     }
 
     /// The copy to be made next, and who will probably be read for it: first what only one drive has; else one that both
-    /// drives have time for. What goes to a drive that had no room comes behind all else: it would be read in vain.
+    /// drives have time for. What goes to a drive that had no room a moment ago comes behind all else: it would be read in vain.
     fn next_copy(&mut self, ctx: &mut Context) -> Option<(Key, DriveId)> {
         let copies = &self.audit.copies;
-        let has_room = |&&(_, drive): &&Key| !copies.cramped.contains(&drive);
+        let running = copies.running.len();
+        let is_enough = running >= URGENT_MAX || running >= COPIES_MAX && copies.urgent.is_empty();
+        if is_enough || copies.owed.is_empty() {
+            return None;
+        }
+        // Each family may always make one: those who came first would take every place that becomes free.
+        if running > 0 && ctx.calls.budget.is_full() {
+            self.audit.copies.no_time_until = Some(ctx.now.after(NO_TIME_US));
+            return None;
+        }
+        let has_room = |&&(_, drive): &&Key| copies.no_room.get(&drive).is_none_or(|&until| until <= ctx.now);
         let mut urgent = copies.urgent.iter().find(has_room);
         let mut keys: Vec<Key> = Vec::new();
         if urgent.is_none() {
@@ -338,16 +352,9 @@ impl Volume {
             keys.extend(copies.owed.keys().take(CHOICE));
         }
         if let Some(&key) = urgent {
-            if copies.running.len() >= URGENT_MAX {
-                return None;
-            }
-            if ctx.calls.budget.is_full() {
-                self.audit.copies.no_time_until = Some(ctx.now.after(NO_TIME_US));
-                return None;
-            }
             return Some((key, self.likely_source(key, ctx)));
         }
-        if copies.running.len() >= COPIES_MAX || keys.is_empty() {
+        if running >= COPIES_MAX {
             return None;
         }
         let choice: Vec<(Key, DriveId)> =
@@ -488,6 +495,7 @@ impl Volume {
             (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
             (Step::Writing, Err(Refusal::NoSpace)) => {
                 self.audit.copies.cramped.insert(copy.drive);
+                self.audit.copies.no_room.insert(copy.drive, ctx.now.after(NO_ROOM_US));
                 return self.audit.copies.put_off(&copy, ctx.now);
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
