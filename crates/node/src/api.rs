@@ -197,9 +197,9 @@ pub struct VdiskView {
     pub owner_node: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_shard: Option<u32>,
-    /// Somebody serves it.
-    #[serde(default)]
-    pub served: bool,
+    /// In a cluster: somebody serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served: Option<bool>,
     /// A remark about the request that gave this answer; empty otherwise.
     #[serde(default)]
     pub note: String,
@@ -228,6 +228,9 @@ pub struct AttachmentView {
     /// In a cluster: the node that has the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u32>,
+    /// In the answer to attaching: which boot of which machine gave it this name, as in `/proc/sys/kernel/random/boot_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
 }
 
 /// A number, or `inherit`.

@@ -6,6 +6,7 @@ pub mod api;
 mod attach;
 pub mod config;
 mod control;
+mod descriptors;
 mod drives;
 pub mod join;
 mod memory;
@@ -13,5 +14,6 @@ pub mod offline;
 mod shard_loop;
 mod words;
 
-pub use control::{READ_CACHE_DEFAULT, Settings, StartError, run};
+pub use attach::boot_id;
+pub use control::{DRIVES_MAX, READ_CACHE_DEFAULT, Settings, StartError, run};
 pub use drives::DRIVE_BYTES_MIN;

@@ -26,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use weft_node::DRIVES_MAX;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -149,7 +150,7 @@ pub struct UpOptions {
     #[arg(long, env = "WEFT_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// How many file-backed drives to have; more than before adds drives [default: 1 without --drive]
-    #[arg(long, env = "WEFT_DRIVES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=48))]
+    #[arg(long, env = "WEFT_DRIVES", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(DRIVES_MAX)))]
     pub drives: Option<u32>,
     /// Size of each file-backed drive that is made now [default: 16G]
     #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", value_parser = size::parse)]

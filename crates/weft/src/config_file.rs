@@ -9,6 +9,7 @@ use crate::up;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
+use weft_node::DRIVES_MAX;
 
 /// Read if it is there and no other is named.
 const DEFAULT_FILE: &str = "/etc/weft/weft.toml";
@@ -69,7 +70,7 @@ fn read(text: &str) -> Result<UpOptions, String> {
 fn put(options: &mut UpOptions, key: &str, value: &Value) -> Result<(), String> {
     match key {
         "dir" => options.dir = Some(PathBuf::from(text(key, value)?)),
-        "drives" => options.drives = Some(number(key, value, 48)?),
+        "drives" => options.drives = Some(number(key, value, DRIVES_MAX)?),
         "drive-size" => options.drive_size = Some(bytes(key, value)?),
         "drive" => options.drive = paths(key, value)?,
         "rf" => options.rf = Some(number(key, value, 3)?),

@@ -71,6 +71,7 @@ pub fn text(value: &Value) -> String {
 pub fn device(attached: &Value) -> String {
     match (attached["device"].as_str(), attached["node"].as_u64()) {
         (Some(""), Some(node)) => format!("on node {node}"),
+        (Some(device), Some(node)) => format!("{device} on node {node}"),
         (Some(device), _) => device.to_string(),
         (None, _) => "-".to_string(),
     }

@@ -128,8 +128,17 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         VdiskCommand::Attach { name, read_only, place } => {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));
             let answer = Client::find(&place)?.post(&path, &json!({ "read_only": read_only }))?;
+            let device = text(&answer["device"]);
+            if !json && !is_of_this_machine(&answer) {
+                let node =
+                    answer["node"].as_u64().map_or("the node".to_string(), |node| format!("node {node}"));
+                return Err(Trouble::failed(format!(
+                    "{name} is attached now, on the machine of {node} and not on this one, where {device} is something else: use it \
+                     there, or take it away again (weft vdisk detach {name})"
+                )));
+            }
             // Only the device, so that `mkfs.ext4 $(weft vdisk attach vol1)` works.
-            tell(json, &answer, || text(&answer["device"]));
+            tell(json, &answer, || device);
         }
         VdiskCommand::Move { name, to, place } => {
             let client = Client::find(&place)?;
@@ -233,6 +242,14 @@ pub fn tell(json: bool, answer: &Value, line: impl FnOnce() -> String) {
         output::json(answer);
     } else {
         output::line(&line());
+    }
+}
+
+/// Whether the name of a device that was attached means that device here, too.
+fn is_of_this_machine(attached: &Value) -> bool {
+    match (attached["boot"].as_str(), weft_node::boot_id()) {
+        (Some(there), Some(here)) => there == here,
+        _ => true,
     }
 }
 
@@ -349,6 +366,14 @@ mod tests {
         assert!(table(&[vdisk.clone()]).render().contains("ready  3     -          -"));
         vdisk["served"] = json!(false);
         assert!(table(&[vdisk]).render().contains("3 (not served now)"));
+    }
+
+    #[test]
+    fn a_device_is_of_the_machine_that_named_it() {
+        let here = weft_node::boot_id().expect("every Linux tells");
+        assert!(is_of_this_machine(&json!({ "device": "/dev/loop0", "boot": here })));
+        assert!(!is_of_this_machine(&json!({ "device": "/dev/loop0", "boot": "another" })));
+        assert!(is_of_this_machine(&json!({ "device": "/dev/loop0" })), "an older node does not tell");
     }
 
     #[test]

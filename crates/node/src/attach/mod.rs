@@ -16,6 +16,11 @@ use loop_device::LoopDevice;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// So long a node that stops waits for what the users of a device have written by way of the page cache.
+const WRITE_BACK_WAIT: Duration = Duration::from_secs(10);
 
 /// Mount points in the node's directory are called this and the vDisk's name.
 const MOUNT_PREFIX: &str = "mnt-";
@@ -28,6 +33,12 @@ pub fn serves_block_devices() {
     const SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: a plain call, which only sets a flag of the calling thread.
     unsafe { libc::prctl(SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// Which boot of which machine this is. Names of loop devices mean something within it only.
+pub fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim_end().to_string())
 }
 
 /// What is to be attached.
@@ -114,13 +125,40 @@ impl Attachment {
         self.file.end();
     }
 
-    /// Takes the device away in any case: who still uses it gets I/O errors.
+    /// Takes the device away in any case: who still uses it gets I/O errors. What its users have left in the page cache is written
+    /// first, for [`WRITE_BACK_WAIT`].
     pub fn end_by_force(self) {
-        if !matches!(self.device.release(), Ok(true)) {
-            say!("weft: {} is still in use and gets I/O errors from now on", self.device.path().display());
-            self.device.detach_when_unused();
-        }
+        let (is_over, over) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let this = &self;
+            let wait = move || {
+                if over.recv_timeout(WRITE_BACK_WAIT) == Err(RecvTimeoutError::Timeout) {
+                    this.give_up_writing_back();
+                }
+            };
+            let watchdog = std::thread::Builder::new().name("write-back".to_string());
+            if let Err(error) = watchdog.spawn_scoped(scope, wait) {
+                tracing::warn!(%error, "nothing limits how long what is in the page cache is written");
+            }
+            if !matches!(self.device.release(), Ok(true)) {
+                let device = self.device.path().display();
+                say!("weft: {device} is still in use and gets I/O errors from now on");
+                self.device.detach_when_unused();
+            }
+            drop(is_over);
+        });
         end_file(self.file, &self.mount);
+    }
+
+    fn give_up_writing_back(&self) {
+        let (device, seconds) = (self.device.path().display(), WRITE_BACK_WAIT.as_secs());
+        say!(
+            "weft: what was written to {device} through the page cache is not all on the vDisk after {seconds} s; the rest is lost, \
+             as in a power cut"
+        );
+        self.file.end();
+        // Also what the vDisk has been asked for already is not waited for.
+        stale::abort(&self.mount);
     }
 }
 

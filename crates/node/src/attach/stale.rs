@@ -34,9 +34,19 @@ pub fn clean_up(dir: &Path) -> Vec<String> {
 
 /// Unmounts at once for those who come, and for those who are there when they go.
 pub(super) fn unmount(mount: &Path) {
+    unmount_with(mount, libc::MNT_DETACH);
+}
+
+/// Whoever waits for the file below gets an error now, and so does who asks for it later.
+pub(super) fn abort(mount: &Path) {
+    // Refused as long as somebody has the file open; what was asked of FUSE has ended by then all the same.
+    unmount_with(mount, libc::MNT_FORCE);
+}
+
+fn unmount_with(mount: &Path, flags: libc::c_int) {
     let Ok(name) = CString::new(mount.as_os_str().as_bytes()) else { return };
     // SAFETY: a plain call with a C string.
-    if unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH) } != 0 {
+    if unsafe { libc::umount2(name.as_ptr(), flags) } != 0 {
         let error = std::io::Error::last_os_error();
         tracing::debug!(mount = %mount.display(), %error, "not unmounted");
     }

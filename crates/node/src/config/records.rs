@@ -293,6 +293,11 @@ impl FamilyConfig {
         FamilyId(self.family)
     }
 
+    /// That of the next owner.
+    pub fn next_epoch(&self) -> u32 {
+        self.epoch.checked_add(1).expect("four thousand million starts are never reached")
+    }
+
     /// As the engine wants it.
     pub fn record(&self, policy: &Policy) -> FamilyRecord {
         FamilyRecord {

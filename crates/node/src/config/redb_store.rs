@@ -7,12 +7,15 @@ use super::{
     GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord,
 };
 use redb::backends::InMemoryBackend;
-use redb::{Database, ReadableTable, StorageBackend, TableDefinition, TableError};
+use redb::{
+    Database, ReadableTable, StorageBackend, StorageError, TableDefinition, TableError, TransactionError,
+    WriteTransaction,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use weft_engine::interface::Segment;
 use weft_engine::{DriveId, Epoch, FamilyId, SnapshotId};
@@ -39,16 +42,21 @@ const CONTAINERS: Definition<&'static str> = TableDefinition::new("containers");
 static PANIC_HOOK: Mutex<()> = Mutex::new(());
 
 pub struct RedbStore {
-    database: Database,
+    /// None: it had an error, and could not be opened again yet.
+    database: Option<Database>,
+    /// The file; a copy in memory has none.
+    file: Option<PathBuf>,
 }
 
 impl RedbStore {
     /// Opens the store in `dir`; makes an empty one if there is none and `create` says so.
     pub fn open(dir: &Path, create: bool) -> Result<Self, ConfigError> {
-        Self::open_with(dir, create, |path| {
+        let mut store = Self::open_with(dir, create, |path| {
             let database = if create { Database::create(path) } else { Database::open(path) };
             database.map_err(|error| error.to_string())
-        })
+        })?;
+        store.file = Some(dir.join(CONFIG_FILE));
+        Ok(store)
     }
 
     /// Opens a copy of the store in memory: one that was not closed is repaired there, and the file stays as it is.
@@ -68,26 +76,18 @@ impl RedbStore {
         open: impl FnOnce(&Path) -> Result<Database, String>,
     ) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
-        // A damaged file can make redb panic; that is bad input, not wrong code.
-        let _alone = PANIC_HOOK.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = std::panic::take_hook();
-        std::panic::set_hook(Box::new(|_| {}));
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            let store = Self { database: open(&path)? };
+        guarded(&path, || {
+            let mut store = Self { database: Some(open(&path)?), file: None };
             if create {
                 store.make_tables().map_err(|error| error.to_string())?;
             }
             store.load().map_err(|error| error.to_string())?;
             Ok(store)
-        }));
-        std::panic::set_hook(silent);
-        opened
-            .unwrap_or_else(|_| Err("it is damaged".to_string()))
-            .map_err(|reason| ConfigError::Open { path, reason })
+        })
     }
 
-    fn make_tables(&self) -> Result<(), ConfigError> {
-        let transaction = self.database.begin_write().map_err(failed)?;
+    fn make_tables(&mut self) -> Result<(), ConfigError> {
+        let transaction = self.begin_write()?;
         for table in [NODE, DRIVES, GROUPS, FAMILIES, SCHEDULES] {
             transaction.open_table(table).map_err(failed)?;
         }
@@ -97,12 +97,33 @@ impl RedbStore {
         transaction.commit().map_err(failed)
     }
 
+    /// Behind an error of the file system redb takes no more changes until it is opened again.
+    fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
+        let again = match (&self.database, &self.file) {
+            (Some(database), file) => match database.begin_write() {
+                Err(TransactionError::Storage(StorageError::PreviousIo)) if file.is_some() => {
+                    file.as_ref().expect("just seen")
+                }
+                begun => return begun.map_err(failed),
+            },
+            (None, Some(file)) => file,
+            (None, None) => unreachable!("what is only in memory is not closed"),
+        };
+        // Nobody else can open it meanwhile: the node has its directory to itself.
+        drop(self.database.take());
+        let opened = guarded(again, || Database::open(again).map_err(|error| error.to_string()))?;
+        let database = self.database.insert(opened);
+        tracing::info!("the config store was opened again after an error");
+        database.begin_write().map_err(failed)
+    }
+
     fn read_all<K, T>(&self, table: Definition<K>, name: &'static str) -> Result<Vec<T>, ConfigError>
     where
         K: for<'a> redb::Key<SelfType<'a>: fmt::Display> + 'static,
         T: DeserializeOwned,
     {
-        let transaction = self.database.begin_read().map_err(failed)?;
+        let database = self.database.as_ref().ok_or_else(|| failed(StorageError::PreviousIo))?;
+        let transaction = database.begin_read().map_err(failed)?;
         let open = match transaction.open_table(table) {
             Ok(open) => open,
             // A store that an older version made, and that nobody has changed since.
@@ -123,7 +144,7 @@ impl RedbStore {
         table: Definition<K>,
         change: impl FnOnce(&mut redb::Table<K, &'static str>) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
-        let transaction = self.database.begin_write().map_err(failed)?;
+        let transaction = self.begin_write()?;
         let result = {
             let mut open = transaction.open_table(table).map_err(failed)?;
             change(&mut open)?
@@ -140,6 +161,18 @@ impl RedbStore {
             Ok(())
         })
     }
+}
+
+/// A damaged file can make redb panic; that is bad input, not wrong code.
+fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, String>) -> Result<T, ConfigError> {
+    let _alone = PANIC_HOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let silent = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let opened = catch_unwind(AssertUnwindSafe(open));
+    std::panic::set_hook(silent);
+    opened
+        .unwrap_or_else(|_| Err("it is damaged".to_string()))
+        .map_err(|reason| ConfigError::Open { path: path.to_path_buf(), reason })
 }
 
 fn failed(error: impl Into<redb::Error>) -> ConfigError {
@@ -223,7 +256,7 @@ impl ConfigStore for RedbStore {
     }
 
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError> {
-        let transaction = self.database.begin_write().map_err(failed)?;
+        let transaction = self.begin_write()?;
         {
             let mut families = transaction.open_table(FAMILIES).map_err(failed)?;
             families.remove(family.0).map_err(failed)?;
@@ -295,8 +328,7 @@ impl ConfigStore for RedbStore {
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
         self.change(FAMILIES, |open| {
             let Some(mut record) = family_of(open, family)? else { return Ok(None) };
-            record.epoch =
-                record.epoch.checked_add(1).expect("four thousand million starts are never reached");
+            record.epoch = record.next_epoch();
             insert(open, family.0, &record)?;
             Ok(Some(record))
         })
@@ -311,11 +343,16 @@ impl ConfigStore for RedbStore {
     ) -> Result<bool, ConfigError> {
         self.change(FAMILIES, |open| {
             let Some(mut record) = family_of(open, family)? else { return Ok(false) };
+            let segments: Vec<SegmentRecord> = segments.iter().map(SegmentRecord::of).collect();
+            // Asked again, because it was not known what had come of it.
+            if record.epoch == epoch.0 && record.version == version && record.segments == segments {
+                return Ok(true);
+            }
             if record.epoch != epoch.0 || record.version + 1 != version {
                 return Ok(false);
             }
             record.version = version;
-            record.segments = segments.iter().map(SegmentRecord::of).collect();
+            record.segments = segments;
             insert(open, family.0, &record)?;
             Ok(true)
         })
@@ -374,7 +411,12 @@ mod tests {
         let four = FamilyId(4);
         assert!(store.change_segments(four, Epoch(1), 1, &segments).expect("it works"));
         assert!(
-            !store.change_segments(four, Epoch(1), 1, &segments).expect("it works"),
+            store.change_segments(four, Epoch(1), 1, &segments).expect("it works"),
+            "who did not hear of it asks again"
+        );
+        let others = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(2)] }];
+        assert!(
+            !store.change_segments(four, Epoch(1), 1, &others).expect("it works"),
             "the version is used up"
         );
         let raised = store.take_epoch(four).expect("it works").expect("the family exists");
@@ -502,5 +544,59 @@ mod tests {
             }
         }
         std::fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    /// A small file system, unmounted with the test.
+    struct Small(PathBuf);
+
+    impl Small {
+        /// None where nobody may mount one.
+        fn new(name: &str) -> Option<Self> {
+            let dir = directory(name);
+            let options = ["-t", "tmpfs", "-o", "size=8m", "none"];
+            let mounted = std::process::Command::new("mount").args(options).arg(&dir).status();
+            mounted.is_ok_and(|status| status.success()).then_some(Self(dir))
+        }
+    }
+
+    impl Drop for Small {
+        fn drop(&mut self) {
+            let unmounted = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+            assert!(unmounted.is_ok_and(|status| status.success()), "what was mounted can be unmounted");
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+
+    #[test]
+    fn it_takes_changes_again_once_there_is_room() {
+        let Some(small) = Small::new("full") else {
+            println!("SKIPPED: no file system can be mounted here");
+            return;
+        };
+        let mut store = RedbStore::open(&small.0, true).expect("an empty store can be made");
+        let filler = small.0.join("filler");
+        let filled = std::fs::write(&filler, vec![1; 16 << 20]);
+        assert!(filled.is_err(), "8 MiB do not hold 16");
+        let large = |number: u32, seed: u8| FamilyConfig {
+            family: number,
+            name: format!("{number}-{seed}").repeat(40_000),
+            ..family()
+        };
+        let mut stored = 0;
+        let trouble = loop {
+            match store.put_family(&large(stored, 0)) {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+            assert!(stored < 1_000, "a full file system takes no more");
+        };
+        println!("{stored} stored, then: {trouble}");
+        assert!(store.put_family(&large(stored, 0)).is_err(), "it is still full");
+        std::fs::remove_file(&filler).expect("room can be made");
+        store.put_family(&large(stored, 1)).expect("there is room again");
+        assert_eq!(store.load().expect("it is sound").families.len() as u32, stored + 1);
+        drop(store);
+        let again = RedbStore::open(&small.0, false).expect("it can be opened");
+        assert_eq!(again.load().expect("it is sound").families.len() as u32, stored + 1, "nothing was lost");
     }
 }

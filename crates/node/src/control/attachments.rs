@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::snapshots::DiskName;
 use super::{Control, Disk, SharedControl, member};
 use crate::api::AttachmentView;
-use crate::attach::{AttachError, Attachment, Target};
+use crate::attach::{self, AttachError, Attachment, Target};
 use std::sync::Arc;
 use std::time::Duration;
 use weft_engine::Generation;
@@ -33,6 +33,7 @@ impl AttachmentState {
                 device: attachment.device().display().to_string(),
                 read_only: attachment.is_read_only(),
                 node: None,
+                boot: None,
             }),
         }
     }
@@ -65,7 +66,12 @@ impl Control {
             return state.view().map(|view| AttachmentView { node, ..view });
         }
         let node = self.attached_elsewhere(disk)?;
-        Some(AttachmentView { device: String::new(), read_only: disk.snapshot.is_some(), node: Some(node) })
+        Some(AttachmentView {
+            device: String::new(),
+            read_only: disk.snapshot.is_some(),
+            node: Some(node),
+            boot: None,
+        })
     }
 
     /// Refuses if `who` is attached, here or elsewhere.
@@ -163,7 +169,8 @@ pub async fn attach(control: &SharedControl, name: &str, read_only: bool) -> Res
         Ok(Ok(attachment)) => {
             let state = AttachmentState::Attached(attachment);
             let node = control.lock().part.member().map(|member| member.number());
-            let view = AttachmentView { node, ..state.view().expect("it is attached") };
+            let view =
+                AttachmentView { node, boot: attach::boot_id(), ..state.view().expect("it is attached") };
             let AttachmentState::Attached(attachment) = state else { unreachable!("it was just made so") };
             (Some(attachment), Ok(view))
         }
@@ -208,13 +215,23 @@ pub async fn detach(control: &SharedControl, name: &str) -> Result<String, Refus
 
 /// Takes all devices away because the node stops: users of those that are mounted get I/O errors.
 pub async fn detach_all(control: &SharedControl) {
+    // What was begun before the node stops comes to its end, so that it can be taken away like the others.
+    let nothing_changes = |control: &mut Control| {
+        let is_changing = |state: &AttachmentState| matches!(state, AttachmentState::Changing);
+        (!control.attachments.values().any(is_changing)).then_some(())
+    };
+    control.wait_for(CHANGING_WAIT, nothing_changes).await;
     let all = std::mem::take(&mut control.lock().attachments);
     let disks: Vec<Disk> = all.keys().copied().collect();
+    let mut ends = Vec::new();
     for state in all.into_values() {
         if let AttachmentState::Attached(attachment) = state {
-            // Nothing can be done about what does not work here: the process ends anyway.
-            let _ = tokio::task::spawn_blocking(move || attachment.end_by_force()).await;
+            ends.push(tokio::task::spawn_blocking(move || attachment.end_by_force()));
         }
+    }
+    for end in ends {
+        // Nothing can be done about what does not work here: the process ends anyway.
+        let _ = end.await;
     }
     let write_out = async {
         for disk in disks {

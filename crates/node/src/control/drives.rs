@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use weft_engine::DriveId;
 use weft_engine::formats::superblock::Superblock;
 
-/// Drives of one node.
-const DRIVES_MAX: u32 = 48;
+/// Drives that a node can have.
+pub const DRIVES_MAX: u32 = 48;
 
 /// Where the records of drives are kept.
 pub trait DriveBook {
@@ -145,6 +145,7 @@ impl DrivePlan {
             }
         }
         let before = records.len();
+        check_number(before, settings.drive_paths.len() + settings.drives.unwrap_or(0) as usize)?;
         let mut plan = Self { found: BTreeMap::new() };
         let mut devices = settings.drive_paths.iter();
         let made = devices.try_for_each(|path| plan.add_device(dir, path, settings.force, records, book));
@@ -283,9 +284,7 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
-        if records.len() as u32 >= DRIVES_MAX {
-            return Err(StartError::BadInput(format!("a node has at most {DRIVES_MAX} drives")));
-        }
+        check_number(records.len(), 1)?;
         let geometry = divide(bytes).ok_or_else(|| DriveError::TooSmall {
             place: "a new drive".to_string(),
             has: bytes,
@@ -387,6 +386,14 @@ fn find_devices(
         book.put(record)?;
     }
     Ok(())
+}
+
+/// Refuses `more` drives than a node can have, before any of them is made.
+fn check_number(there: usize, more: usize) -> Result<(), StartError> {
+    if there + more <= DRIVES_MAX as usize {
+        return Ok(());
+    }
+    Err(StartError::BadInput(format!("a node has at most {DRIVES_MAX} drives, and has {there}")))
 }
 
 /// File-backed drives there are, and there shall be.

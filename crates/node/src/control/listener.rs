@@ -21,7 +21,7 @@ const SEND_BUFFER_BYTES: libc::c_int = 4 << 20;
 
 /// A client that is gone without a word, with its machine or the way to it, keeps its place for two minutes if nothing was on its way to
 /// it. If something was, the kernel sends that again for a quarter of an hour: a client may as well have been stopped for a while.
-fn keepalive() -> socket2::TcpKeepalive {
+pub(super) fn keepalive() -> socket2::TcpKeepalive {
     let every = Duration::from_secs(10);
     socket2::TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(every).with_retries(6)
 }

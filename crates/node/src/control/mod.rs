@@ -29,6 +29,7 @@ mod usage;
 mod vdisks;
 
 pub use cache::READ_CACHE_DEFAULT;
+pub use drives::DRIVES_MAX;
 pub use start::{Settings, StartError, run};
 
 use crate::api::DamageView;
@@ -82,11 +83,15 @@ pub struct Control {
     snapshot_orders: snapshots::Orders,
     /// Rollbacks that are done, though the news of that may still be on their way here.
     rolled_back: BTreeSet<u64>,
+    /// vDisks that are rolled back or stay as they are, and wait until the store has that.
+    to_resume: BTreeSet<FamilyId>,
     /// Snapshots of groups that are taken, until somebody who waits for them has seen it.
     taken_together: BTreeSet<SnapshotId>,
     /// How much snapshots hold that clones read from, as far as somebody has counted.
     origins: usage::Origins,
     damage: DamageView,
+    /// Of a node that is alone: what its store could not take yet.
+    segment_wishes: Vec<notices::SegmentsWish>,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
     /// Told whenever a notice has changed something.
@@ -251,6 +256,8 @@ impl Control {
             origins: usage::Origins::default(),
             damage: DamageView::default(),
             unsettled: BTreeSet::new(),
+            segment_wishes: Vec::new(),
+            to_resume: BTreeSet::new(),
             changed: Arc::new(Notify::new()),
             stop: Arc::new(Notify::new()),
         }
@@ -322,6 +329,13 @@ impl Control {
                 Standing::Lost => {}
                 Standing::Opening | Standing::Up => {}
             }
+        }
+        for wish in &self.segment_wishes {
+            let name = self.families.get(&wish.family()).map_or("of before", |family| &family.config.name);
+            lines.push(format!(
+                "vDisk {name}: its log cannot go to other drives, and what waits for that is not done: {}",
+                wish.trouble()
+            ));
         }
         for family in self.families.values() {
             let name = &family.config.name;

@@ -3,18 +3,62 @@
 use super::{Control, Part, Serving, SharedControl, Standing};
 use crate::config::{DriveRecordState, Place, SegmentRecord};
 use crate::shard_loop::{Mail, News};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Instant;
 use weft_engine::interface::{Damage, Notice, Order, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 
 /// Lines about damage that are kept to be shown.
 const DAMAGE_LINES_MAX: usize = 100;
 
+/// What the store of a single node could not take is given to it again after this time.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// A change of a vDisk's log that the store of a single node has not taken yet.
+pub struct SegmentsWish {
+    shard: ShardId,
+    family: FamilyId,
+    epoch: Epoch,
+    version: u64,
+    segments: Vec<Segment>,
+    /// Why not, once it was tried.
+    trouble: String,
+}
+
+impl SegmentsWish {
+    pub fn trouble(&self) -> &str {
+        &self.trouble
+    }
+
+    pub fn family(&self) -> FamilyId {
+        self.family
+    }
+}
+
 /// Handles notices as they come, until the shards are gone.
 pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(ShardId, News)>) {
-    while let Some((shard, news)) = notices.recv().await {
+    let mut try_again: Option<Instant> = None;
+    loop {
+        let time = try_again.unwrap_or_else(Instant::now);
+        let come = tokio::select! {
+            come = notices.recv() => Some(come),
+            () = tokio::time::sleep_until(time), if try_again.is_some() => None,
+        };
         let mut control = control.lock();
-        control.on_news(shard, news);
+        match come {
+            Some(Some((shard, news))) => control.on_news(shard, news),
+            Some(None) => return,
+            None => {
+                try_again = None;
+                for wish in std::mem::take(&mut control.segment_wishes) {
+                    control.change_segments(wish);
+                }
+            }
+        }
+        if !control.segment_wishes.is_empty() {
+            try_again.get_or_insert_with(|| Instant::now() + STORE_AGAIN);
+        }
         control.changed.notify_waiters();
     }
 }
@@ -59,7 +103,7 @@ impl Control {
             Notice::SnapshotDropped { family, generation, .. } => {
                 self.on_snapshot_dropped(family, generation);
             }
-            Notice::RolledBack { family, .. } => self.on_rolled_back(family),
+            Notice::RolledBack { family, to, .. } => self.on_rolled_back(family, to),
             Notice::RollbackRefused { family, to, reason, .. } => {
                 self.on_rollback_refused(family, to, reason)
             }
@@ -76,9 +120,8 @@ impl Control {
                 if let Some(member) = self.part.member() {
                     return member.change_segments(shard, family, epoch, version, segments);
                 }
-                let taken = self.change_segments(family, epoch, version, &segments);
-                let order = Order::SegmentsChanged { family, epoch, version, taken };
-                self.shards[shard.0 as usize].send(Mail::Order(order));
+                let trouble = String::new();
+                self.change_segments(SegmentsWish { shard, family, epoch, version, segments, trouble });
             }
             Notice::FactorReached { family, epoch, factor } => {
                 tracing::debug!(%family, %epoch, factor, "a vDisk has as many copies as it should");
@@ -104,6 +147,7 @@ impl Control {
             // Only now: a drive that is not marked is formatted again at the next start.
             if let Some(member) = self.part.member() {
                 // It is up when the store has that.
+                entry.standing = Standing::Opening;
                 return member.drive_formatted(drive);
             }
             if is_new {
@@ -171,25 +215,25 @@ impl Control {
         }
     }
 
-    fn change_segments(
-        &mut self,
-        family: FamilyId,
-        epoch: Epoch,
-        version: u64,
-        segments: &[Segment],
-    ) -> bool {
+    /// That the store has an error does not say that somebody else serves the vDisk: then the shard is told nothing yet.
+    fn change_segments(&mut self, mut wish: SegmentsWish) {
+        let SegmentsWish { shard, family, epoch, version, ref segments, .. } = wish;
         let taken = match self.part.alone().store.change_segments(family, epoch, version, segments) {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::error!(%family, %error, "segments could not be stored");
-                false
+                if wish.trouble.is_empty() {
+                    tracing::error!(%family, %error, "the log's new drives could not be stored; that is tried again");
+                }
+                wish.trouble = error.to_string();
+                return self.segment_wishes.push(wish);
             }
         };
         if taken && let Some(entry) = self.families.get_mut(&family) {
             entry.config.version = version;
             entry.config.segments = segments.iter().map(SegmentRecord::of).collect();
         }
-        taken
+        let order = Order::SegmentsChanged { family, epoch, version, taken };
+        self.shards[shard.0 as usize].send(Mail::Order(order));
     }
 
     fn on_damage(&mut self, drive: DriveId, damage: Damage) {

@@ -3,10 +3,13 @@
 mod behind;
 mod cluster;
 mod containers;
+mod listen;
 mod origin;
 mod pages;
 mod run;
 mod snapshots;
+
+pub use listen::serve;
 
 use super::exports::wait_until_exportable;
 use super::refusal::Refusal;

@@ -14,6 +14,7 @@ use crate::config::{
     Config, ConfigError, ConfigStore, ContainerRecord, DirectoryLock, DriveRecord, FamilyState, LockError,
     Membership, MembershipError, RedbStore,
 };
+use crate::descriptors;
 use crate::drives::DriveError;
 use crate::join::{self, JoinError};
 use crate::shard_loop::{Mail, Shards};
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use weft_engine::DriveId;
+use weft_engine::FamilyId;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::Order;
 
@@ -35,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A start waits so long for a drive that does not answer, if there are others.
 const HANGS_WAIT: Duration = Duration::from_secs(30);
+
+/// A process that ends waits so long for threads that do something for the control plane.
+const UNDER_WAY_WAIT: Duration = Duration::from_secs(5);
 
 const SHARDS_MAX: u32 = 64;
 
@@ -130,6 +135,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     let dir = settings.dir.canonicalize().map_err(io_error(format!("use {}", settings.dir.display())))?;
     let lock = Arc::new(DirectoryLock::take(&dir)?);
     attach::serves_block_devices();
+    descriptors::raise_limit();
     for line in attach::clean_up(&dir) {
         tracing::warn!("{line}");
     }
@@ -156,7 +162,7 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     }
     let mut book = OwnBook { store: &mut store, node: &mut config.node };
     let plan = DrivePlan::make(&dir, &settings, &mut config.drives, &mut book)?;
-    runtime()?.block_on(async {
+    run_to_its_end(async {
         let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
         let shards =
             Shards::start(settings.shards, 0, 0, None, &to_control).map_err(io_error("start a shard"))?;
@@ -168,11 +174,16 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     })
 }
 
-pub(super) fn runtime() -> Result<tokio::runtime::Runtime, StartError> {
-    tokio::runtime::Builder::new_current_thread()
+/// Runs the control plane to its end. What is still under way on other threads then, such as making a large drive, is not waited for
+/// long: it is as if the process had been killed.
+pub(super) fn run_to_its_end(work: impl Future<Output = Result<(), StartError>>) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(io_error("start the control plane"))
+        .map_err(io_error("start the control plane"))?;
+    let ended = runtime.block_on(work);
+    runtime.shutdown_timeout(UNDER_WAY_WAIT);
+    ended
 }
 
 /// Early: an address that is taken is told before drives are made.
@@ -211,13 +222,15 @@ pub(super) async fn serve(
 ) -> Result<(), StartError> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(io_error("serve the API"))?;
     let address = listener.local_addr().map_err(io_error("serve the API"))?;
-    let api = tokio::spawn(axum::serve(listener, server::router(control.clone())).into_future());
+    let api = tokio::spawn(server::serve(listener, server::router(control.clone())));
     tokio::spawn(super::exports::look_after(control.clone()));
     // Watched from here on, so that a start that takes long can be ended too.
     let mut signals = Signals::new().map_err(io_error("listen for signals"))?;
+    let stop = Arc::clone(&control.lock().stop);
     let started = tokio::select! {
-        started = begin => started.map(|()| true),
+        started = begin => started.and_then(|()| write_api_file(dir, address, &control.lock().run)).map(|()| true),
         () = signals.wait() => Ok(false),
+        () = stop.notified() => Ok(false),
     };
     match started {
         Err(error) => {
@@ -226,9 +239,7 @@ pub(super) async fn serve(
         }
         Ok(false) => {}
         Ok(true) => {
-            write_api_file(dir, address, &control.lock().run)?;
             words::to_stdout(format_args!("{}", ready_line(control, address)));
-            let stop = Arc::clone(&control.lock().stop);
             tokio::select! {
                 () = signals.wait() => {}
                 () = stop.notified() => {}
@@ -278,11 +289,7 @@ fn assemble(
         node: config.node,
         groups: config.groups.into_iter().map(|group| (group.id(), group)).collect(),
         snapshots: config.snapshots.into_iter().map(|record| (record.key(), record)).collect(),
-        schedules: config
-            .schedules
-            .into_iter()
-            .map(|record| (weft_engine::FamilyId(record.family), record))
-            .collect(),
+        schedules: config.schedules.into_iter().map(|record| (FamilyId(record.family), record)).collect(),
         consistency: config.consistency.into_iter().map(|group| (group.name.clone(), group)).collect(),
         containers: config.containers.into_iter().map(|record| (record.name.clone(), record)).collect(),
         whole,
@@ -336,7 +343,10 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
         }
     }
     wait_patiently(control, "vDisks are being opened", |control| {
-        control.families.values().filter(|family| family.serving == Serving::Opening).count()
+        // One that waits for the store is not waited for: it is served when the store takes its records.
+        let waits = |family: &FamilyId| control.segment_wishes.iter().any(|wish| wish.family() == *family);
+        let opening = control.families.iter().filter(|(_, entry)| entry.serving == Serving::Opening);
+        opening.filter(|(family, _)| !waits(family)).count()
     })
     .await;
     let mut control = control.lock();

@@ -11,7 +11,6 @@ use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::Order;
-use weft_engine::limits::VDISK_BYTES_MAX;
 use weft_engine::{Epoch, FamilyId};
 
 /// vDisks of one node.
@@ -50,11 +49,15 @@ pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     )))
 }
 
+/// A checkpoint's record has 40 bytes for each GiB that was ever touched, and as much again for what snapshots see there, and must fit
+/// into what one node tells another at once: 40 MiB.
+const SIZE_MAX: u64 = 256 << 40;
+
 /// The size that a vDisk gets, and a remark if it is another one.
 pub(super) fn check_size(size: u64) -> Result<(u64, String), Refusal> {
-    if size == 0 || size > VDISK_BYTES_MAX {
+    if size == 0 || size > SIZE_MAX {
         return Err(Refusal::bad_input(format!(
-            "a vDisk cannot have {size} bytes: choose a size from 1 to {VDISK_BYTES_MAX}"
+            "a vDisk cannot have {size} bytes: choose a size from 1 to {SIZE_MAX} (256T)"
         )));
     }
     let whole = size.next_multiple_of(SIZE_GRAIN);
@@ -227,26 +230,30 @@ impl Control {
 
     fn begin_delete(&mut self, name: &str, how: Deletion) -> Result<FamilyId, Refusal> {
         let family = self.check_deletable(name, how)?;
-        self.close_all_exports(family);
-        self.change_vdisk_here(family, |record| {
+        let config = self.change_vdisk_here(family, |record| {
             record.exports.clear();
             record.state = FamilyState::Dropping;
+            // The drop counts as a new owner: nothing of the old one may come after it.
+            record.epoch = record.next_epoch();
         })?;
-        self.drop_family(family)?;
+        self.close_all_exports(family);
+        self.order_drop(family, Epoch(config.epoch));
         Ok(family)
     }
 
     /// Destroys a vDisk whose record says that it is to go.
     pub(super) fn drop_family(&mut self, family: FamilyId) -> Result<(), Refusal> {
-        // The drop counts as a new owner: nothing of the old one may come after it.
         let Some(config) = self.part.alone().store.take_epoch(family)? else { return Ok(()) };
-        let entry = self.families.get_mut(&family).expect("a family in the store is known");
         let epoch = Epoch(config.epoch);
-        entry.config = config;
-        entry.serving = Serving::Dropping;
+        self.families.get_mut(&family).expect("a family in the store is known").config = config;
+        self.order_drop(family, epoch);
+        Ok(())
+    }
+
+    fn order_drop(&mut self, family: FamilyId, epoch: Epoch) {
+        self.families.get_mut(&family).expect("a family in the store is known").serving = Serving::Dropping;
         self.order_owner(family, Order::CloseFamily { family });
         self.order_owner(family, Order::DropFamily { family, epoch });
-        Ok(())
     }
 
     /// Serves a vDisk of the store: a new epoch, then the order to open it.
@@ -289,17 +296,21 @@ impl Control {
         let Policy { compression, dedup, ceiling, factor } = self.policy(config);
         let who = |is_own: bool| if is_own { "vdisk" } else { "container" }.to_string();
         let (owner_node, owner_shard, served) = match &self.part {
-            Part::Member(member) => member.owner_view(family),
-            Part::Alone(_) => (None, None, true),
+            Part::Member(member) => {
+                let (node, shard, served) = member.owner_view(family);
+                (node, shard, Some(served))
+            }
+            Part::Alone(_) => (None, None, None),
         };
         // Its owner lives, but may be opening it: this node knows that of its own.
-        let served = served && matches!(entry.serving, Serving::Ready | Serving::Elsewhere);
+        let is_open = matches!(entry.serving, Serving::Ready | Serving::Elsewhere);
+        let served = served.map(|served| served && is_open);
         let (state, trouble) = match &entry.serving {
             Serving::Opening => ("opening", String::new()),
             Serving::Ready => ("ready", String::new()),
             Serving::Failed(reason) => ("failed", reason.clone()),
             Serving::Dropping => ("deleting", String::new()),
-            Serving::Elsewhere if served => ("ready", String::new()),
+            Serving::Elsewhere if served == Some(true) => ("ready", String::new()),
             Serving::Elsewhere => ("waiting", "no node serves it at this moment".to_string()),
         };
         VdiskView {

@@ -254,3 +254,33 @@ fn a_drive_that_hangs_keeps_no_node_from_starting() {
     below.weft(&["vdisk", "detach", "d"]);
     below.stop();
 }
+
+#[test]
+fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new("attach-slow");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "1G"]);
+    // Minutes of what the writer leaves behind.
+    node.weft(&["vdisk", "create", "v", "--size", "512M", "--bw-limit", "500K"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    let mut writer = Command::new("dd")
+        .args(["if=/dev/zero", &format!("of={device}"), "bs=1M", "count=200", "conv=notrunc,fsync"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("dd can be started");
+    wait_until("the vDisk is written", || node.vdisk_writes("v") > 1);
+    let log = node.log.clone();
+    node.stop();
+    let told = std::fs::read_to_string(log).expect("the node has a log");
+    assert!(told.contains("the rest is lost, as in a power cut"), "{told}");
+    wait_for_end("a writer whose device has gone", &mut writer);
+    assert!(!Path::new(&dir.join("mnt-v")).exists(), "nothing is left behind");
+    let node = Node::start(&dir, &[]);
+    node.stop();
+}

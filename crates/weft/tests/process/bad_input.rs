@@ -559,3 +559,28 @@ fn a_log_that_cannot_be_written_is_no_reason_to_end() {
     assert!(status.success(), "{status}");
     assert!(!scratch.socket("s").exists(), "its socket is gone");
 }
+
+#[test]
+fn who_says_nothing_to_the_api_is_sent_away_and_keeps_nobody_out() {
+    let scratch = Scratch::new("silent");
+    let node = Node::start(&scratch.file("node"), &[]);
+    let address = std::fs::read_to_string(node.dir.join("api")).expect("the node has told its address");
+    let mut silent: Vec<TcpStream> =
+        (0..50).map(|_| TcpStream::connect(address.trim()).expect("it listens")).collect();
+    let mut half = TcpStream::connect(address.trim()).expect("it listens");
+    half.write_all(b"POST /v1/vdisks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        .expect("it reads");
+    node.weft(&["vdisk", "create", "v", "--size", "64M"]);
+    for stream in &mut silent {
+        // Far longer than it takes, and shorter than for ever.
+        stream.set_read_timeout(Some(Duration::from_secs(180))).expect("a timeout can be set");
+        let mut told = Vec::new();
+        stream.read_to_end(&mut told).expect("the connection ends");
+    }
+    half.set_read_timeout(Some(Duration::from_secs(180))).expect("a timeout can be set");
+    let mut told = [0; 32];
+    half.read_exact(&mut told).expect("it is answered");
+    assert!(told.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&told));
+    node.weft(&["vdisk", "rm", "v"]);
+    node.stop();
+}

@@ -368,15 +368,19 @@ impl Member {
                     return member.drive_formatted(drive);
                 }
                 let Some(entry) = control.drives.get_mut(&drive) else { return };
-                entry.standing = match changed {
+                let standing = match changed {
                     Ok(changed) => {
                         entry.record = changed.record;
-                        tracing::info!(%drive, "a drive is up");
                         Standing::Up
                     }
                     // Not marked, it is formatted again at the next start.
                     Err(error) => Standing::Down(error.to_string()),
                 };
+                // It may have failed while the store was asked.
+                if matches!(entry.standing, Standing::Opening | Standing::Up) {
+                    tracing::info!(%drive, ?standing, "a drive has been opened");
+                    entry.standing = standing;
+                }
                 control.drives_changed();
                 control.reconcile();
             },

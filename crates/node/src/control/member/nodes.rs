@@ -118,29 +118,63 @@ pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<Nod
 
 /// Takes a node out for good. `force`: also one that is gone with what was only there.
 pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<String, Refusal> {
-    find_node(control, node)?;
-    let (drives, exporting): (Vec<(DriveId, bool)>, Exporting) = {
-        let control = control.lock();
-        let member = control.member()?;
-        let mirror = &member.mirror;
-        if let Some(disk) = attached_at(mirror, node).filter(|_| !force) {
-            return Err(control.attached_to(&disk, node));
-        }
-        if !force && !is_drained(mirror, node) && (serves_any(mirror, node) || holds_any(mirror, node)) {
-            return Err(Refusal::conflict(format!(
-                "node {node} is still needed; empty it first (weft node drain {node}), or, if it is gone for good, \
-                 take it out with --force: its copies are then made again from the others"
-            )));
-        }
-        if force && mirror.alive.contains_key(&node) && !is_drained(mirror, node) {
-            return Err(Refusal::conflict(format!(
-                "node {node} lives; stop it first (weft down), then take it out by force"
-            )));
-        }
-        let needed = needed_drives(mirror);
-        let own = mirror.drives.iter().filter(|(_, drive)| drive.record.node == node);
-        (own.map(|(&id, _)| (id, needed.contains(&id.0))).collect(), Exporting::of(mirror, node))
+    let mut config = all_there_is(control).await?;
+    let is_there = |config: &ClusterConfig| {
+        let state = config.nodes.get(&node).map(|node| node.record.state);
+        state.is_some_and(|state| state != NodeState::Removed)
     };
+    if !is_there(&config) {
+        return Err(no_node(node));
+    }
+    if let Some(disk) = attached_at(&config, node).filter(|_| !force) {
+        return Err(control.lock().attached_to(&disk, node));
+    }
+    let is_empty = |config: &ClusterConfig| !serves_any(config, node) && !holds_any(config, node);
+    let still_needed = || {
+        Refusal::conflict(format!(
+            "node {node} is still needed; empty it first (weft node drain {node}), or, if it is gone for good, \
+             take it out with --force: its copies are then made again from the others"
+        ))
+    };
+    if !force {
+        if !is_empty(&config) {
+            return Err(still_needed());
+        }
+        if !is_drained(&config, node) {
+            // So that nothing is given to it while it goes.
+            let leave = move |store: &ClusterStore| {
+                store.change_node(node, |record| {
+                    if record.state == NodeState::In {
+                        record.state = NodeState::Draining;
+                    }
+                })
+            };
+            with_store(control, leave).await?;
+            config = all_there_is(control).await?;
+            let attached = attached_at(&config, node).map(|disk| control.lock().attached_to(&disk, node));
+            let refusal = if is_drained(&config, node) { attached } else { Some(still_needed()) };
+            if let Some(refusal) = refusal {
+                let stay = move |store: &ClusterStore| {
+                    store.change_node(node, |record| {
+                        if record.state == NodeState::Draining {
+                            record.state = NodeState::In;
+                        }
+                    })
+                };
+                with_store(control, stay).await?;
+                return Err(refusal);
+            }
+        }
+    }
+    if force && config.alive.contains_key(&node) && !is_drained(&config, node) {
+        return Err(Refusal::conflict(format!(
+            "node {node} lives; stop it first (weft down), then take it out by force"
+        )));
+    }
+    let needed = needed_drives(&config);
+    let own = config.drives.iter().filter(|(_, drive)| drive.record.node == node);
+    let drives: Vec<(DriveId, bool)> = own.map(|(&id, _)| (id, needed.contains(&id.0))).collect();
+    let exporting = Exporting::of(&config, node);
     let count = drives.len();
     let lost = drives.iter().filter(|(_, needed)| *needed).count();
     with_store(control, move |store| {
@@ -157,6 +191,12 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
             "node {node} is out; {lost} of its {count} drive(s) count as lost, and their copies are made again"
         ),
     })
+}
+
+/// All records as they are now. What this node has heard of them may be of before: it follows the store only when it has started, and a
+/// moment behind; too late to take out what data may be on by now.
+async fn all_there_is(control: &SharedControl) -> Result<ClusterConfig, Refusal> {
+    with_store(control, ClusterStore::load).await
 }
 
 /// A drive that is needed stays in the store as lost, until nothing names it any more.
@@ -189,20 +229,40 @@ pub async fn drain_drive(
 
 /// Takes a drive out for good. `lost`: also one that is dead, with what was only there.
 pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Result<String, Refusal> {
-    let id = find_drive(control, drive)?;
-    let (is_needed, is_up) = {
-        let control = control.lock();
-        let mirror = &control.member()?.mirror;
-        let is_up = mirror.alive.values().any(|alive| alive.record.up.contains(&drive));
-        (needed_drives(mirror).contains(&drive), is_up)
-    };
+    let id = DriveId(drive);
+    let mut config = all_there_is(control).await?;
+    let Some(known) = config.drives.get(&id) else { return Err(no_drive(drive)) };
+    let mut is_needed = needed_drives(&config).contains(&drive);
+    if !is_needed && known.record.state == DriveRecordState::Formatted {
+        // So that nothing is given to it while it goes.
+        let leave = move |store: &ClusterStore| {
+            store.change_drive(id, |record| {
+                if record.state == DriveRecordState::Formatted {
+                    record.state = DriveRecordState::Draining;
+                }
+            })
+        };
+        with_store(control, leave).await?;
+        config = all_there_is(control).await?;
+        is_needed = needed_drives(&config).contains(&drive);
+        if is_needed {
+            let stay = move |store: &ClusterStore| {
+                store.change_drive(id, |record| {
+                    if record.state == DriveRecordState::Draining {
+                        record.state = DriveRecordState::Formatted;
+                    }
+                })
+            };
+            with_store(control, stay).await?;
+        }
+    }
     if is_needed && !lost {
         return Err(Refusal::conflict(format!(
             "drive {drive} is still needed; empty it first (`weft drive remove` does that, and waits), or, if it is \
              dead, say --lost: its copies are then made again from the others"
         )));
     }
-    if lost && is_needed && is_up {
+    if lost && is_needed && config.alive.values().any(|alive| alive.record.up.contains(&drive)) {
         return Err(Refusal::conflict(format!(
             "drive {drive} works, and data is on it; empty it instead (weft drive remove {drive})"
         )));

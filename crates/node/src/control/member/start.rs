@@ -64,7 +64,7 @@ pub fn run(
     };
     let transport = record.transport.first().map_or_else(|| "127.0.0.1:0".to_string(), String::clone);
     let transport = settings.transport.map_or_else(|| address_of(&transport), Ok)?;
-    start::runtime()?.block_on(async {
+    start::run_to_its_end(async {
         let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
         let (losses, lost) = tokio::sync::mpsc::unbounded_channel();
         let (jobs, to_do) = tokio::sync::mpsc::unbounded_channel();

@@ -12,6 +12,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
+/// A body of some hundred bytes is here within this time.
+const BODY_WAIT: Duration = Duration::from_secs(30);
+
 /// An etcd that works answers within this time.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
@@ -29,7 +32,11 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
     }
     let known = revision(&control.lock());
     let (head, body) = request.into_parts();
-    let body = match to_bytes(body, BODY_BYTES_MAX).await {
+    let Ok(body) = tokio::time::timeout(BODY_WAIT, to_bytes(body, BODY_BYTES_MAX)).await else {
+        let line = format!("the body has not come within {} s", BODY_WAIT.as_secs());
+        return Refusal::new(StatusCode::REQUEST_TIMEOUT, line).into_response();
+    };
+    let body = match body {
         Ok(body) => body,
         Err(error) => {
             let line = format!("the body does not come, or is larger than {BODY_BYTES_MAX} bytes: {error}");

@@ -244,10 +244,32 @@ impl Control {
                 self.order_owner(family, Order::RollBack { family, to: Generation(generation) });
             }
         }
+        // Of some nobody heard that the store has it that they are done.
+        let is_over = |family: &FamilyId| match self.families.get(family) {
+            Some(entry) => {
+                entry.config.rollback.is_none_or(|rollback| self.rolled_back.contains(&rollback.id))
+            }
+            None => true,
+        };
+        let over: Vec<FamilyId> = self.to_resume.iter().copied().filter(is_over).collect();
+        for family in over {
+            self.resume(family);
+        }
+    }
+
+    /// Clients are let in again.
+    fn resume(&mut self, family: FamilyId) {
+        self.to_resume.remove(&family);
+        self.order_owner(family, Order::Resume { family });
     }
 
     /// Written down first; then clients are let in.
-    pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId) {
+    pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId, to: Generation) {
+        let wanted = self.families.get(&family).and_then(|entry| entry.config.rollback);
+        if wanted.is_some_and(|rollback| rollback.generation != to.0) {
+            // It tells of an earlier one. This one is ordered again, and says so itself.
+            return;
+        }
         tracing::info!(%family, "a vDisk is rolled back");
         self.end_rollback(family, end_rollback);
     }
@@ -265,12 +287,13 @@ impl Control {
 
     fn end_rollback(&mut self, family: FamilyId, end: impl Fn(&mut FamilyConfig) + Send + 'static) {
         let Some(entry) = self.families.get_mut(&family) else { return };
+        self.to_resume.insert(family);
         let Some(rollback) = entry.config.rollback else {
-            return self.order_owner(family, Order::Resume { family });
+            return self.resume(family);
         };
         if self.rolled_back.contains(&rollback.id) {
             // The store has it, and it was opened by a record from before.
-            return self.order_owner(family, Order::Resume { family });
+            return self.resume(family);
         }
         // By the time the store is asked, the record may say something else that is not done.
         let mut end = move |config: &mut FamilyConfig| {
@@ -285,7 +308,7 @@ impl Control {
                 move |control, changed| match changed {
                     Ok(_) => {
                         control.rolled_back.insert(rollback.id);
-                        control.order_owner(family, Order::Resume { family });
+                        control.resume(family);
                     }
                     // The engine says so again when it is asked again.
                     Err(error) => {
@@ -299,7 +322,7 @@ impl Control {
             tracing::error!(%family, reason, "that a rollback is over cannot be written down; the vDisk waits");
             return;
         }
-        self.order_owner(family, Order::Resume { family });
+        self.resume(family);
     }
 }
 

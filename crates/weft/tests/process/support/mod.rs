@@ -104,7 +104,7 @@ impl Drop for Scratch {
 /// A running `weft up`. Killed on drop.
 pub struct Node {
     pub dir: PathBuf,
-    log: PathBuf,
+    pub log: PathBuf,
     child: Child,
     /// What it said when it was ready.
     pub ready: String,
