@@ -16,8 +16,10 @@ seconds="${CLUSTER_SECONDS:-6}"
 dir="$PWD/.weft-cluster"
 weft="${WEFT_BINARY:-${CARGO_TARGET_DIR:-target}/release/weft}"
 
+# Also from within what is asked silently again and again.
+exec 3>&2
 fail() {
-    echo "cluster: $1" >&2
+    echo "cluster: $1" >&3
     exit 1
 }
 
@@ -279,7 +281,9 @@ wait "${node_pids[$served_by]}" 2>/dev/null || true
 node_pids[$served_by]=''
 took=0
 next_owner() {
-    [ "$(owner)" != "$served_by" ]
+    local now
+    # While nobody serves it there is none.
+    now="$(owner)" && [ "$now" != "$served_by" ]
 }
 live_until "another node takes it over" next_owner
 live_for "$seconds"

@@ -78,6 +78,13 @@ if ! "$weft" vdisk show demo --dir "$dir/node" >/dev/null 2>&1; then
     echo "== creating the vDisk demo, $size"
     "$weft" vdisk create demo --size "$bytes" --dir "$dir/node"
 fi
+# One of an earlier run is as large as was asked for then, and so is the drive below it.
+has="$("$weft" vdisk ls --json --dir "$dir/node" | tr -d ' \n' | sed -n 's/.*"name":"demo"[^}]*"size":\([0-9]*\).*/\1/p')"
+if [ -n "$has" ] && [ "$has" -lt "$bytes" ]; then
+    echo "demo: $dir has a vDisk of $has bytes from an earlier run, and $size are asked for: ask for as much as then (DEMO_SIZE=$has)," >&2
+    echo "      or remove it (rm -r $dir) and begin anew" >&2
+    exit 2
+fi
 # A unix socket's path is short; the one in this directory may be too long for it.
 if [ "${#socket}" -gt 100 ]; then
     socket="/tmp/weft-demo-$(id -u).sock"

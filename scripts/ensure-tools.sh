@@ -73,6 +73,11 @@ if [ "${#missing[@]}" -gt 0 ]; then
     if [[ " ${missing[*]} " == *" etcd-server "* ]] && [ -d /run/systemd/system ]; then
         as_root systemctl disable --now etcd.service >/dev/null 2>&1 || true
     fi
+    if [[ " ${missing[*]} " == *" postgresql "* ]] && [ -d /run/systemd/system ]; then
+        as_root systemctl disable --now postgresql.service >/dev/null 2>&1 || true
+        # Each database that Debian makes with the package is a unit of its own, begun by that one.
+        as_root systemctl stop 'postgresql@*.service' >/dev/null 2>&1 || true
+    fi
 fi
 
 # True if the cargo on the PATH is new enough.

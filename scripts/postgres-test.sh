@@ -106,16 +106,22 @@ query "create extension amcheck; create table acknowledged (number bigint primar
 as_postgres "$bin/pgbench" -h "$work/socket" -i -q -s 10 bench 2>/dev/null
 
 echo "-- pgbench, and a kill -9 of the node in the middle"
-as_postgres "$bin/pgbench" -h "$work/socket" -c 4 -j 2 -T 60 bench >"$work/pgbench.out" 2>&1 &
+(cd / && exec timeout --kill-after=5 1800 runuser -u postgres -- "$bin/pgbench" -h "$work/socket" -c 4 -j 2 -T 3600 bench) \
+    >"$work/pgbench.out" 2>&1 &
 load=$!
 # Our own transactions beside it: a number counts once its commit was acknowledged.
 last=0
 for number in $(seq 1 400); do
-    if ! query "insert into acknowledged values ($number)" >/dev/null 2>&1; then
-        break
+    if ! query "insert into acknowledged values ($number)" >/dev/null 2>"$work/insert.err"; then
+        echo "postgres-test: a transaction failed before the node was killed: $(head -n 1 "$work/insert.err")" >&2
+        exit 1
     fi
     last="$number"
 done
+if ! kill -0 "$load" 2>/dev/null; then
+    echo "postgres-test: pgbench ended before the node was killed: $(tail -n 3 "$work/pgbench.out")" >&2
+    exit 1
+fi
 kill -9 "$node"
 wait "$node" 2>/dev/null || true
 node=""

@@ -31,6 +31,11 @@ export SIM_SEEDS="${SIM_SEEDS:-30}"
 # mkfs and fsck are in sbin, which is not on everybody's PATH.
 export PATH="$PATH:/usr/sbin:/sbin"
 
+if [ "$(id -u)" != 0 ] && [[ " ${parts[*]} " == *" process "* || " ${parts[*]} " == *" postgres "* ]]; then
+    echo "test: vDisks are made block devices, and nodes live in networks of their own: that needs root (sudo make test)." >&2
+    echo "      Without it: scripts/test.sh format lint build unit sim canaries" >&2
+    exit 1
+fi
 if ! scripts/ensure-tools.sh test </dev/null; then
     echo "test: the tools that the tests need are not all here: see above" >&2
     exit 1
@@ -62,7 +67,11 @@ run() {
     local name="$1" limit="$2" begun="$SECONDS" status=0
     shift 2
     echo "== $name: $*"
-    timeout --kill-after=20 "$limit" "$@" </dev/null || status=$?
+    # Not in the foreground: a shell hears of Ctrl-C only when that has ended, and timeout keeps it from its child.
+    timeout --kill-after=20 "$limit" "$@" </dev/null &
+    step=$!
+    wait "$step" || status=$?
+    step=""
     ended "$name" "$status" "$((SECONDS - begun))" "$limit"
 }
 
@@ -73,7 +82,8 @@ beside_max="$(($(nproc) + 1))"
 declare -A beside=()
 said="$(mktemp -d)"
 trap 'rm -rf "$said"' EXIT
-trap 'kill "${!beside[@]}" 2>/dev/null; wait; exit 130' INT TERM
+step=""
+trap 'kill $step "${!beside[@]}" 2>/dev/null; wait; exit 130' INT TERM
 
 # beside NAME SECONDS COMMAND...: the same as run, beside what else goes on.
 beside() {
