@@ -210,7 +210,7 @@ impl Volume {
     fn drain_zeroes(&mut self, ctx: &mut Context) {
         let mut found: Vec<(Generation, Vec<Dirty>)> = Vec::new();
         for (generation, overlay) in self.overlay.iter() {
-            let zeroes = sorted(overlay.take_oldest(EGROUP_UNITS as u64, |block, _| !overlay.is_zero(block)));
+            let zeroes = sorted(overlay.take_zeroes(EGROUP_UNITS as u64));
             let clear = |piece: &Dirty| {
                 let parts = self.overlay.clear_before(generation, piece.block, piece.count);
                 let seq = piece.seq;

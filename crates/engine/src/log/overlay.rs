@@ -64,6 +64,8 @@ pub struct Overlay {
     versions: IntervalMap<Version>,
     records: AgedRecords,
     dirty_bytes: u64,
+    /// Records of zeros that are here.
+    zeroes: usize,
 }
 
 impl Overlay {
@@ -77,6 +79,7 @@ impl Overlay {
             }
             Content::Zero => {
                 self.dirty_bytes += ZERO_BYTES;
+                self.zeroes += 1;
                 true
             }
         };
@@ -151,9 +154,26 @@ impl Overlay {
     /// so that the answer is bounded. `skip` leaves out pieces by their first block and record.
     /// Nothing is removed or marked.
     pub fn take_oldest(&self, units_max: u64, skip: impl Fn(Block, Seq) -> bool) -> Vec<Dirty> {
+        self.take(units_max, |_| true, skip)
+    }
+
+    /// Likewise, pieces of zeros only, up to `most`. Costs next to nothing where there are none, whatever else waits.
+    pub fn take_zeroes(&self, most: u64) -> Vec<Dirty> {
+        if self.zeroes == 0 {
+            return Vec::new();
+        }
+        self.take(most, |record| record.zero, |_, _| false)
+    }
+
+    fn take(
+        &self,
+        units_max: u64,
+        wants: impl Fn(&Aged) -> bool,
+        skip: impl Fn(Block, Seq) -> bool,
+    ) -> Vec<Dirty> {
         let mut taken = Vec::new();
         let mut left = units_max;
-        for (seq, record) in self.records.waiting() {
+        for (seq, record) in self.records.waiting().filter(|(_, record)| wants(record)) {
             for piece in self.versions.pieces(record.block.0, record.count) {
                 if left == 0 {
                     return taken;
@@ -251,6 +271,7 @@ impl Overlay {
         let gone = self.records.forget(version.seq, count, version.draining);
         if gone.is_some_and(|record| record.zero) {
             self.dirty_bytes -= ZERO_BYTES;
+            self.zeroes -= 1;
         }
     }
 }
