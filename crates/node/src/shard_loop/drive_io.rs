@@ -5,6 +5,7 @@
 
 use super::News;
 use super::arena::{Arena, Space};
+use super::crowd::Crowd;
 use super::hangs::Hangs;
 use super::pieces::Pieces;
 use super::ring::Ring;
@@ -14,7 +15,7 @@ use io_uring::{opcode, squeue, types};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use weft_engine::buffer::Buffer;
+use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
 use weft_engine::stages::{Stage, Stages};
 use weft_engine::{DriveId, Time};
@@ -25,6 +26,10 @@ const PIECES_MAX: usize = 1024;
 /// While clients wait for the log of a drive, large writes to its other area go there in pieces of this size: what is handed
 /// over as one lies in the drive's queue as one, and the next frame of the log behind it.
 const STRIDE: usize = 256 << 10;
+
+/// Pages of a table that are erased, and hints, at a drive at a time.
+const ERASES_MAX: usize = 16;
+const DISCARDS_MAX: usize = 4;
 
 const STAY: &str = "drives are never taken away";
 
@@ -50,8 +55,30 @@ struct Attached {
     data: Target,
     /// When a frame of the log was handed over last.
     log_used: Option<Time>,
-    pieces: Pieces,
+    waiting: Waiting,
     statistics: DriveStatistics,
+}
+
+/// What has its turn at a drive later.
+struct Waiting {
+    pieces: Pieces,
+    erases: Crowd,
+    discards: Crowd,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { pieces: Pieces::default(), erases: Crowd::new(ERASES_MAX), discards: Crowd::new(DISCARDS_MAX) }
+    }
+}
+
+/// With what a flight shares the drive, if it does not go there at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Alone,
+    Piece,
+    Erase,
+    Discard,
 }
 
 /// Where an area's bytes are.
@@ -70,8 +97,10 @@ struct Flight {
     began: Time,
     /// When the kernel got it, or last did a part of it.
     since: Time,
-    /// What the kernel got last is one of those that take turns.
-    is_piece: bool,
+    /// The drive has nothing of it, because others have their turn.
+    waits: bool,
+    /// As what the kernel got it last.
+    turn: Turn,
     target: Target,
     work: Work,
 }
@@ -125,9 +154,9 @@ impl DriveTable {
         let data = target(open.data.file.as_raw_fd(), open.data.offset);
         let before = self.drives.remove(&open.drive);
         // What waits of a drive that is opened again still has its turn.
-        let pieces = before.map(|before| before.pieces).unwrap_or_default();
+        let waiting = before.map(|before| before.waiting).unwrap_or_default();
         let statistics = DriveStatistics::default();
-        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, pieces, statistics });
+        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, waiting, statistics });
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
@@ -194,7 +223,8 @@ impl DriveTable {
             (Work::Flush, _) => Stage::DriveFlush,
             (Work::Discard { .. }, _) => Stage::DriveDiscard,
         };
-        let flight = Flight { token, drive, stage, began: now, since: now, is_piece: false, target, work };
+        let (waits, turn) = (false, Turn::Alone);
+        let flight = Flight { token, drive, stage, began: now, since: now, waits, turn, target, work };
         self.hangs.begin(now);
         let index = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
@@ -216,19 +246,36 @@ impl DriveTable {
     ) -> Option<Input> {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
         let progress = flight.advance(result);
-        let (drive, is_piece, us) = (flight.drive, flight.is_piece, now.since(flight.since));
+        let (drive, turn, us) = (flight.drive, flight.turn, now.since(flight.since));
         let input = match progress {
-            Progress::GoOn if is_piece => None,
-            Progress::GoOn => {
+            Progress::GoOn if turn == Turn::Piece => {
+                flight.waits = true;
+                None
+            }
+            Progress::GoOn if turn == Turn::Alone => {
                 self.submit(now, index, ring);
+                return None;
+            }
+            Progress::GoOn => {
+                self.hand_over(now, index, turn, ring);
                 return None;
             }
             Progress::Ended(result) => Some(self.end(now, index, result, stages)),
         };
-        if is_piece {
-            self.drives.get_mut(&drive).expect(STAY).pieces.end(index, input.is_none(), us);
-            while let Some(next) = self.drives.get_mut(&drive).expect(STAY).pieces.take_next() {
-                self.hand_over(now, next, true, ring);
+        let waiting = &mut self.drives.get_mut(&drive).expect(STAY).waiting;
+        match turn {
+            Turn::Alone => {}
+            Turn::Piece => {
+                waiting.pieces.end(index, input.is_none(), us);
+                while let Some(next) = self.drives.get_mut(&drive).expect(STAY).waiting.pieces.take_next() {
+                    self.hand_over(now, next, Turn::Piece, ring);
+                }
+            }
+            Turn::Erase | Turn::Discard => {
+                let crowd = if turn == Turn::Erase { &mut waiting.erases } else { &mut waiting.discards };
+                if let Some(next) = crowd.end() {
+                    self.hand_over(now, next, turn, ring);
+                }
             }
         }
         input
@@ -264,37 +311,50 @@ impl DriveTable {
     pub fn on_time(&mut self, now: Time, tell: impl FnMut(News)) {
         if self.hangs.is_due(now) {
             // What waits for its turn was not asked of the drive.
-            let is_asked = |index: u32, flight: &Flight| !self.drives[&flight.drive].pieces.is_waiting(index);
-            let flights =
-                (0..).zip(&self.flights).filter_map(|(index, flight)| Some((index, flight.as_ref()?)));
-            let in_flight = flights.filter(|&(index, flight)| is_asked(index, flight));
-            self.hangs.look(now, in_flight.map(|(_, flight)| (flight.drive, flight.since)), tell);
+            let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
+            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), tell);
         }
     }
 
     /// Hands a flight over, or lets it wait for its turn.
     fn submit(&mut self, now: Time, index: u32, ring: &mut Ring) {
-        let flight = self.flights[index as usize].as_ref().expect("what is submitted is in the table");
-        let attached = self.drives.get_mut(&flight.drive).expect(STAY);
-        let is_log_used = attached.log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
-        if !is_log_used || flight.stage != Stage::DriveWrite {
-            return self.hand_over(now, index, false, ring);
-        }
-        if attached.pieces.begin(index) {
-            self.hand_over(now, index, true, ring);
+        let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
+        let Attached { log_used, waiting, .. } = self.drives.get_mut(&flight.drive).expect(STAY);
+        let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
+        let (turn, goes) = match flight.stage {
+            Stage::DriveDiscard => (Turn::Discard, waiting.discards.begin(index)),
+            Stage::DriveWrite if flight.work.erases() => (Turn::Erase, waiting.erases.begin(index)),
+            Stage::DriveWrite if is_log_used => (Turn::Piece, waiting.pieces.begin(index)),
+            _ => (Turn::Alone, true),
+        };
+        if goes {
+            self.hand_over(now, index, turn, ring);
+        } else {
+            flight.waits = true;
         }
     }
 
-    fn hand_over(&mut self, now: Time, index: u32, is_piece: bool, ring: &mut Ring) {
+    fn hand_over(&mut self, now: Time, index: u32, turn: Turn, ring: &mut Ring) {
         let flight = self.flights[index as usize].as_mut().expect("what is handed over is in the table");
-        (flight.since, flight.is_piece) = (now, is_piece);
-        let bytes = if is_piece { STRIDE } else { usize::MAX };
+        (flight.since, flight.turn, flight.waits) = (now, turn, false);
+        let bytes = if turn == Turn::Piece { STRIDE } else { usize::MAX };
         let entry = flight.entry(bytes).user_data(self.tag | u64::from(index));
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
         // completion has been taken; the drive's files are never closed while the shard runs.
         unsafe { ring.push(entry) };
     }
 }
+
+impl Work {
+    /// A block of zeros: nobody is told before all of them are written and flushed, so it may take its time.
+    fn erases(&self) -> bool {
+        let Work::Write { pieces, .. } = self else { return false };
+        matches!(pieces.as_slice(), [block] if block.len() == ZEROS.len() && *block.bytes() == ZEROS)
+    }
+}
+
+/// As a page of a table is erased.
+static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Pieces as the kernel wants them; neighbours in memory become one, of `longest` bytes at most.
 fn vectors(pieces: &[Buffer], longest: usize) -> Vec<libc::iovec> {
@@ -448,7 +508,7 @@ fn fault(error: i32) -> DriveFault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_engine::buffer::{BLOCK, Pages};
+    use weft_engine::buffer::Pages;
 
     #[test]
     fn large_writes_are_cut_at_the_stride_and_lose_nothing() {

@@ -3,6 +3,7 @@
 //! Leaves to others: deciding (the engine), what drives and vDisks there are (`control`).
 
 mod arena;
+mod crowd;
 mod drive_io;
 mod engine_counters;
 mod hangs;

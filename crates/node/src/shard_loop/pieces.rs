@@ -49,11 +49,6 @@ impl Pieces {
         }
     }
 
-    /// The drive has nothing of this flight.
-    pub fn is_waiting(&self, index: u32) -> bool {
-        self.waiting.contains(&index)
-    }
-
     /// The next that has its turn. It is under way then.
     pub fn take_next(&mut self) -> Option<u32> {
         if self.under_way >= self.most {
@@ -77,12 +72,13 @@ mod tests {
         for index in 0..4 {
             pieces.end(index, true, TARGET_US + 1);
         }
-        assert!((0..6).all(|index| pieces.is_waiting(index)), "also those that the drive has a part of");
+        let waits = |pieces: &Pieces, index: u32| pieces.waiting.contains(&index);
+        assert!((0..6).all(|index| waits(&pieces, index)), "also those that the drive has a part of");
         let mut order = Vec::new();
         let mut left = [1, 1, 1, 1, 2, 2];
         while let Some(index) = pieces.take_next() {
             assert_eq!((pieces.take_next(), pieces.under_way), (None, 1), "one at a time");
-            assert!(!pieces.is_waiting(index));
+            assert!(!waits(&pieces, index));
             order.push(index);
             left[index as usize] -= 1;
             pieces.end(index, left[index as usize] > 0, TARGET_US + 1);

@@ -117,6 +117,8 @@ pub struct Worker {
     held: Vec<Held>,
     /// When the engine was busy for somebody, or a vDisk not served: when to try again.
     retry_at: Option<Time>,
+    /// The place of the client that is looked at first then.
+    retry_from: u32,
     look_at_negotiations: Time,
     bell_value: Box<u64>,
     bell_armed: bool,
@@ -174,6 +176,7 @@ impl Worker {
             holds: BTreeMap::new(),
             held: Vec::new(),
             retry_at: None,
+            retry_from: 0,
             look_at_negotiations: Time(0),
             bell_value: Box::new(0),
             bell_armed: false,

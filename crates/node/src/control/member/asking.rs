@@ -3,6 +3,7 @@
 use crate::config::cluster::ClusterConfig;
 use crate::control::statistics;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::time::Duration;
 
@@ -17,7 +18,17 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// Asks all living nodes, this one too, at the same time; the answers of those that gave one.
 pub fn ask_living<T: DeserializeOwned + Send + 'static>(mirror: &ClusterConfig, path: &str) -> Vec<T> {
-    let living = mirror.nodes.iter().filter(|(node, _)| mirror.alive.contains_key(node));
+    ask_all_but(mirror, &BTreeSet::new(), path)
+}
+
+/// Likewise, without those that are `silent`: they are not waited for.
+pub fn ask_all_but<T: DeserializeOwned + Send + 'static>(
+    mirror: &ClusterConfig,
+    silent: &BTreeSet<u32>,
+    path: &str,
+) -> Vec<T> {
+    let is_asked = |node: &u32| mirror.alive.contains_key(node) && !silent.contains(node);
+    let living = mirror.nodes.iter().filter(|(node, _)| is_asked(node));
     let asked: Vec<_> = living
         .map(|(_, node)| format!("http://{}{path}", node.record.api))
         .map(|url| std::thread::spawn(move || ask(&url)))

@@ -1,12 +1,13 @@
 //! The election of the controller, and its turns: what the store holds, what owners have found, a decision, again when
 //! something has changed.
 
-use super::asking::ask_living;
+use super::asking::ask_all_but;
 use super::decide::{Memory, decide};
 use crate::api::WholeView;
 use crate::config::cluster::{Campaign, ClusterConfig, ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::LeaseId;
 use crate::control::{Control, SharedControl, Stage};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ enum Turn {
         store: ClusterStore,
         mirror: Arc<ClusterConfig>,
         leadership: Leadership,
+        /// Nodes that do not answer the shards of this one.
+        silent: BTreeSet<u32>,
     },
 }
 
@@ -67,9 +70,9 @@ pub async fn run(control: SharedControl) {
                 }
                 continue;
             }
-            Turn::Decide { store, mirror, leadership } => {
+            Turn::Decide { store, mirror, leadership, silent } => {
                 let decided = tokio::task::spawn_blocking(move || {
-                    let whole = gather(&mirror);
+                    let whole = gather(&mirror, &silent);
                     let decided = decide(&store, &mirror, &leadership, &mut memory, &whole);
                     (decided, memory)
                 });
@@ -103,9 +106,12 @@ impl Control {
         };
         let store = member.store.clone();
         match &member.leadership {
-            Some(leadership) if member.mirror.revision >= written.max(leadership.revision) => {
-                Turn::Decide { store, mirror: Arc::clone(&member.mirror), leadership: leadership.clone() }
-            }
+            Some(leadership) if member.mirror.revision >= written.max(leadership.revision) => Turn::Decide {
+                store,
+                mirror: Arc::clone(&member.mirror),
+                leadership: leadership.clone(),
+                silent: member.unreachable.keys().map(|shard| shard.node()).collect(),
+            },
             Some(_) => Turn::None,
             // It may hold the office without knowing, if the answer to its campaign was lost.
             None if member
@@ -127,11 +133,12 @@ impl Control {
     }
 }
 
-/// Asks every living node what its owners have found, if anybody has to know.
-fn gather(mirror: &ClusterConfig) -> Vec<WholeView> {
+/// Asks every living node what its owners have found, if anybody has to know. One that does not answer this node's shards would only
+/// keep those waiting whose vDisks have to go elsewhere.
+fn gather(mirror: &ClusterConfig, silent: &BTreeSet<u32>) -> Vec<WholeView> {
     if mirror.groups.values().all(|group| group.record.former.is_empty()) {
         return Vec::new();
     }
     // Who says nothing has found nothing, as far as is known: nothing is forgotten meanwhile.
-    ask_living::<Vec<WholeView>>(mirror, "/v1/internal/whole").into_iter().flatten().collect()
+    ask_all_but::<Vec<WholeView>>(mirror, silent, "/v1/internal/whole").into_iter().flatten().collect()
 }

@@ -44,7 +44,7 @@ pub fn begin(
     membership: &mut Membership,
     dir: &Path,
     lock: &DirectoryLock,
-    losses: &UnboundedSender<()>,
+    losses: &UnboundedSender<u64>,
 ) -> Result<Living, LifeError> {
     let place = lock.place();
     // Refused, a copy has counted nothing: it stays behind what the node itself has counted.
@@ -53,7 +53,7 @@ pub fn begin(
     let losses = losses.clone();
     let on_loss = move || {
         // Nobody listens any more when the node ends.
-        let _ = losses.send(());
+        let _ = losses.send(incarnation);
     };
     let lease = NodeLease::take(store.etcd(), Duration::from_micros(LEASE_US), on_loss)
         .map_err(ClusterError::from)?;
@@ -63,8 +63,13 @@ pub fn begin(
 }
 
 /// Begins another life whenever one was lost.
-pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<()>) {
-    while losses.recv().await.is_some() {
+pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
+    while let Some(lost) = losses.recv().await {
+        // One that could not be begun, because its lease was over before it was announced, is not the present one.
+        let present = control.lock().part.member().and_then(|member| Some(member.life.as_ref()?.incarnation));
+        if present.is_some_and(|present| present != lost) {
+            continue;
+        }
         let Some((store, mut membership, dir, lock, losses)) = control.lock().end_life() else { return };
         loop {
             let (store, dir, lock, losses) = (store.clone(), dir.clone(), lock.clone(), losses.clone());
@@ -120,7 +125,7 @@ pub(in crate::control) async fn leave(control: &SharedControl) {
 }
 
 type Beginning =
-    (ClusterStore, Membership, std::path::PathBuf, std::sync::Arc<DirectoryLock>, UnboundedSender<()>);
+    (ClusterStore, Membership, std::path::PathBuf, std::sync::Arc<DirectoryLock>, UnboundedSender<u64>);
 
 impl Member {
     /// The cluster knows which drives of this node are up.

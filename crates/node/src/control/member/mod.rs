@@ -66,7 +66,7 @@ pub struct Member {
     jobs: UnboundedSender<Job>,
     chores: jobs::Chores,
     /// Told when the lease is over although it was renewed.
-    losses: UnboundedSender<()>,
+    losses: UnboundedSender<u64>,
     /// None: the lease is over, and another one is being taken. Nothing is served meanwhile.
     life: Option<Living>,
     announcing: life::Announcing,

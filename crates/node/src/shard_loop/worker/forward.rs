@@ -247,7 +247,10 @@ impl Worker {
             let origin = Origin::Elsewhere { answer, request: request.clone(), refused };
             self.ask(now, family, request, origin);
         }
-        for slot in 0..self.sockets.len() as u32 {
+        // Another one is first each time: room that was given back is not always for the same.
+        let count = self.sockets.len() as u32;
+        self.retry_from = if self.retry_from < count { self.retry_from + 1 } else { 0 };
+        for slot in (self.retry_from..count).chain(0..self.retry_from.min(count)) {
             if let Some(socket) = &mut self.sockets[slot as usize].socket
                 && (socket.waits_for_room() || socket.connection.is_holding())
             {

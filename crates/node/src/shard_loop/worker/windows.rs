@@ -11,11 +11,17 @@ use weft_frontends::nbd::limits::PAYLOAD_BYTES_MAX;
 
 /// Requests and bytes (what they carry, or will bring) open at one shard; the last request may go over it ...
 const WHOLE: Room = Room { requests: 1024, bytes: 64 << 20 };
-const _: () = assert!(WHOLE.requests < link::OPEN_REQUESTS_MAX, "whoever keeps to it is always read");
-const _: () = assert!(WHOLE.bytes + PAYLOAD_BYTES_MAX as usize <= link::OPEN_BYTES_MAX, "likewise");
 
 /// ... and of these of one vDisk.
 const SHARE: Room = Room { requests: 256, bytes: 16 << 20 };
+
+/// A vDisk that has less than this open finds room beside others that wait with all they may have ...
+const LITTLE: Room = Room { requests: 8, bytes: 1 << 20 };
+
+/// ... up to this.
+const UTMOST: Room = Room { requests: 1536, bytes: 88 << 20 };
+const _: () = assert!(UTMOST.requests < link::OPEN_REQUESTS_MAX, "whoever keeps to it is always read");
+const _: () = assert!(UTMOST.bytes + PAYLOAD_BYTES_MAX as usize <= link::OPEN_BYTES_MAX, "likewise");
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Room {
@@ -56,7 +62,9 @@ impl Windows {
     pub fn open(&mut self, shard: ShardId, family: FamilyId, bytes: usize) -> bool {
         let window = self.0.entry(shard).or_default();
         let own = window.of.entry(family).or_default();
-        if !own.is_there_in(SHARE) || !window.open.is_there_in(WHOLE) {
+        let has_room = own.is_there_in(SHARE) && window.open.is_there_in(WHOLE);
+        let has_little = own.is_there_in(LITTLE) && window.open.is_there_in(UTMOST);
+        if !has_room && !has_little {
             if own.requests == 0 {
                 window.of.remove(&family);
             }
@@ -97,7 +105,12 @@ mod tests {
         assert!(opened(a, 2, 32 * mib), "a large one does not wait until there is nothing else");
         assert!(!opened(a, 2, 1), "it was the last one");
         assert!((0..256).all(|_| opened(a, 5, 0)) && !opened(a, 5, 0), "many small ones likewise");
-        assert!(opened(a, 3, 32 * mib) && !opened(a, 4, 1), "all together have no more either");
+        assert!(opened(a, 3, 32 * mib), "there is room left");
+        assert!(
+            (0..8).all(|_| opened(a, 4, 1)) && !opened(a, 4, 1),
+            "all together have no more, but for a little of each"
+        );
+        assert!(!opened(a, 1, 1), "who has much waits");
         windows.close(a, FamilyId(3), 32 * mib);
         for _ in 0..15 {
             windows.close(a, FamilyId(1), mib);
