@@ -54,6 +54,9 @@ trap finish EXIT
 trap 'finish; exit 130' INT TERM
 
 echo "== starting a node in $dir/node"
+# Looked at below, perhaps before the node's own shell has made them.
+: >"$dir/node.out"
+: >"$dir/node.log"
 "$weft" up --dir "$dir/node" --drive-size "$drive_bytes" --api 127.0.0.1:0 >"$dir/node.out" 2>"$dir/node.log" </dev/null &
 node=$!
 shown=0
