@@ -31,8 +31,12 @@ mkdir "$mount"
 node=""
 load=""
 
+# as_postgres_for SECONDS COMMAND...
+as_postgres_for() {
+    (cd / && exec timeout --kill-after=5 "$1" runuser -u postgres -- "${@:2}")
+}
 as_postgres() {
-    (cd / && exec timeout --kill-after=5 120 runuser -u postgres -- "$@")
+    as_postgres_for 120 "$@"
 }
 
 finish() {
@@ -106,8 +110,7 @@ query "create extension amcheck; create table acknowledged (number bigint primar
 as_postgres "$bin/pgbench" -h "$work/socket" -i -q -s 10 bench 2>/dev/null
 
 echo "-- pgbench, and a kill -9 of the node in the middle"
-(cd / && exec timeout --kill-after=5 1800 runuser -u postgres -- "$bin/pgbench" -h "$work/socket" -c 4 -j 2 -T 3600 bench) \
-    >"$work/pgbench.out" 2>&1 &
+as_postgres_for 1800 "$bin/pgbench" -h "$work/socket" -c 4 -j 2 -T 3600 bench >"$work/pgbench.out" 2>&1 &
 load=$!
 # Our own transactions beside it: a number counts once its commit was acknowledged.
 last=0

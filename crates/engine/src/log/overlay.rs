@@ -125,11 +125,6 @@ impl Overlay {
         self.versions.overlaps(block.0, count)
     }
 
-    /// Whether the newest version of the block is zeros.
-    pub fn is_zero(&self, block: Block) -> bool {
-        self.versions.peek(block.0).is_some_and(|version| version.content == Content::Zero)
-    }
-
     /// Bytes of the data here, by block. (Memory that a small rest of a large write keeps alive is not seen.)
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes

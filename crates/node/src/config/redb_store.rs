@@ -99,19 +99,16 @@ impl RedbStore {
 
     /// Behind an error of the file system redb takes no more changes until it is opened again.
     fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
-        let again = match (&self.database, &self.file) {
-            (Some(database), file) => match database.begin_write() {
-                Err(TransactionError::Storage(StorageError::PreviousIo)) if file.is_some() => {
-                    file.as_ref().expect("just seen")
-                }
+        if let Some(database) = &self.database {
+            match database.begin_write() {
+                Err(TransactionError::Storage(StorageError::PreviousIo)) if self.file.is_some() => {}
                 begun => return begun.map_err(failed),
-            },
-            (None, Some(file)) => file,
-            (None, None) => unreachable!("what is only in memory is not closed"),
-        };
+            }
+        }
+        let file = self.file.as_deref().expect("what is only in memory is not closed");
         // Nobody else can open it meanwhile: the node has its directory to itself.
         drop(self.database.take());
-        let opened = guarded(again, || Database::open(again).map_err(|error| error.to_string()))?;
+        let opened = guarded(file, || Database::open(file).map_err(|error| error.to_string()))?;
         let database = self.database.insert(opened);
         tracing::info!("the config store was opened again after an error");
         database.begin_write().map_err(failed)

@@ -331,10 +331,10 @@ impl Control {
             }
         }
         for wish in &self.segment_wishes {
-            let name = self.families.get(&wish.family()).map_or("of before", |family| &family.config.name);
+            let name = self.families.get(&wish.family).map_or("of before", |family| &family.config.name);
             lines.push(format!(
                 "vDisk {name}: its log cannot go to other drives, and what waits for that is not done: {}",
-                wish.trouble()
+                wish.trouble
             ));
         }
         for family in self.families.values() {

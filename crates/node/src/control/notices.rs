@@ -18,22 +18,12 @@ const STORE_AGAIN: Duration = Duration::from_secs(1);
 /// A change of a vDisk's log that the store of a single node has not taken yet.
 pub struct SegmentsWish {
     shard: ShardId,
-    family: FamilyId,
+    pub(super) family: FamilyId,
     epoch: Epoch,
     version: u64,
     segments: Vec<Segment>,
     /// Why not, once it was tried.
-    trouble: String,
-}
-
-impl SegmentsWish {
-    pub fn trouble(&self) -> &str {
-        &self.trouble
-    }
-
-    pub fn family(&self) -> FamilyId {
-        self.family
-    }
+    pub(super) trouble: String,
 }
 
 /// Handles notices as they come, until the shards are gone.

@@ -344,7 +344,7 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
     }
     wait_patiently(control, "vDisks are being opened", |control| {
         // One that waits for the store is not waited for: it is served when the store takes its records.
-        let waits = |family: &FamilyId| control.segment_wishes.iter().any(|wish| wish.family() == *family);
+        let waits = |family: &FamilyId| control.segment_wishes.iter().any(|wish| wish.family == *family);
         let opening = control.families.iter().filter(|(_, entry)| entry.serving == Serving::Opening);
         opening.filter(|(family, _)| !waits(family)).count()
     })

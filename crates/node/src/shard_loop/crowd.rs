@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 
 pub struct Crowd {
-    under_way: usize,
-    most: usize,
-    waiting: VecDeque<u32>,
+    pub(super) under_way: usize,
+    /// Together at most.
+    pub(super) most: usize,
+    pub(super) waiting: VecDeque<u32>,
 }
 
 impl Crowd {
@@ -27,9 +28,16 @@ impl Crowd {
         goes
     }
 
-    /// One has ended. Gives the next that has its turn, which is under way then.
-    pub fn end(&mut self) -> Option<u32> {
+    /// One has ended.
+    pub fn end(&mut self) {
         self.under_way -= 1;
+    }
+
+    /// The next that has its turn. It is under way then.
+    pub fn take_next(&mut self) -> Option<u32> {
+        if self.under_way >= self.most {
+            return None;
+        }
         let next = self.waiting.pop_front()?;
         self.under_way += 1;
         Some(next)
@@ -45,9 +53,14 @@ mod tests {
         let mut crowd = Crowd::new(3);
         let begun: Vec<bool> = (0..10).map(|index| crowd.begin(index)).collect();
         assert_eq!(begun.iter().filter(|goes| **goes).count(), 3);
-        let order: Vec<u32> = std::iter::from_fn(|| crowd.end()).collect();
+        assert_eq!(crowd.take_next(), None, "they have not ended");
+        let mut end = || {
+            crowd.end();
+            crowd.take_next()
+        };
+        let order: Vec<u32> = std::iter::from_fn(&mut end).collect();
         assert_eq!(order, [3, 4, 5, 6, 7, 8, 9]);
-        assert_eq!((crowd.end(), crowd.end()), (None, None));
+        assert_eq!((end(), end()), (None, None));
         assert_eq!(crowd.under_way, 0);
         assert!(crowd.begin(10));
     }

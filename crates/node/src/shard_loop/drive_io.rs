@@ -72,6 +72,37 @@ impl Default for Waiting {
     }
 }
 
+impl Waiting {
+    /// Whether flight `index` goes to the drive now; otherwise it has its turn later.
+    fn begin(&mut self, turn: Turn, index: u32) -> bool {
+        match turn {
+            Turn::Alone => true,
+            Turn::Piece => self.pieces.begin(index),
+            Turn::Erase => self.erases.begin(index),
+            Turn::Discard => self.discards.begin(index),
+        }
+    }
+
+    /// What flight `index` had at the drive ended after `us`; it has more or not.
+    fn end(&mut self, turn: Turn, index: u32, has_more: bool, us: u64) {
+        match turn {
+            Turn::Alone => {}
+            Turn::Piece => self.pieces.end(index, has_more, us),
+            Turn::Erase => self.erases.end(),
+            Turn::Discard => self.discards.end(),
+        }
+    }
+
+    fn take_next(&mut self, turn: Turn) -> Option<u32> {
+        match turn {
+            Turn::Alone => None,
+            Turn::Piece => self.pieces.take_next(),
+            Turn::Erase => self.erases.take_next(),
+            Turn::Discard => self.discards.take_next(),
+        }
+    }
+}
+
 /// With what a flight shares the drive, if it does not go there at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
@@ -262,20 +293,11 @@ impl DriveTable {
             }
             Progress::Ended(result) => Some(self.end(now, index, result, stages)),
         };
-        let waiting = &mut self.drives.get_mut(&drive).expect(STAY).waiting;
-        match turn {
-            Turn::Alone => {}
-            Turn::Piece => {
-                waiting.pieces.end(index, input.is_none(), us);
-                while let Some(next) = self.drives.get_mut(&drive).expect(STAY).waiting.pieces.take_next() {
-                    self.hand_over(now, next, Turn::Piece, ring);
-                }
-            }
-            Turn::Erase | Turn::Discard => {
-                let crowd = if turn == Turn::Erase { &mut waiting.erases } else { &mut waiting.discards };
-                if let Some(next) = crowd.end() {
-                    self.hand_over(now, next, turn, ring);
-                }
+        if turn != Turn::Alone {
+            let waiting = &mut self.drives.get_mut(&drive).expect(STAY).waiting;
+            waiting.end(turn, index, input.is_none(), us);
+            while let Some(next) = self.drives.get_mut(&drive).expect(STAY).waiting.take_next(turn) {
+                self.hand_over(now, next, turn, ring);
             }
         }
         input
@@ -321,13 +343,13 @@ impl DriveTable {
         let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
         let Attached { log_used, waiting, .. } = self.drives.get_mut(&flight.drive).expect(STAY);
         let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
-        let (turn, goes) = match flight.stage {
-            Stage::DriveDiscard => (Turn::Discard, waiting.discards.begin(index)),
-            Stage::DriveWrite if flight.work.erases() => (Turn::Erase, waiting.erases.begin(index)),
-            Stage::DriveWrite if is_log_used => (Turn::Piece, waiting.pieces.begin(index)),
-            _ => (Turn::Alone, true),
+        let turn = match flight.stage {
+            Stage::DriveDiscard => Turn::Discard,
+            Stage::DriveWrite if flight.work.erases() => Turn::Erase,
+            Stage::DriveWrite if is_log_used => Turn::Piece,
+            _ => Turn::Alone,
         };
-        if goes {
+        if waiting.begin(turn, index) {
             self.hand_over(now, index, turn, ring);
         } else {
             flight.waits = true;

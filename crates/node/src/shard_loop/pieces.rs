@@ -3,7 +3,7 @@
 //! long for a piece gets fewer together, a quick one more.
 //! Leaves to others: cutting, and what a piece is of (`drive_io`).
 
-use std::collections::VecDeque;
+use super::crowd::Crowd;
 
 /// Pieces together at most: 4 MiB of them.
 const MOST: usize = 16;
@@ -11,52 +11,38 @@ const MOST: usize = 16;
 /// A frame of the log waits behind all pieces that the drive has: they get so few that it takes about this long.
 const TARGET_US: u64 = 1_500;
 
-pub struct Pieces {
-    under_way: usize,
-    most: usize,
-    waiting: VecDeque<u32>,
-}
+pub struct Pieces(Crowd);
 
 impl Default for Pieces {
     fn default() -> Self {
-        Self { under_way: 0, most: MOST / 4, waiting: VecDeque::new() }
+        Self(Crowd::new(MOST / 4))
     }
 }
 
 impl Pieces {
     /// Whether the next piece of flight `index` goes to the drive now; otherwise it has its turn later.
     pub fn begin(&mut self, index: u32) -> bool {
-        let goes = self.under_way < self.most && self.waiting.is_empty();
-        if goes {
-            self.under_way += 1;
-        } else {
-            self.waiting.push_back(index);
-        }
-        goes
+        self.0.begin(index)
     }
 
     /// A piece of flight `index` ended after `us`; it has more or not.
     pub fn end(&mut self, index: u32, has_more: bool, us: u64) {
-        self.under_way -= 1;
+        let crowd = &mut self.0;
+        crowd.end();
         if us > TARGET_US {
-            self.most = (self.most - 1).max(1);
+            crowd.most = (crowd.most - 1).max(1);
         } else if us < TARGET_US / 2 {
-            self.most = (self.most + 1).min(MOST);
+            crowd.most = (crowd.most + 1).min(MOST);
         }
         if has_more {
             // What has begun ends before anything else begins.
-            self.waiting.push_front(index);
+            crowd.waiting.push_front(index);
         }
     }
 
     /// The next that has its turn. It is under way then.
     pub fn take_next(&mut self) -> Option<u32> {
-        if self.under_way >= self.most {
-            return None;
-        }
-        let next = self.waiting.pop_front()?;
-        self.under_way += 1;
-        Some(next)
+        self.0.take_next()
     }
 }
 
@@ -72,19 +58,19 @@ mod tests {
         for index in 0..4 {
             pieces.end(index, true, TARGET_US + 1);
         }
-        let waits = |pieces: &Pieces, index: u32| pieces.waiting.contains(&index);
+        let waits = |pieces: &Pieces, index: u32| pieces.0.waiting.contains(&index);
         assert!((0..6).all(|index| waits(&pieces, index)), "also those that the drive has a part of");
         let mut order = Vec::new();
         let mut left = [1, 1, 1, 1, 2, 2];
         while let Some(index) = pieces.take_next() {
-            assert_eq!((pieces.take_next(), pieces.under_way), (None, 1), "one at a time");
+            assert_eq!((pieces.take_next(), pieces.0.under_way), (None, 1), "one at a time");
             assert!(!waits(&pieces, index));
             order.push(index);
             left[index as usize] -= 1;
             pieces.end(index, left[index as usize] > 0, TARGET_US + 1);
         }
         assert_eq!(order, [3, 2, 1, 0, 4, 4, 5, 5]);
-        assert_eq!((pieces.under_way, pieces.most), (0, 1));
+        assert_eq!((pieces.0.under_way, pieces.0.most), (0, 1));
     }
 
     #[test]
@@ -112,8 +98,8 @@ mod tests {
                 pieces.end(ended, (draw >> 20).is_multiple_of(2), u64::from(draw >> 16) % 3_000);
             }
             under_way.extend(std::iter::from_fn(|| pieces.take_next()));
-            assert_eq!(pieces.under_way, under_way.len());
-            assert!(pieces.waiting.is_empty() || !under_way.is_empty());
+            assert_eq!(pieces.0.under_way, under_way.len());
+            assert!(pieces.0.waiting.is_empty() || !under_way.is_empty());
         }
     }
 }

@@ -12,7 +12,8 @@ use crate::world::World;
 use rand::Rng;
 use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::interface::FactorProgress;
+use weft_engine::interface::{FactorProgress, View};
+use weft_engine::volume::Volume;
 use weft_engine::{Epoch, FamilyId, GroupId, Order, Time};
 
 /// There are groups of so many drives at most.
@@ -68,12 +69,7 @@ impl World {
             return;
         };
         let volume = engine.volume(family).expect("who says something of a family serves it");
-        let of = |egroup| {
-            let group = volume.map().group_of(egroup).expect("what is named has a group");
-            let members = view.groups.get(&group).map_or_else(Vec::new, |group| group.members.clone());
-            Named { family, egroup, units: 0, stored: 0, members, former: Vec::new() }
-        };
-        let named: Vec<Named> = volume.egroups().map(of).collect();
+        let named: Vec<Named> = named_by(volume, view, family).map(|(_, named)| named).collect();
         let judged = all_have_copies(&named, factor, &self.drives, |drive| self.lied.contains(&drive));
         if let Err(what) = judged {
             return self.fail(format!("family {family}: {what}"));
@@ -92,12 +88,10 @@ impl World {
         let is_owner = entry.record.epoch == epoch && entry.owner == Some(shard);
         let Some(volume) = engine.volume(family).filter(|_| is_owner) else { return };
         let mut named: BTreeMap<usize, Vec<Named>> = BTreeMap::new();
-        for egroup in volume.egroups() {
-            let group = volume.map().group_of(egroup).expect("what is named has a group");
-            let Some(there) = view.groups.get(&group).filter(|_| groups.contains(&group)) else { continue };
-            let members = there.members.clone();
-            let named = named.entry(members.len()).or_default();
-            named.push(Named { family, egroup, units: 0, stored: 0, members, former: Vec::new() });
+        for (group, egroup) in named_by(volume, view, family) {
+            if groups.contains(&group) && view.groups.contains_key(&group) {
+                named.entry(egroup.members.len()).or_default().push(egroup);
+            }
         }
         let mut count = 0;
         for (members, named) in named {
@@ -127,4 +121,13 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// All egroups that the owner's map names, each with its group and the members of that in `view`.
+fn named_by(volume: &Volume, view: &View, family: FamilyId) -> impl Iterator<Item = (GroupId, Named)> {
+    volume.egroups().map(move |egroup| {
+        let group = volume.map().group_of(egroup).expect("what is named has a group");
+        let members = view.groups.get(&group).map_or_else(Vec::new, |group| group.members.clone());
+        (group, Named { family, egroup, units: 0, stored: 0, members, former: Vec::new() })
+    })
 }

@@ -42,14 +42,16 @@ impl Deletions {
             Question::DeleteEgroups { egroups } => {
                 let Some(Counted { lists, copies }) = self.0.get(&shard) else { return Ok(()) };
                 let is_before = |counted: Option<&u64>| counted.is_some_and(|&counted| call < counted);
-                let what = format!("family {family} repeats a deletion on drive {drive}, and has since");
+                let told = |since: String| {
+                    Err(format!("family {family} repeats a deletion on drive {drive}, and has since {since}"))
+                };
                 if is_before(lists.get(&(family, drive))) {
-                    return Err(format!("{what} asked for the list"));
+                    return told("asked for the list".to_string());
                 }
                 if let Some(egroup) =
                     egroups.iter().find(|egroup| is_before(copies.get(&(family, drive, **egroup))))
                 {
-                    return Err(format!("{what} put egroup {egroup} there again"));
+                    return told(format!("put egroup {egroup} there again"));
                 }
             }
             _ => {}

@@ -5,7 +5,9 @@ use super::Member;
 use super::leaving::{Exporting, attached_at};
 use super::requests::{seen, with_store};
 use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
-use crate::config::cluster::{ClusterConfig, ClusterError, ClusterStore, NodeState};
+use crate::config::cluster::{
+    ClusterConfig, ClusterError, ClusterNodeRecord, ClusterStore, NodeState, Versioned,
+};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::drives::{DriveBook, DrivePlan};
 use crate::control::refusal::Refusal;
@@ -101,35 +103,39 @@ pub async fn set(control: &SharedControl, wanted: SetCluster) -> Result<String, 
 
 pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<NodeView, Refusal> {
     find_node(control, node)?;
-    let wanted = if undo { NodeState::In } else { NodeState::Draining };
-    let changed = with_store(control, move |store| {
-        store.change_node(node, |record| {
-            if record.state != NodeState::Removed {
-                record.state = wanted;
-            }
-        })
-    })
-    .await?;
+    let changed = set_leaving(control, node, !undo).await?;
     seen(control, changed.revision).await?;
     let control = control.lock();
     let views = control.member()?.node_views();
     views.into_iter().find(|view| view.node == node).ok_or_else(|| no_node(node))
 }
 
+/// The node is to be emptied, or not any more.
+async fn set_leaving(
+    control: &SharedControl,
+    node: u32,
+    leaves: bool,
+) -> Result<Versioned<ClusterNodeRecord>, Refusal> {
+    let wanted = if leaves { NodeState::Draining } else { NodeState::In };
+    let change = move |store: &ClusterStore| {
+        store.change_node(node, |record| {
+            if record.state != NodeState::Removed {
+                record.state = wanted;
+            }
+        })
+    };
+    with_store(control, change).await
+}
+
 /// Takes a node out for good. `force`: also one that is gone with what was only there.
 pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<String, Refusal> {
     let mut config = all_there_is(control).await?;
-    let is_there = |config: &ClusterConfig| {
-        let state = config.nodes.get(&node).map(|node| node.record.state);
-        state.is_some_and(|state| state != NodeState::Removed)
-    };
-    if !is_there(&config) {
+    if !is_there(&config, node) {
         return Err(no_node(node));
     }
     if let Some(disk) = attached_at(&config, node).filter(|_| !force) {
         return Err(control.lock().attached_to(&disk, node));
     }
-    let is_empty = |config: &ClusterConfig| !serves_any(config, node) && !holds_any(config, node);
     let still_needed = || {
         Refusal::conflict(format!(
             "node {node} is still needed; empty it first (weft node drain {node}), or, if it is gone for good, \
@@ -137,31 +143,17 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         ))
     };
     if !force {
-        if !is_empty(&config) {
+        if serves_any(&config, node) || holds_any(&config, node) {
             return Err(still_needed());
         }
         if !is_drained(&config, node) {
             // So that nothing is given to it while it goes.
-            let leave = move |store: &ClusterStore| {
-                store.change_node(node, |record| {
-                    if record.state == NodeState::In {
-                        record.state = NodeState::Draining;
-                    }
-                })
-            };
-            with_store(control, leave).await?;
+            set_leaving(control, node, true).await?;
             config = all_there_is(control).await?;
             let attached = attached_at(&config, node).map(|disk| control.lock().attached_to(&disk, node));
             let refusal = if is_drained(&config, node) { attached } else { Some(still_needed()) };
             if let Some(refusal) = refusal {
-                let stay = move |store: &ClusterStore| {
-                    store.change_node(node, |record| {
-                        if record.state == NodeState::Draining {
-                            record.state = NodeState::In;
-                        }
-                    })
-                };
-                with_store(control, stay).await?;
+                set_leaving(control, node, false).await?;
                 return Err(refusal);
             }
         }
@@ -211,20 +203,29 @@ pub async fn drain_drive(
     undo: bool,
 ) -> Result<ClusterDriveView, Refusal> {
     let id = find_drive(control, drive)?;
-    let changed = with_store(control, move |store| {
-        store.change_drive(id, |record| {
-            record.state = match record.state {
-                DriveRecordState::Formatted if !undo => DriveRecordState::Draining,
-                DriveRecordState::Draining if undo => DriveRecordState::Formatted,
-                other => other,
-            };
-        })
-    })
-    .await?;
+    let changed = set_drive_leaving(control, id, !undo).await?;
     seen(control, changed.revision).await?;
     let control = control.lock();
     let views = control.drive_views()?;
     views.into_iter().find(|view| view.drive == drive).ok_or_else(|| no_drive(drive))
+}
+
+/// The drive is to be emptied, or not any more.
+async fn set_drive_leaving(
+    control: &SharedControl,
+    drive: DriveId,
+    leaves: bool,
+) -> Result<Versioned<DriveRecord>, Refusal> {
+    let change = move |store: &ClusterStore| {
+        store.change_drive(drive, |record| {
+            record.state = match record.state {
+                DriveRecordState::Formatted if leaves => DriveRecordState::Draining,
+                DriveRecordState::Draining if !leaves => DriveRecordState::Formatted,
+                other => other,
+            };
+        })
+    };
+    with_store(control, change).await
 }
 
 /// Takes a drive out for good. `lost`: also one that is dead, with what was only there.
@@ -235,25 +236,11 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
     let mut is_needed = needed_drives(&config).contains(&drive);
     if !is_needed && known.record.state == DriveRecordState::Formatted {
         // So that nothing is given to it while it goes.
-        let leave = move |store: &ClusterStore| {
-            store.change_drive(id, |record| {
-                if record.state == DriveRecordState::Formatted {
-                    record.state = DriveRecordState::Draining;
-                }
-            })
-        };
-        with_store(control, leave).await?;
+        set_drive_leaving(control, id, true).await?;
         config = all_there_is(control).await?;
         is_needed = needed_drives(&config).contains(&drive);
         if is_needed {
-            let stay = move |store: &ClusterStore| {
-                store.change_drive(id, |record| {
-                    if record.state == DriveRecordState::Draining {
-                        record.state = DriveRecordState::Formatted;
-                    }
-                })
-            };
-            with_store(control, stay).await?;
+            set_drive_leaving(control, id, false).await?;
         }
     }
     if is_needed && !lost {
@@ -342,8 +329,11 @@ pub async fn add_drives(
 
 fn find_node(control: &SharedControl, node: u32) -> Result<(), Refusal> {
     let control = control.lock();
-    let known = control.member()?.mirror.nodes.get(&node);
-    known.filter(|known| known.record.state != NodeState::Removed).map(|_| ()).ok_or_else(|| no_node(node))
+    if is_there(&control.member()?.mirror, node) { Ok(()) } else { Err(no_node(node)) }
+}
+
+fn is_there(config: &ClusterConfig, node: u32) -> bool {
+    config.nodes.get(&node).is_some_and(|node| node.record.state != NodeState::Removed)
 }
 
 fn find_drive(control: &SharedControl, drive: u32) -> Result<DriveId, Refusal> {
