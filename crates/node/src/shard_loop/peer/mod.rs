@@ -8,9 +8,10 @@
 //! Promises: nothing here waits; what cannot be sent (nobody there, too much queued) is dropped and counted, as a network
 //! would, except requests of clients, whose asker is told; of two connections for the same thing, the newer one counts,
 //! and nothing of the older one is heard any more; a shard that does not answer is told of within the times of `weft_engine::cluster::detection`.
-//! Leaves to others: bytes and memory of one connection (`link`), who may connect (`listener`), repeating what was
-//! lost (the engine, and `worker/forward`).
+//! Leaves to others: when connections are made (`dialling`), bytes and memory of one connection (`link`), who may connect
+//! (`listener`), repeating what was lost (the engine, and `worker/forward`).
 
+mod dialling;
 pub(super) mod link;
 mod listener;
 mod options;
@@ -25,6 +26,7 @@ use crate::api::{LaneStatsView, PeerStatsView};
 use crate::shard_loop::News;
 use crate::shard_loop::arena::Arena;
 use crate::shard_loop::ring::Ring;
+use dialling::Dialled;
 use link::{Link, Next};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,16 +37,6 @@ use weft_engine::formats::wire::{self, Hello, Lane, Packet, lane_of};
 use weft_engine::interface::{Reply, Request, RequestError};
 use weft_engine::message::Message;
 use weft_engine::{Epoch, FamilyId, ShardId, Time};
-
-/// A connection that does not stand after this time is given up.
-const CONNECT_US_MAX: u64 = 3_000_000;
-
-/// ... or after this one, if the shard is lost: nobody can tell whether an attempt reaches a wire that has healed since.
-const CONNECT_LOST_US_MAX: u64 = 500_000;
-
-/// After an attempt that failed, the next is made so much later; twice as much each time, up to this.
-const BACK_OFF_US_MIN: u64 = 10_000;
-const BACK_OFF_US_MAX: u64 = 100_000;
 
 /// Connections that others have made to this shard.
 const ACCEPTED_MAX: usize = 4096;
@@ -89,17 +81,6 @@ struct Place {
     link: Option<Link>,
     touched: bool,
     to_send: bool,
-}
-
-/// How things stand with a connection that this shard makes.
-#[derive(Default)]
-struct Dialled {
-    link: Option<u32>,
-    /// Attempts before this are not made.
-    not_before: Time,
-    back_off_us: u64,
-    /// It stood before: the next one is a reconnection.
-    stood: bool,
 }
 
 /// Names a link as long as it lives.
@@ -369,15 +350,6 @@ impl Peers {
         }
     }
 
-    /// The next attempts to reach this shard need not wait.
-    fn try_at_once(&mut self, shard: ShardId) {
-        for lane in Lane::ALL {
-            if let Some(dialled) = self.dialled.get_mut(&(shard, lane)) {
-                dialled.not_before = Time(0);
-            }
-        }
-    }
-
     /// Asks after the shards that were not heard for a while, and tells which are lost. To be called when all that has come
     /// was taken.
     pub fn look(&mut self, now: Time, ring: &mut Ring, arrived: &mut Vec<Arrived>) {
@@ -454,14 +426,6 @@ impl Peers {
         !self.touched.is_empty()
     }
 
-    pub fn on_connected(&mut self, index: u32) {
-        self.connecting.retain(|other| *other != index);
-        self.link(index).on_connected();
-        self.touch(index);
-        // Whether somebody answers there is asked at once.
-        self.watches.look_by(Time(0));
-    }
-
     pub fn on_received(&mut self, index: u32, result: i32) {
         self.link(index).on_received(result);
         self.touch(index);
@@ -477,22 +441,6 @@ impl Peers {
     pub fn wake_at(&self) -> Option<Time> {
         let given_up = self.connecting.iter().map(|index| self.given_up_at(*index)).min();
         given_up.into_iter().chain(self.watches.look_at()).min()
-    }
-
-    /// When a connection that is being made will be given up.
-    fn given_up_at(&self, index: u32) -> Time {
-        let link = self.places[index as usize].link.as_ref().expect("what is being made is there");
-        let is_lost = self.watches.is_lost(link.shard);
-        link.since.after(if is_lost { CONNECT_LOST_US_MAX } else { CONNECT_US_MAX })
-    }
-
-    pub fn on_time(&mut self, now: Time) {
-        for index in self.connecting.clone() {
-            if now >= self.given_up_at(index) {
-                self.connecting.retain(|other| *other != index);
-                self.break_off(index);
-            }
-        }
     }
 
     /// The shard stops.
@@ -524,43 +472,6 @@ impl Peers {
             view.lanes.insert(name.to_string(), self.lanes[lane_index(lane)].clone());
         }
         view
-    }
-
-    /// The connection for questions to this shard; it is made if there is none and the time has come.
-    fn towards(&mut self, now: Time, to: ShardId, lane: Lane, ring: &mut Ring) -> Option<u32> {
-        let address = *self.addresses.get(&to)?;
-        let dialled = self.dialled.entry((to, lane)).or_default();
-        if let Some(index) = dialled.link {
-            return Some(index);
-        }
-        if now < dialled.not_before {
-            return None;
-        }
-        self.counted.dials += 1;
-        self.counted.reconnects += u64::from(dialled.stood);
-        let (socket, stands) = match options::dial(address, lane) {
-            Ok(dialling) => dialling,
-            Err(error) => {
-                tracing::debug!(shard = to.0, %address, %error, "a shard cannot be reached");
-                dialled.fail(now, false);
-                self.watches.fail(now, to);
-                return None;
-            }
-        };
-        self.dials += 1;
-        let (cluster, life, number, from) = (self.cluster, self.life, self.dials, self.own);
-        let mut link = Link::new(socket, to, lane, true, !stands, now);
-        assert!(link.push(Hello { cluster, life, number, from, to, lane }.frame()), "the first frame fits");
-        let index = self.put(link);
-        self.dialled.get_mut(&(to, lane)).expect("just looked at").link = Some(index);
-        if stands {
-            self.watches.look_by(now);
-        } else {
-            self.connecting.push(index);
-            let tag = self.tags.connect | u64::from(index);
-            self.link(index).wait_for_connection(tag, ring);
-        }
-        Some(index)
     }
 
     /// A connection that this shard has made to us, the one of this lane first.
@@ -623,33 +534,6 @@ impl Peers {
             self.to_send.push(index);
         }
     }
-}
-
-impl Dialled {
-    /// The connection ended, or was not made. One that worked is made again at once: what is said meanwhile is not lost.
-    fn fail(&mut self, now: Time, worked: bool) {
-        self.stood |= worked;
-        self.back_off_us =
-            if worked { 0 } else { (2 * self.back_off_us).clamp(BACK_OFF_US_MIN, BACK_OFF_US_MAX) };
-        self.not_before = now.after(self.back_off_us);
-    }
-}
-
-#[cfg(test)]
-#[test]
-fn attempts_become_rare_and_begin_anew_when_one_worked() {
-    let mut dialled = Dialled::default();
-    let mut waits = Vec::new();
-    for _ in 0..9 {
-        dialled.fail(Time(5), false);
-        waits.push(dialled.not_before.since(Time(5)) / 1000);
-    }
-    assert_eq!(waits, [10, 20, 40, 80, 100, 100, 100, 100, 100]);
-    assert!(!dialled.stood);
-    dialled.fail(Time(5), true);
-    assert_eq!((dialled.not_before, dialled.stood), (Time(5), true), "what worked is tried at once");
-    dialled.fail(Time(5), false);
-    assert_eq!(dialled.not_before, Time(10_005));
 }
 
 fn lane_index(lane: Lane) -> usize {
