@@ -50,6 +50,7 @@ pub fn warnings(results: &Results) -> Vec<String> {
 #[derive(Default)]
 struct Grouped {
     failed: Vec<String>,
+    cut: Vec<String>,
     slow_client: Vec<String>,
     apart: Vec<String>,
     unsteady: Vec<String>,
@@ -59,6 +60,7 @@ impl Grouped {
     fn sentences(self) -> impl Iterator<Item = String> {
         [
             (self.failed, "Runs without figures"),
+            (self.cut, "Cut short by whoever stopped the run, and so measured for less time than the others"),
             (
                 self.slow_client,
                 "The client is the bottleneck, so the target may be able to do more; use a faster client",
@@ -85,6 +87,11 @@ fn about(results: &Results, measurement: &Measurement, grouped: &mut Grouped) {
         if let Some(error) = &run.error {
             grouped.failed.push(format!("{place}, run {}: {error}", run.repeat + 1));
         }
+    }
+    let whole = measurement.runs.iter().filter(|run| !run.cut && run.error.is_none()).count();
+    if measurement.runs.iter().any(|run| run.cut) {
+        let rest = if whole == 0 { "all there is of it" } else { "left out of its line" };
+        grouped.cut.push(format!("{place} ({rest})"));
     }
     let Some(summary) = &measurement.summary else { return };
     let percent = |share: f64| format!("{:.0} %", share * 100.0);

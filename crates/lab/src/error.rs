@@ -43,6 +43,13 @@ pub enum LabError {
     NoSpace { place: String, wanted: u64, free: u64 },
     #[error("{}: {why}", path.display())]
     File { path: PathBuf, why: std::io::Error },
+    #[error(
+        "{} is not the lab's (there is no run.json of a lab run beside it), and the run would put its own in its place: \
+         name another directory with --out", path.display()
+    )]
+    NotOurs { path: PathBuf },
+    #[error("the results could not be written: {why}; this is what they say\n{table}")]
+    Unwritten { why: String, table: String },
     #[error("{} holds no results of a run that can be read ({why}): name the --out directory of a lab run", dir.display())]
     NoResults { dir: PathBuf, why: String },
     #[error("{label}: {step} failed: {why}")]
@@ -71,6 +78,7 @@ impl LabError {
                 | TooSmall { .. }
                 | HoldsData { .. }
                 | InUse { .. }
+                | NotOurs { .. }
                 | NoResults { .. }
         )
     }

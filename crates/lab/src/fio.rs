@@ -53,11 +53,30 @@ impl<'a> Job<'a> {
         PathBuf::from(path)
     }
 
+    /// What an earlier run left under this name: fio appends to its logs, and the seconds of both would be taken for one run's.
+    fn remove_old(&self) -> std::io::Result<()> {
+        let parent = self.prefix.parent().expect("a job has a directory");
+        let name = self.prefix.file_name().expect("a job has a name").to_string_lossy().into_owned();
+        for entry in std::fs::read_dir(parent)? {
+            let entry = entry?;
+            let file = entry.file_name();
+            let rest = file.to_str().and_then(|file| file.strip_prefix(&name));
+            let is_old = rest.is_some_and(|rest| {
+                [".json", ".txt"].contains(&rest) || (rest.starts_with('_') && rest.ends_with(".log"))
+            });
+            if is_old {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs it to its end. When somebody asks to stop meanwhile, fio is told to stop and what it has measured is returned.
     pub fn run(&self, watch: &Watch, on_live: &mut dyn FnMut(Live)) -> Result<FioResult, Failure> {
         let log = self.path(".txt");
         let fail = |why: String| Failure { why, log: log.clone() };
         let job_file = self.path(".fio");
+        self.remove_old().map_err(|why| fail(why.to_string()))?;
         std::fs::write(&job_file, self.text).map_err(|why| fail(why.to_string()))?;
         let errors = std::fs::File::create(&log).map_err(|why| fail(why.to_string()))?;
         let mut command = Command::new(self.fio);

@@ -58,6 +58,9 @@ pub struct RunFigures {
     pub flush: Direction,
     pub client_cpu_percent: f64,
     pub server: Option<ServerUse>,
+    /// Somebody stopped the run while this was measured: it covers less than it should.
+    #[serde(default)]
+    pub cut: bool,
     /// Why there are no figures.
     pub error: Option<String>,
     /// Name of its files under `raw`, without ending.
@@ -179,7 +182,12 @@ impl RunFigures {
 impl Summary {
     /// None if no run has figures.
     pub fn of(runs: &[RunFigures], figure: Figure) -> Option<Summary> {
-        let good: Vec<&RunFigures> = runs.iter().filter(|run| run.error.is_none() && run.ios() > 0).collect();
+        let mut good: Vec<&RunFigures> =
+            runs.iter().filter(|run| run.error.is_none() && run.ios() > 0).collect();
+        if good.iter().any(|run| !run.cut) {
+            // What was cut short counts only where there is nothing else.
+            good.retain(|run| !run.cut);
+        }
         let means = |figure| -> Vec<f64> {
             good.iter().map(|run| run.read.figure(figure) + run.write.figure(figure)).collect()
         };
@@ -214,6 +222,11 @@ impl Summary {
             Figure::Iops => self.iops_median,
             Figure::BytesPerSecond => self.bytes_per_s_median,
         }
+    }
+
+    /// How long an I/O takes on average, with the flush behind it if it takes one.
+    pub fn us_mean(&self) -> f64 {
+        self.first_latency().us_mean + self.flush.map_or(0.0, |flush| flush.us_mean)
     }
 
     /// The direction to show where only one has room: reads, unless there are none.
@@ -302,9 +315,19 @@ mod tests {
             flush: Direction::default(),
             client_cpu_percent: 50.0,
             server: Some(ServerUse { cpu_us: 10, cpu_us_per_io: 5.0, resident_bytes: 7 }),
+            cut: false,
             error: None,
             files: String::new(),
         }
+    }
+
+    #[test]
+    fn a_run_that_was_cut_short_counts_only_where_there_is_no_whole_one() {
+        let mut cut = figures(1, 900.0, 1000);
+        cut.cut = true;
+        let both = Summary::of(&[figures(0, 100.0, 1000), cut.clone()], Figure::Iops).expect("figures");
+        assert_eq!((both.iops_median, both.spread), (100.0, None));
+        assert_eq!(Summary::of(&[cut], Figure::Iops).expect("figures").iops_median, 900.0);
     }
 
     #[test]

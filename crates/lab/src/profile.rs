@@ -60,6 +60,21 @@ pub struct Parameters<'a> {
     pub logs: Option<&'a Path>,
 }
 
+/// The seed of one load of a run that was given `seed`: loads differ in what they touch, and in what order, so that nothing is
+/// read again only because another load has just read it. The same for the same names, whatever the target.
+pub fn seed_of(seed: u64, names: &[&str]) -> u64 {
+    // FNV-1a, and the last step of SplitMix: short names differ in every bit of what comes out.
+    let mut hash = names
+        .iter()
+        .flat_map(|name| name.bytes().chain([0]))
+        .fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    // What fio takes as a whole number anywhere, and never 0.
+    (hash >> 33) + 1
+}
+
 /// The whole job file for one run.
 pub fn complete(profile: Profile, parameters: &Parameters) -> String {
     let Parameters { target_lines, offset, span, depth, runtime_s, seed, compressible_percent, logs } =
@@ -98,6 +113,22 @@ pub fn complete(profile: Profile, parameters: &Parameters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loads_have_seeds_of_their_own_that_are_the_same_each_time() {
+        let seeds = [
+            seed_of(1, &["random-read-4k", "0"]),
+            seed_of(1, &["random-read-4k", "1"]),
+            seed_of(1, &["random-read-4k-d32", "0"]),
+            seed_of(1, &["warm-up", "0"]),
+            seed_of(2, &["random-read-4k", "0"]),
+        ];
+        let different: std::collections::BTreeSet<u64> = seeds.into();
+        assert_eq!(different.len(), seeds.len(), "{seeds:?}");
+        assert!(seeds.iter().all(|seed| (1..=1 << 31).contains(seed)), "{seeds:?}");
+        assert_eq!(seeds[0], seed_of(1, &["random-read-4k", "0"]));
+        assert_ne!(seed_of(1, &["ab", "c"]), seed_of(1, &["a", "bc"]));
+    }
 
     #[test]
     fn every_profile_says_what_it_is_for_and_leaves_nothing_unfilled() {

@@ -36,9 +36,23 @@ pub fn report(dir: &Path) -> Result<PathBuf, LabError> {
     write_derived(dir, &results)
 }
 
+/// What a run leaves in its directory, besides `run.json` and `raw`.
+const FILES: [&str; 5] = ["results.json", "results.csv", "events.csv", "results.md", "report.html"];
+
+/// Refuses a directory in which a file of somebody else has the name of one of ours.
+pub(crate) fn check_own(dir: &Path) -> Result<(), LabError> {
+    let run = std::fs::read(dir.join("run.json")).unwrap_or_default();
+    let run: serde_json::Value = serde_json::from_slice(&run).unwrap_or_default();
+    if run["settings"].is_object() && run["provenance"].is_object() {
+        return Ok(());
+    }
+    let other = ["run.json"].iter().chain(&FILES).map(|name| dir.join(name)).find(|path| path.exists());
+    other.map_or(Ok(()), |path| Err(LabError::NotOurs { path }))
+}
+
 /// Takes away what an earlier run left here: it would pass for the figures of this one, should this one end without any.
 pub(crate) fn remove_old(dir: &Path) -> Result<(), LabError> {
-    for name in ["results.json", "results.csv", "events.csv", "results.md", "report.html"] {
+    for name in FILES {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
@@ -52,9 +66,14 @@ pub(crate) fn remove_old(dir: &Path) -> Result<(), LabError> {
 
 /// Writes everything. Returns the place of the page.
 pub fn write_all(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
-    let json = serde_json::to_string_pretty(results).expect("plain data has a JSON form");
-    write(&dir.join("results.json"), &json)?;
+    keep(dir, results)?;
     write_derived(dir, results)
+}
+
+/// Writes the results alone, of which [`report`] makes the rest.
+pub(crate) fn keep(dir: &Path, results: &Results) -> Result<(), LabError> {
+    let json = serde_json::to_string_pretty(results).expect("plain data has a JSON form");
+    write(&dir.join("results.json"), &json)
 }
 
 fn write_derived(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
@@ -65,8 +84,16 @@ fn write_derived(dir: &Path, results: &Results) -> Result<PathBuf, LabError> {
     Ok(place)
 }
 
+/// Whole or not at all: what was there stays until the new is complete.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), LabError> {
-    std::fs::write(path, text).map_err(|why| LabError::File { path: path.to_path_buf(), why })
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
+    written.map_err(|why| {
+        let _ = std::fs::remove_file(&new);
+        LabError::File { path: path.to_path_buf(), why }
+    })
 }
 
 /// The page: style, script and data in one file.
@@ -109,6 +136,7 @@ mod tests {
             flush: Direction::default(),
             client_cpu_percent: 1.0,
             server: None,
+            cut: false,
             error: None,
             files: "x".into(),
         };
@@ -146,6 +174,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("weft-report-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("writable");
         assert!(matches!(report(&dir), Err(LabError::NoResults { .. })));
+        check_own(&dir).expect("nothing is there");
         let place = write_all(&dir, &results("raw")).expect("writable");
         let first = std::fs::read(&place).expect("written");
         std::fs::remove_file(&place).expect("there");
@@ -156,7 +185,16 @@ mod tests {
         assert_eq!(csv.lines().next().map(|line| line.split(',').count()), Some(18));
         std::fs::write(dir.join("results.json"), "{}").expect("writable");
         assert!(matches!(report(&dir), Err(LabError::NoResults { .. })));
+        assert!(
+            matches!(check_own(&dir), Err(LabError::NotOurs { .. })),
+            "no run.json says that these are ours"
+        );
+        std::fs::write(dir.join("run.json"), r#"{"settings": 1}"#).expect("writable");
+        assert!(matches!(check_own(&dir), Err(LabError::NotOurs { .. })), "nor does somebody else's");
+        std::fs::write(dir.join("run.json"), r#"{"settings": {}, "provenance": {}}"#).expect("writable");
+        check_own(&dir).expect("now it is ours");
         remove_old(&dir).expect("they can be removed");
+        std::fs::remove_file(dir.join("run.json")).expect("there");
         assert_eq!(std::fs::read_dir(&dir).expect("there").count(), 0, "nothing passes for the next run's");
         std::fs::remove_dir_all(&dir).expect("there");
     }
@@ -190,6 +228,9 @@ mod tests {
             }
         }
         results.rows[0].compressible_percent = Some(75);
+        let told = "fast has 2.00 of the rate of raw and 68.67 of its latency.";
+        assert!(crate::table::terminal(&results).contains(told), "{}", crate::table::terminal(&results));
+        results.measurements[1].summary.as_mut().expect("figures").flush = None;
         let told = "fast has 2.00 of the rate of raw and 2.00 of its latency.";
         assert!(crate::table::terminal(&results).contains(told), "{}", crate::table::terminal(&results));
         assert!(crate::table::markdown(&results).contains(told));

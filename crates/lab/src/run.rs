@@ -10,7 +10,7 @@ use crate::label::{self, LABEL_BYTES, Label, Looked};
 use crate::measurement::{Measurement, NullRate, Results, RunFigures, ServerUse, Summary, TargetFacts};
 use crate::plan::{self, Row};
 use crate::process::{self, Usage};
-use crate::profile::{Parameters, Profile, complete};
+use crate::profile::{Parameters, Profile, complete, seed_of};
 use crate::progress::{Progress, rates};
 use crate::settings::{RowSet, RunSettings};
 use crate::target::{Kind, NOT_FOR_JOB_FILES, Target, survives_a_job_file};
@@ -45,6 +45,7 @@ pub fn run(settings: RunSettings) -> Result<Outcome<Results>, LabError> {
     let needs_nbd = settings.targets.iter().any(|target| matches!(target.kind, Kind::Nbd { .. }));
     let fio_version = fio::version(&settings.fio, needs_nbd)?;
     let settings = absolute(settings)?;
+    report::check_own(&settings.out)?;
     let mut looked = Vec::new();
     for target in &settings.targets {
         looked.push(label::look_at(target, &settings)?);
@@ -70,6 +71,21 @@ fn absolute(mut settings: RunSettings) -> Result<RunSettings, LabError> {
             *path = full(path)?;
         }
     }
+    // Two names of one file, or of one device, are one place.
+    let same = |path: &Path| std::fs::canonicalize(path).ok();
+    let mut places = Vec::new();
+    for target in &settings.targets {
+        if let Kind::File(path) | Kind::Device(path) = &target.kind
+            && let Some(place) = same(path)
+        {
+            if places.contains(&place) {
+                return Err(LabError::SamePlace { place: place.display().to_string() });
+            }
+            places.push(place);
+        }
+    }
+    // Whole writes of the fill reach to the very end.
+    settings.size -= settings.size % LABEL_BYTES;
     Ok(settings)
 }
 
@@ -159,6 +175,7 @@ impl Session {
             }
             for row in stage {
                 self.measure(row);
+                self.keep()?;
             }
         }
         self.finish()
@@ -200,7 +217,9 @@ impl Session {
                 self.write_label(index, 0)?;
                 let lines = target.fio_lines(false, self.io_uring);
                 let files = format!("prefill-{stage}-{index}");
-                let asked = Asked { depth: 8, compressible_percent, ..Asked::default() };
+                // Of each target its own: two that share what is alike would keep one copy of the same bytes.
+                let seed = self.seed(&[&files]);
+                let asked = Asked { depth: 8, compressible_percent, seed, ..Asked::default() };
                 let result = self.load(profile, &lines, &files, asked);
                 let result = result.map_err(|failure| self.step_failed("prefill", &target.label, failure))?;
                 if !self.watch.asked() {
@@ -233,7 +252,9 @@ impl Session {
             self.progress.step(format!("{}: warm-up", target.label));
             let lines = target.fio_lines(false, self.io_uring);
             let files = format!("warm-up-{stage}-{index}");
-            let asked = Asked { depth: self.settings.depth, runtime_s: Some(seconds), ..Asked::default() };
+            let seed = self.seed(&["warm-up", &stage.to_string()]);
+            let depth = self.settings.depth;
+            let asked = Asked { depth, runtime_s: Some(seconds), seed, ..Asked::default() };
             let result = self.load(profile, &lines, &files, asked);
             let result = result.map_err(|failure| self.step_failed("warm-up", &target.label, failure))?;
             self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
@@ -251,7 +272,8 @@ impl Session {
             self.progress.step(format!("nothing: {}", row.title));
             let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
             let files = format!("{}-null", row.key);
-            let asked = Asked { runtime_s: Some(NULL_S), ..Asked::of(&row) };
+            let seed = self.seed(&[&row.key, "null"]);
+            let asked = Asked { runtime_s: Some(NULL_S), seed, ..Asked::of(&row) };
             match self.load(profile, "ioengine=null\n", &files, asked) {
                 Ok(result) => {
                     let iops = result.read.iops + result.write.iops;
@@ -274,7 +296,7 @@ impl Session {
                 }
                 let figures = self.measure_once(row, index, target, repeat);
                 // Stopped before fio had anything to say: no run, and no failure of the target either.
-                if figures.error.is_none() || !self.watch.asked() {
+                if !figures.cut || (figures.error.is_none() && figures.ios() > 0) {
                     runs[index].push(figures);
                 }
             }
@@ -303,14 +325,19 @@ impl Session {
             flush: Default::default(),
             client_cpu_percent: 0.0,
             server: None,
+            cut: false,
             error: None,
             files: files.clone(),
         };
         let profile = Profile::named(&row.profile).expect("rows name shipped profiles");
         let lines = target.fio_lines(row.durable, self.io_uring);
         let before = target.server_pid().and_then(process::usage);
-        let asked = Asked { runtime_s: Some(self.settings.runtime_s), keep_samples: true, ..Asked::of(row) };
+        let runtime_s = Some(self.settings.runtime_s);
+        // All targets are asked for the same blocks in the same order, and each repeat for others.
+        let seed = self.seed(&[&row.key, &repeat.to_string()]);
+        let asked = Asked { runtime_s, keep_samples: true, seed, ..Asked::of(row) };
         let result = self.load(profile, &lines, &files, asked);
+        figures.cut = self.watch.asked();
         // Work put off until later is work of this row: the rest belongs to it.
         self.rest();
         let after = target.server_pid().and_then(process::usage);
@@ -346,7 +373,7 @@ impl Session {
                 span: self.settings.size - LABEL_BYTES,
                 depth: asked.depth,
                 runtime_s,
-                seed: self.settings.seed,
+                seed: asked.seed,
                 compressible_percent: asked.compressible_percent,
                 logs: asked.keep_samples.then_some(prefix.as_path()),
             },
@@ -355,6 +382,10 @@ impl Session {
         let progress = &mut self.progress;
         let whole = runtime_s.is_none().then_some(self.settings.size - LABEL_BYTES);
         job.run(&self.watch, &mut |live: Live| progress.live(live, whole))
+    }
+
+    fn seed(&self, names: &[&str]) -> u64 {
+        seed_of(self.settings.seed, names)
     }
 
     fn rest(&self) {
@@ -371,6 +402,14 @@ impl Session {
         }
     }
 
+    /// Keeps what has been measured so far, as a run that was stopped here: whatever ends the lab, `weft lab report` shows it.
+    fn keep(&mut self) -> Result<(), LabError> {
+        self.results.interrupted = true;
+        self.results.provenance.ended_unix_s = provenance::now();
+        self.results.warnings = caution::warnings(&self.results);
+        report::keep(&self.settings.out, &self.results)
+    }
+
     fn finish(mut self) -> Result<Outcome<Results>, LabError> {
         self.progress.end();
         self.results.interrupted = self.watch.asked();
@@ -379,14 +418,10 @@ impl Session {
         let failed = self.trouble.is_some()
             || self.results.measurements.iter().any(|one| one.runs.iter().any(|run| run.error.is_some()));
         self.results.warnings.extend(self.trouble.take());
-        let report = report::write_all(&self.settings.out, &self.results)?;
-        Ok(Outcome {
-            table: table::terminal(&self.results),
-            interrupted: self.results.interrupted,
-            failed,
-            report,
-            results: self.results,
-        })
+        let table = table::terminal(&self.results);
+        let report = report::write_all(&self.settings.out, &self.results)
+            .map_err(|error| LabError::Unwritten { why: error.to_string(), table: table.clone() })?;
+        Ok(Outcome { table, interrupted: self.results.interrupted, failed, report, results: self.results })
     }
 }
 
@@ -394,6 +429,7 @@ impl Session {
 #[derive(Clone, Copy, Default)]
 struct Asked {
     depth: u32,
+    seed: u64,
     /// None: until everything is written once.
     runtime_s: Option<u64>,
     keep_samples: bool,

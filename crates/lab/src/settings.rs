@@ -58,7 +58,7 @@ pub struct RunSettings {
     pub prefill: Prefill,
     /// Overwrite targets that hold something else.
     pub destroy: bool,
-    /// Seed of fio's random offsets: the same seed reads the same blocks in the same order.
+    /// Every load draws its offsets and data from a seed made of this one: [`crate::profile::seed_of`].
     pub seed: u64,
     /// Kept as provenance.
     pub command_line: String,

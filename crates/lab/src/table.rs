@@ -144,7 +144,7 @@ pub fn terminal(results: &Results) -> String {
 fn against_baseline(results: &Results) -> Vec<String> {
     let mut sentences = Vec::new();
     for row in results.rows.iter().filter(|row| row.compressible_percent.is_some()) {
-        let mean = |one: &Measurement| Some(one.summary.as_ref()?.first_latency().us_mean);
+        let mean = |one: &Measurement| Some(one.summary.as_ref()?.us_mean());
         let base = results.of_row(&row.key).find(|one| one.target == results.baseline).and_then(mean);
         for one in results.of_row(&row.key).filter(|one| one.target != results.baseline) {
             if let (Some(rate), Some(own), Some(base)) = (results.ratio(one), mean(one), base)
@@ -176,7 +176,7 @@ pub fn markdown(results: &Results) -> String {
     text += &format!("|---|---|{}\n", "---:|".repeat(COLUMNS.len() - 1));
     for row in &results.rows {
         for measurement in results.of_row(&row.key) {
-            text += &format!("| {} | {} |\n", row.title, cells(results, measurement).join(" | "));
+            text += &markdown_line(&[vec![row.title.clone()], cells(results, measurement)].concat());
         }
     }
     let against = against_baseline(results);
@@ -248,6 +248,12 @@ pub fn csv(results: &Results) -> String {
     text
 }
 
+/// A line of a table in Markdown.
+pub(crate) fn markdown_line(cells: &[String]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
 pub(crate) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -266,6 +272,7 @@ mod tests {
         assert_eq!(thousands(9.96), "10.0");
         assert_eq!(thousands(999.6), "1,000");
         assert_eq!(thousands(1234567.0), "1,234,567");
+        assert_eq!(markdown_line(&["a|b".into(), "c".into()]), "| a\\|b | c |\n");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
     }
 }

@@ -148,3 +148,42 @@ fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
     settings.targets.clear();
     assert!(weft_lab::run(settings).expect_err("no target").is_bad_input());
 }
+
+#[test]
+fn a_second_run_into_the_same_place_shows_nothing_of_the_first() {
+    let place = Place::new("again");
+    let mut settings = place.settings(&["one"]);
+    settings.runtime_s = 4;
+    weft_lab::run(settings.clone()).expect("fio runs on files");
+    settings.runtime_s = 2;
+    let outcome = weft_lab::run(settings.clone()).expect("the directory is the lab's own");
+    for measurement in &outcome.results.measurements {
+        let run = &measurement.runs[0];
+        let last = run.read.series.iter().chain(&run.write.series).map(|sample| sample.second).max();
+        assert!(last.is_some_and(|last| last <= 3), "{}: second {last:?}", measurement.row);
+    }
+    let job = |files: &str| {
+        let text = std::fs::read_to_string(settings.out.join("raw").join(files)).expect("it was run");
+        text.lines().find(|line| line.starts_with("randseed=")).expect("every job has one").to_string()
+    };
+    assert_ne!(job("random-read-8k-0-0.fio"), job("random-write-8k-0-0.fio"), "rows touch other blocks");
+
+    // Somebody else's directory is none for a report.
+    settings.out = place.0.join("foreign");
+    std::fs::create_dir_all(&settings.out).expect("writable");
+    std::fs::write(settings.out.join("results.csv"), "mine").expect("writable");
+    let error = weft_lab::run(settings.clone()).expect_err("it is not the lab's");
+    assert!(matches!(error, LabError::NotOurs { .. }) && error.is_bad_input(), "{error}");
+    assert_eq!(std::fs::read_to_string(settings.out.join("results.csv")).expect("left alone"), "mine");
+}
+
+#[test]
+fn two_names_of_one_file_are_one_target() {
+    let place = Place::new("names");
+    let mut settings = place.settings(&["one"]);
+    std::fs::write(place.0.join("one.img"), "").expect("writable");
+    std::os::unix::fs::symlink(place.0.join("one.img"), place.0.join("two.img")).expect("writable");
+    settings.targets.push(place.file_target("two"));
+    let error = weft_lab::run(settings).expect_err("they would overwrite each other");
+    assert!(matches!(error, LabError::SamePlace { .. }), "{error}");
+}

@@ -24,12 +24,14 @@ function series(row, measurement) {
       merged.set(sample.second, one);
     }
     for (const [second, one] of merged) {
-      const value = metric === "latency" ? (one.iops ? one.time / one.iops : 0) : inBytes(row) ? one.bytes / MIB : one.iops;
       if (!seconds.has(second)) seconds.set(second, []);
-      seconds.get(second).push(value);
+      // A second without any I/O has no latency.
+      if (metric !== "latency") seconds.get(second).push(inBytes(row) ? one.bytes / MIB : one.iops);
+      else if (one.iops) seconds.get(second).push(one.time / one.iops);
     }
   }
-  return [...seconds].sort((a, b) => a[0] - b[0]).map(([second, values]) => ({ second, value: median(values), min: Math.min(...values), max: Math.max(...values) }));
+  const point = ([second, values]) => values.length ? { second, value: median(values), min: Math.min(...values), max: Math.max(...values) } : { second, value: null };
+  return [...seconds].sort((a, b) => a[0] - b[0]).map(point);
 }
 
 function chart(row) {
@@ -39,7 +41,7 @@ function chart(row) {
     .map(({ label, one }) => ({ label, points: series(row, one) })).filter(({ points }) => points.length);
   const last = Math.max(1, ...all.flatMap(({ points }) => points.map(point => point.second)));
   const first = Math.min(1, last - 1);
-  const limit = niceMax(Math.max(0, ...all.flatMap(({ points }) => points.map(point => point.max))));
+  const limit = niceMax(Math.max(0, ...all.flatMap(({ points }) => points.map(point => point.max || 0))));
   const x = second => left + (second - first) / Math.max(1, last - first) * (width - left - right);
   const y = value => height - bottom - value / limit * (height - top - bottom);
   for (let part = 0; part <= 4; part++) {
@@ -51,10 +53,15 @@ function chart(row) {
   for (let second = step; second <= last; second += step) svg.append(shape("text", { x: x(second), y: height - 9, "text-anchor": "middle" }, second));
   svg.append(shape("text", { x: left, y: 8 }, unit(row)), shape("text", { x: width - right, y: 8, "text-anchor": "end" }, "seconds"));
   for (const { label, points } of all) {
-    const upper = points.map(point => `${x(point.second)},${y(point.max)}`), lower = points.map(point => `${x(point.second)},${y(point.min)}`).reverse();
-    svg.append(shape("polygon", { points: [...upper, ...lower].join(" "), fill: colour(label), opacity: .14 }));
-    svg.append(shape("polyline", { points: points.map(point => `${x(point.second)},${y(point.value)}`).join(" "), fill: "none", stroke: colour(label), "stroke-width": 2, "stroke-linejoin": "round" }));
-    if (points.length === 1) svg.append(shape("circle", { cx: x(points[0].second), cy: y(points[0].value), r: 3, fill: colour(label) }));
+    // A gap where there is nothing.
+    const parts = [[]];
+    for (const point of points) if (point.value === null) parts.push([]); else parts.at(-1).push(point);
+    for (const part of parts.filter(part => part.length)) {
+      const upper = part.map(point => `${x(point.second)},${y(point.max)}`), lower = part.map(point => `${x(point.second)},${y(point.min)}`).reverse();
+      svg.append(shape("polygon", { points: [...upper, ...lower].join(" "), fill: colour(label), opacity: .14 }));
+      svg.append(shape("polyline", { points: part.map(point => `${x(point.second)},${y(point.value)}`).join(" "), fill: "none", stroke: colour(label), "stroke-width": 2, "stroke-linejoin": "round" }));
+      if (part.length === 1) svg.append(shape("circle", { cx: x(part[0].second), cy: y(part[0].value), r: 3, fill: colour(label) }));
+    }
   }
   const cross = shape("line", { y1: top, y2: height - bottom, class: "cross", visibility: "hidden" });
   svg.append(cross, shape("rect", { x: left, y: top, width: width - left - right, height: height - top - bottom, fill: "transparent" }));
@@ -64,7 +71,7 @@ function chart(row) {
     const second = Math.min(last, Math.max(first, Math.round(first + (at - left) / (width - left - right) * (last - first))));
     cross.setAttribute("x1", x(second)); cross.setAttribute("x2", x(second)); cross.setAttribute("visibility", "visible");
     const lines = all.map(({ label, points }) => ({ label, point: points.find(point => point.second === second) })).filter(({ point }) => point);
-    showTip(event, `second ${second}`, lines.map(({ label, point }) => [label, `${number(point.value)} ${unit(row)}` + (point.max > point.min ? `  (${number(point.min)} – ${number(point.max)})` : "")]));
+    showTip(event, `second ${second}`, lines.map(({ label, point }) => [label, (point.value === null ? "no I/O" : `${number(point.value)} ${unit(row)}`) + (point.max > point.min ? `  (${number(point.min)} – ${number(point.max)})` : "")]));
   });
   svg.addEventListener("pointerleave", () => { cross.setAttribute("visibility", "hidden"); byId("tip").hidden = true; });
   return svg;

@@ -136,7 +136,7 @@ function drawTables() {
   byId("degraded").textContent = neighbour ? "" : DATA.degraded;
   table("targets", ["target", "place", "snapshots", "durable writes"], results.targets.map(target => ({ cells: [target.label, target.place, target.snapshots, target.durable_writes] })), 4);
   const more = [["us before, us after", "Mean latency of the middle second of up to ten seconds before, and of the time until the next disturbance."],
-    ["back in band after s", "Seconds until the rate was above the lower end of the band and the latency not degraded; 0: it never left, or came back within the second."],
+    ["back in band after s", "Seconds until the rate was above the lower end of the band and the latency not degraded; 0: so it was in its own second and the next."],
     ["expected", `${number(results.band.expected_iops)} I/Os per second, as asked for. The band is ${number(results.band.lower_iops)} to ${number(results.band.upper_iops)}.`]];
   if (results.client) more.push(["client", `On nothing at all this client reaches ${number(results.client.iops_mean)} I/Os per second, and ${percent(results.client.in_band_share)} of this client's seconds lie in the band, with a CV of ${(results.client.variation * 100).toFixed(1)} %. No target can look better than that.`]);
   drawMeanings([...columns, ...DATA.phaseColumns, ...more]);

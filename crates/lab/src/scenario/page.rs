@@ -32,9 +32,14 @@ pub fn report(dir: &Path, results: serde_json::Value) -> Result<PathBuf, LabErro
 }
 
 pub(super) fn write_all(dir: &Path, results: &ScenarioResults) -> Result<PathBuf, LabError> {
-    let json = serde_json::to_string(results).expect("plain data has a JSON form");
-    write(&dir.join("results.json"), &json)?;
+    keep(dir, results)?;
     write_derived(dir, results)
+}
+
+/// Writes the results alone, of which [`report`] makes the rest.
+pub(super) fn keep(dir: &Path, results: &ScenarioResults) -> Result<(), LabError> {
+    let json = serde_json::to_string(results).expect("plain data has a JSON form");
+    write(&dir.join("results.json"), &json)
 }
 
 fn write_derived(dir: &Path, results: &ScenarioResults) -> Result<PathBuf, LabError> {

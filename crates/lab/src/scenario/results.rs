@@ -110,6 +110,12 @@ pub struct PlatformFacts {
     pub durable_writes: String,
 }
 
+impl PlatformFacts {
+    pub(super) fn takes_snapshots(&self) -> bool {
+        !self.snapshots.starts_with("none")
+    }
+}
+
 /// Everything a run has found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioResults {

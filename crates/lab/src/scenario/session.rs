@@ -40,9 +40,9 @@ pub fn run(settings: ScenarioSettings) -> Result<Outcome<ScenarioResults>, LabEr
     let out = std::path::absolute(&settings.out)
         .map_err(|why| LabError::File { path: settings.out.clone(), why })?;
     crate::run::check_out(&out)?;
+    crate::report::check_own(&out)?;
     let raw = out.join("raw");
     std::fs::create_dir_all(&raw).map_err(|why| LabError::File { path: raw.clone(), why })?;
-    crate::report::remove_old(&out)?;
     let settings = ScenarioSettings { out, ..settings };
     let watch = Watch::begin();
     let session = Session {
@@ -116,10 +116,12 @@ impl Session {
         results.provenance.idle_s = self.settings.idle_s;
         results.provenance.repeats = self.settings.repeats;
         results.provenance.seed = self.settings.seed;
-        self.write_run_file(&results)?;
         for target in &self.settings.targets {
             self.look_at(target)?;
         }
+        // Not before: what cannot be run leaves an earlier report as it is.
+        self.write_run_file(&results)?;
+        crate::report::remove_old(&self.settings.out)?;
         results.client = self.measure_null();
         for repeat in 0..self.settings.repeats {
             for (index, target) in self.settings.targets.iter().enumerate() {
@@ -128,6 +130,7 @@ impl Session {
                     // Stopped before its load began: no run, and no failure of the target either.
                     if run.verdict.is_some() || run.error.is_some() || !self.watch.asked() {
                         results.runs.push(run);
+                        self.keep(&mut results)?;
                     }
                 }
             }
@@ -272,8 +275,12 @@ impl Session {
         if let (Some(before), Some(after)) = (before, after) {
             run.server = Some(ServerUse::between(before, after, result.read.ios + result.write.ios));
         }
-        if let Some(Err(failure)) = &timeline.scan {
-            run.error = Some(format!("the neighbour: {}", failure.why));
+        match &timeline.scan {
+            Some(Err(failure)) => run.error = Some(format!("the neighbour: {}", failure.why)),
+            Some(Ok(scan)) if scan.errors > 0 => {
+                run.error = Some(format!("the neighbour: {} of its reads failed", scan.errors));
+            }
+            _ => {}
         }
         if let Disturbance::Snapshots { count, .. } = self.settings.disturbance
             && target.takes_snapshots()
@@ -381,19 +388,29 @@ impl Session {
         Timeline { database, scan: scanned, done, errors }
     }
 
+    /// Keeps what has been measured so far, as a run that was stopped here: whatever ends the lab, `weft lab report` shows it.
+    fn keep(&self, results: &mut ScenarioResults) -> Result<(), LabError> {
+        results.interrupted = true;
+        results.provenance.ended_unix_s = provenance::now();
+        results.warnings = table::warnings(results);
+        page::keep(&self.settings.out, results)
+    }
+
     fn finish(self, mut results: ScenarioResults) -> Result<Outcome<ScenarioResults>, LabError> {
         self.progress.lock().expect("no thread panics with it").end();
         results.interrupted = self.watch.asked();
         results.provenance.ended_unix_s = provenance::now();
         results.warnings = table::warnings(&results);
-        let report = page::write_all(&self.settings.out, &results)?;
+        let table = table::terminal(&results);
+        let report = page::write_all(&self.settings.out, &results)
+            .map_err(|error| LabError::Unwritten { why: error.to_string(), table: table.clone() })?;
         let troubled = |run: &TargetRun| {
             run.error.is_some()
                 || run.verdict.is_none()
                 || run.events.iter().any(|event| event.error.is_some())
         };
         Ok(Outcome {
-            table: table::terminal(&results),
+            table,
             report,
             interrupted: results.interrupted,
             failed: results.runs.iter().any(troubled),

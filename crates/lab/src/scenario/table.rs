@@ -2,7 +2,7 @@
 
 use super::results::{ScenarioResults, TargetRun};
 use super::verdict::{Comparison, DEGRADED_LATENCY, DEGRADED_RATE};
-use crate::table::{quoted, thousands};
+use crate::table::{markdown_line, quoted, thousands};
 
 /// The columns, with what they mean. One place, so that pages cannot disagree.
 pub const COLUMNS: &[(&str, &str)] = &[
@@ -109,10 +109,10 @@ const PHASE_TITLES: &[&str] = &[
 
 /// In words: what the disturbance did to each target.
 pub fn sentences(results: &ScenarioResults) -> Vec<String> {
-    results.runs.iter().filter(|run| run.verdict.is_some()).map(sentence).collect()
+    results.runs.iter().filter(|run| run.verdict.is_some()).map(|run| sentence(results, run)).collect()
 }
 
-fn sentence(run: &TargetRun) -> String {
+fn sentence(results: &ScenarioResults, run: &TargetRun) -> String {
     let name = &run.target;
     if run.events.iter().any(|event| event.text == "neighbour") {
         let [before, during, after] = &run.phases[..] else {
@@ -134,16 +134,28 @@ fn sentence(run: &TargetRun) -> String {
     let good = run.events.iter().filter(|event| event.error.is_none()).count();
     let after_all = run.after_all.as_ref().map_or(String::new(), after_all);
     if run.events.is_empty() {
-        return format!("{name}: no snapshots, the control.{after_all}");
+        // Only whoever takes none at all is the control.
+        let is_stopped = results.interrupted
+            && (run.phases.is_empty()
+                || results.targets.iter().any(|t| t.label == run.target && t.takes_snapshots()));
+        return if is_stopped {
+            format!("{name}: the run ended before anything was done to it.")
+        } else {
+            format!("{name}: no snapshots, the control.{after_all}")
+        };
     }
     let slowest = run.took_s_max().unwrap_or(0.0) * 1000.0;
     let failed = match run.events.len() - good {
         0 => String::new(),
         failed => format!(", {failed} failed"),
     };
-    let verdict = match run.first_degraded {
-        Some(number) => format!("degraded from snapshot {number} on"),
-        None => "not degraded by any".to_string(),
+    let degraded = run.events.iter().filter(|event| event.degraded).count();
+    let verdict = match (degraded, run.first_degraded) {
+        (0, _) => "not degraded by any".to_string(),
+        (_, Some(number)) => {
+            format!("degraded behind {degraded} of them, twice in a row from snapshot {number} on")
+        }
+        (_, None) => format!("degraded behind {degraded} of them, never twice in a row"),
     };
     format!("{name}: {good} snapshots{failed}, the slowest took {slowest:.0} ms; {verdict}.{after_all}")
 }
@@ -159,10 +171,12 @@ fn chance(p: f64) -> String {
 fn after_all(compared: &Comparison) -> String {
     let Comparison { seconds, iops, us, iops_p, us_p } = compared;
     let says = |p: f64, (before, after): (f64, f64), less: &'static str, more: &'static str| match () {
-        () if p >= CHANCE => "the same within noise",
+        () if p >= CHANCE => "not told apart",
         () if after < before => less,
         () => more,
     };
+    let ranked = (us.0.unwrap_or(f64::INFINITY), us.1.unwrap_or(f64::INFINITY));
+    let told = |us: Option<f64>| us.map_or_else(|| "(without any I/O)".to_string(), thousands);
     format!(
         " Before and after all of them ({} and {} seconds): {} and {} I/Os per second, {} ({}); {} and {} us on \
          average in the middle second, {} ({}).",
@@ -172,9 +186,9 @@ fn after_all(compared: &Comparison) -> String {
         thousands(iops.1),
         says(*iops_p, *iops, "fewer", "more"),
         chance(*iops_p),
-        thousands(us.0),
-        thousands(us.1),
-        says(*us_p, *us, "faster", "slower"),
+        told(us.0),
+        told(us.1),
+        says(*us_p, ranked, "faster", "slower"),
         chance(*us_p)
     )
 }
@@ -258,7 +272,7 @@ pub fn markdown(results: &ScenarioResults) -> String {
 fn markdown_table(titles: &[&str], lines: &[Vec<String>]) -> String {
     let mut text = format!("| {} |\n|---|{}\n", titles.join(" | "), "---:|".repeat(titles.len() - 1));
     for line in lines {
-        text += &format!("| {} |\n", line.join(" | "));
+        text += &markdown_line(line);
     }
     text
 }
@@ -355,8 +369,10 @@ pub fn warnings(results: &ScenarioResults) -> Vec<String> {
         if run.errors > 0 {
             warnings.push(format!("{place}: {} I/Os failed.", run.errors));
         }
-        let before = run.phases.first().map(|phase| phase.window).unwrap_or_default();
-        if run.verdict.is_some() && before.iops_mean < results.band.expected_iops * DEGRADED_RATE {
+        let before = run.phases.first().map(|phase| phase.window).filter(|window| window.seconds > 0);
+        if let Some(before) = before.filter(|_| run.verdict.is_some())
+            && before.iops_mean < results.band.expected_iops * DEGRADED_RATE
+        {
             warnings.push(format!(
                 "{place}: it did not reach the rate even before anything was done to it ({} of {}), so what came later says \
                  little. Use a lower --rate.",
@@ -434,11 +450,11 @@ mod tests {
     #[test]
     fn before_and_after_are_told_with_how_likely_they_are() {
         let mut run = calm();
-        let (iops, us) = ((99.0, 100.0), (400.0, 520.0));
+        let (iops, us) = ((99.0, 100.0), (Some(400.0), Some(520.0)));
         run.after_all = Some(Comparison { seconds: (9, 10), iops, us, iops_p: 0.4, us_p: 0.001 });
         let told = sentences(&results(run)).join("");
         assert!(told.ends_with(
-            "Before and after all of them (9 and 10 seconds): 99 and 100 I/Os per second, the same within noise (p = 0.40); \
+            "Before and after all of them (9 and 10 seconds): 99 and 100 I/Os per second, not told apart (p = 0.40); \
              400 and 520 us on average in the middle second, slower (p < 0.01)."
         ), "{told}");
     }
@@ -464,7 +480,22 @@ mod tests {
         assert!(warned.contains("1 of 2 failed, the first: no space"), "{warned}");
         assert!(sentence.contains("1 snapshots, 1 failed, the slowest took 20 ms"), "{sentence}");
         let degraded = |results: &mut ScenarioResults| results.runs[0].first_degraded = Some(10);
-        assert!(told(&degraded).1.ends_with("degraded from snapshot 10 on."));
+        assert!(told(&degraded).1.ends_with("not degraded by any."), "the events say what was");
+        let degraded = |results: &mut ScenarioResults| {
+            results.runs[0].events.iter_mut().for_each(|event| event.degraded = true);
+            results.runs[0].first_degraded = Some(1);
+        };
+        assert!(told(&degraded).1.ends_with("degraded behind 2 of them, twice in a row from snapshot 1 on."));
+        let once = |results: &mut ScenarioResults| results.runs[0].events[1].degraded = true;
+        assert!(told(&once).1.ends_with("degraded behind 1 of them, never twice in a row."));
+        let stopped = |results: &mut ScenarioResults| {
+            results.interrupted = true;
+            results.runs[0].events.clear();
+            results.runs[0].phases.clear();
+        };
+        let (warned, sentence) = told(&stopped);
+        assert!(sentence.ends_with("ended before anything was done to it."), "{sentence}");
+        assert!(!warned.contains("did not reach"), "nothing is known of it: {warned}");
         let gone = |results: &mut ScenarioResults| {
             results.runs[0].verdict = None;
             results.runs[0].error = Some("the server has ended".into());

@@ -120,8 +120,8 @@ pub struct Comparison {
     pub seconds: (usize, usize),
     /// Medians of the seconds' rates.
     pub iops: (f64, f64),
-    /// Medians of the seconds' mean latencies.
-    pub us: (f64, f64),
+    /// Medians of the seconds' mean latencies; none if there was no I/O at all in the middle one, which is slower than any.
+    pub us: (Option<f64>, Option<f64>),
     /// How likely so different rates, or latencies, are by chance: [`statistics::rank_sum_p`].
     pub iops_p: f64,
     pub us_p: f64,
@@ -132,26 +132,31 @@ impl Comparison {
     pub fn of(before: &[Second], after: &[Second]) -> Option<Self> {
         let before = &before[before.len().saturating_sub(COMPARED_S)..];
         let after = &after[..after.len().min(COMPARED_S)];
-        let us = |seconds: &[Second]| -> Vec<f64> { seconds.iter().map(|second| second.us_mean).collect() };
+        // A second in which nothing was answered is the slowest there is, not the fastest.
+        let mean = |second: &Second| if second.ios > 0 { second.us_mean } else { f64::INFINITY };
+        let us = |seconds: &[Second]| -> Vec<f64> { seconds.iter().map(mean).collect() };
         let (iops, us) = ((rates(before), rates(after)), (us(before), us(after)));
+        let middle = |samples: &[f64]| statistics::median(samples).filter(|us| us.is_finite());
         Some(Self {
             seconds: (before.len(), after.len()),
             iops_p: statistics::rank_sum_p(&iops.0, &iops.1)?,
             us_p: statistics::rank_sum_p(&us.0, &us.1)?,
             iops: (statistics::median(&iops.0)?, statistics::median(&iops.1)?),
-            us: (statistics::median(&us.0)?, statistics::median(&us.1)?),
+            us: (middle(&us.0), middle(&us.1)),
         })
     }
 }
 
-/// Seconds from an event until the rate is above the lower end of the band and the latency not degraded: 0 if it was so at
-/// once, none if it was not again before `to_s`.
+/// Seconds from an event until the rate is above the lower end of the band and the latency not degraded: 0 if that was so in
+/// its own second and the next (most of its own may lie before it), none if it was not again before `to_s`.
 pub fn recovery_s(seconds: &[Second], from_s: u64, to_s: u64, before: &Window, band: &Band) -> Option<u64> {
     let fine = |second: &Second| {
         second.ios as f64 >= band.lower_iops
             && (before.us_middle <= 0.0 || second.us_mean <= before.us_middle * DEGRADED_LATENCY)
     };
-    seconds_between(seconds, from_s, to_s).iter().position(fine).map(|at| at as u64)
+    let window = seconds_between(seconds, from_s, to_s);
+    let skipped = usize::from(window.len() > 1 && fine(&window[0]) && !fine(&window[1]));
+    window[skipped..].iter().position(fine).map(|at| (at + skipped) as u64)
 }
 
 #[cfg(test)]
@@ -226,6 +231,10 @@ mod tests {
         assert!(same.us_p > 0.5 && same.iops_p > 0.5, "{same:?}");
         let slow = Comparison::of(&seconds(&before, 400.0), &seconds(&after, 410.0)).expect("enough");
         assert!(slow.us_p < 0.001 && slow.us.1 > slow.us.0, "2 % in every second is seen: {slow:?}");
+        let mut frozen = seconds(&after, 300.0);
+        frozen[2..8].fill(Second::default());
+        let frozen = Comparison::of(&seconds(&before, 400.0), &frozen).expect("enough");
+        assert!(frozen.us.1.is_none() && frozen.us.0.is_some(), "no I/O is not quick: {frozen:?}");
         let few = Comparison::of(&seconds(&saw(1200.0, 20.0, 900), 400.0), &seconds(&after, 400.0));
         assert_eq!(few.expect("enough").seconds, (50, 10), "those next to the disturbances");
         assert!(Comparison::of(&seconds(&before, 400.0), &[]).is_none());
@@ -283,8 +292,17 @@ mod tests {
         let second = |ios, us_mean| Second { ios, us_mean, ..Second::default() };
         let seconds =
             [second(100, 10.0), second(100, 10.0), second(40, 10.0), second(100, 50.0), second(95, 12.0)];
-        assert_eq!(recovery_s(&seconds, 1, 5, &before, &band), Some(0));
+        assert_eq!(
+            recovery_s(&seconds, 1, 5, &before, &band),
+            Some(3),
+            "its own second ended well, the next not"
+        );
+        assert_eq!(recovery_s(&seconds, 1, 2, &before, &band), Some(0));
         assert_eq!(recovery_s(&seconds, 2, 5, &before, &band), Some(2));
+        let late =
+            [seconds[0], seconds[1], second(95, 10.0), second(0, 0.0), second(40, 9.0), second(100, 10.0)];
+        assert_eq!(recovery_s(&late, 2, 6, &before, &band), Some(3), "it happened at the end of a second");
+        assert_eq!(recovery_s(&late, 2, 3, &before, &band), Some(0), "more is not known of it");
         assert_eq!(recovery_s(&seconds, 2, 4, &before, &band), None);
         assert_eq!(middle_us(&seconds), 10.0);
         assert_eq!(rates(seconds_between(&seconds, 0, 3)), [100.0, 40.0], "the first second is its start");
