@@ -15,6 +15,7 @@ use crate::config::{
     CONFIG_FILE, ConfigError, ConfigStore, DirectoryLock, ImportError, LockError, Membership,
     MembershipError, MembershipStage, RedbStore, import,
 };
+use crate::words::say;
 use mark::{Mark, Way};
 use std::io;
 use std::net::SocketAddr;
@@ -210,7 +211,7 @@ fn is_cluster_of_input(error: &ClusterError) -> bool {
 /// Makes a cluster. A directory that has been a single node brings its data and becomes node 0, an empty one becomes
 /// a new node.
 pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
-    let store = open_store(&settings.endpoints, &settings.name)?;
+    let store = open_store(&settings.endpoints, &settings.name, true)?;
     let Some(dir) = &settings.dir else {
         let made = store.init(new_id()).map_err(explain_exists)?;
         return Ok(Made { cluster: settings.name.clone(), id: made.record.id, node: None });
@@ -246,7 +247,7 @@ pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
 /// Makes an empty directory a node of a cluster.
 pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
     settings.node.check()?;
-    let store = open_store(&settings.endpoints, &settings.name)?;
+    let store = open_store(&settings.endpoints, &settings.name, false)?;
     let (dir, _lock) = open_directory(&settings.dir)?;
     if let Some(made) = finish_member(&store, &dir, Way::Join)? {
         return Ok(made);
@@ -279,9 +280,15 @@ pub fn refuse_unfinished(dir: &Path) -> Result<(), JoinError> {
     }
 }
 
-fn open_store(endpoints: &[String], name: &str) -> Result<ClusterStore, JoinError> {
+/// `tells`: what is no error of etcd's members is said. An address that is not etcd's is one.
+fn open_store(endpoints: &[String], name: &str, tells: bool) -> Result<ClusterStore, JoinError> {
     let etcd = Etcd::new(endpoints).map_err(ClusterError::from)?;
-    Ok(ClusterStore::new(etcd, name)?)
+    let store = ClusterStore::new(etcd, name)?;
+    let notes = store.etcd().look_at_all().map_err(ClusterError::from)?;
+    if tells {
+        notes.iter().for_each(|note| say!("weft: {note}"));
+    }
+    Ok(store)
 }
 
 fn open_directory(dir: &Path) -> Result<(PathBuf, DirectoryLock), JoinError> {

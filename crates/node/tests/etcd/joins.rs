@@ -228,11 +228,14 @@ fn what_a_cut_leaves_behind_can_be_removed_and_the_directory_joins_anew() {
     let _ = std::fs::remove_dir_all(dir);
 }
 
+/// Answers of an etcd before anything is done with it: whether it is one, and which.
+const LOOKS: u32 = 2;
+
 /// A directory whose `weft node join` was cut before its record was there, so that it has a mark only.
 fn cut_join(server: &Server) -> PathBuf {
     let dir = temporary_directory("cut");
     let wire = Proxy::to(server.port());
-    wire.cut_after(1, Lost::Request);
+    wire.cut_after(LOOKS + 1, Lost::Request);
     join_at(&wire.endpoint(), &dir, options("b", 7010)).expect_err("it was cut");
     assert!(dir.join("joining.json").exists() && !dir.join("cluster.json").exists(), "{:?}", files(&dir));
     dir
@@ -268,7 +271,7 @@ fn a_cut_init_is_finished_by_itself_only_and_nothing_starts_before() {
     let server = Server::start();
     let dir = temporary_directory("cut");
     let wire = Proxy::to(server.port());
-    wire.cut_after(0, Lost::Answer);
+    wire.cut_after(LOOKS, Lost::Answer);
     init_at(&wire.endpoint(), Some(&dir), options("a", 7000)).expect_err("it was cut");
     let refused = refuse_unfinished(&dir).expect_err("it is on its way");
     assert!(refused.to_string().contains("weft cluster init --name test --dir "), "{refused}");

@@ -4,7 +4,7 @@ use crate::server::Server;
 use crate::stories::{a_node, alive};
 use crate::wait_for;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weft_node::config::cluster::{Change, ClusterError, ClusterStore, Moment, News, NodeLease};
 use weft_node::config::etcd::EtcdError;
@@ -81,6 +81,53 @@ fn a_lease_that_was_taken_away_is_noticed() {
         matches!(late, Err(ClusterError::Etcd(EtcdError::LeaseOver))),
         "nothing is tied to it any more: {late:?}"
     );
+}
+
+/// An etcd that renews every lease from its memory, and whose leader is confirmed only in the term it is told.
+fn a_member_of_its_own(confirmed: Arc<AtomicU64>) -> String {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let mut reader = BufReader::new(connection.try_clone().expect("a descriptor is free"));
+            let (mut path, mut length) = (String::new(), 0);
+            let mut lines = reader.by_ref().lines().map_while(Result::ok);
+            if let Some(first) = lines.next() {
+                path = first.split(' ').nth(1).unwrap_or_default().to_string();
+            }
+            for line in lines.take_while(|line| !line.is_empty()) {
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
+                    length = value.parse().expect("a number");
+                }
+            }
+            let _ = reader.read_exact(&mut vec![0; length]);
+            let header =
+                |term| format!(r#""header":{{"member_id":"7","revision":"3","raft_term":"{term}"}}"#);
+            let answer = match path.as_str() {
+                "/v3/lease/grant" => format!(r#"{{{},"ID":"5","TTL":"2"}}"#, header(1)),
+                "/v3/lease/keepalive" => format!(r#"{{"result":{{{},"ID":"5","TTL":"2"}}}}"#, header(1)),
+                _ => format!("{{{}}}", header(confirmed.load(Ordering::SeqCst))),
+            };
+            let length = answer.len();
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+            let _ = (&connection).write_all((head + &answer).as_bytes());
+        }
+    });
+    endpoint
+}
+
+#[test]
+fn a_leader_that_is_none_any_more_renews_nothing() {
+    let term = Arc::new(AtomicU64::new(1));
+    let etcd = crate::server::client(&[a_member_of_its_own(Arc::clone(&term))]);
+    let lease = NodeLease::take(&etcd, SHORT, || ()).expect("a lease is granted");
+    let (deadline, granted) = (lease.deadline(), lease.deadline().moment());
+    wait_for("it is renewed", || (deadline.moment() > granted).then_some(()));
+    term.store(2, Ordering::SeqCst);
+    wait_for("the deadline passes", || deadline.has_passed().then_some(()));
+    term.store(1, Ordering::SeqCst);
+    wait_for("the lease holds again", || (!deadline.has_passed()).then_some(()));
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Etcd that cannot be reached, does not answer, or loses members: errors of the right kind, in bounded time.
 
-use crate::proxy::{Lost, Proxy};
+use crate::proxy::{Lost, Proxy, Wire};
 use crate::server::{Server, client};
 use crate::stories::{a_group, a_node, a_vdisk, alive};
 use crate::wait_for;
 use std::time::{Duration, Instant};
-use weft_node::config::cluster::{Campaign, ClusterError, ClusterStore, NodeLease};
+use weft_node::config::cluster::{Campaign, ClusterError, ClusterStore, News, NodeLease};
 use weft_node::config::etcd::EtcdError;
 
 /// One request longer than the client's patience, and something for a busy machine.
@@ -42,7 +42,38 @@ fn no_answer_is_an_error_in_bounded_time() {
 }
 
 #[test]
+fn one_wrong_address_does_not_end_what_the_others_can_do() {
+    let server = Server::start();
+    server.new_cluster();
+    let endpoints = [somebody_else(), server.endpoint(), somebody_else()];
+    let etcd = client(&endpoints);
+    let told = etcd.look_at_all().expect_err("it is told when a node joins");
+    assert!(matches!(&told, EtcdError::Nonsense { endpoint, .. } if *endpoint == endpoints[0]), "{told}");
+    let cluster = ClusterStore::new(etcd.clone(), "test").expect("it is a name");
+    cluster.join(&a_node("first")).expect("the second is an etcd");
+    // And again when that one has been out of order for a moment.
+    let wire = Proxy::to(server.port());
+    let cluster = ClusterStore::new(client(&[wire.endpoint(), somebody_else()]), "test").expect("a name");
+    let mut news = cluster.follow();
+    wait_for("all is loaded", || matches!(news.try_recv(), Ok(News::Loaded(_))).then_some(()));
+    wire.set(Wire::Cut);
+    wait_for("it is noticed", || cluster.load().is_err().then_some(()));
+    wire.set(Wire::Passes);
+    cluster.create_vdisk(&a_vdisk("one")).expect("the first is asked again");
+    wait_for("the watch goes on", || match news.try_recv() {
+        Ok(News::Changed { .. } | News::Loaded(_)) => Some(()),
+        _ => None,
+    });
+}
+
+#[test]
 fn somebody_else_is_told_from_etcd() {
+    let cluster = ClusterStore::new(client(&[somebody_else()]), "test").expect("it is a name");
+    assert!(matches!(cluster.load(), Err(ClusterError::Etcd(EtcdError::Nonsense { .. }))));
+}
+
+/// Speaks HTTP, and is no etcd.
+fn somebody_else() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
     std::thread::spawn(move || {
@@ -52,8 +83,7 @@ fn somebody_else_is_told_from_etcd() {
             let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
         }
     });
-    let cluster = ClusterStore::new(client(&[endpoint]), "test").expect("it is a name");
-    assert!(matches!(cluster.load(), Err(ClusterError::Etcd(EtcdError::Nonsense { .. }))));
+    endpoint
 }
 
 #[test]

@@ -79,13 +79,25 @@ pub(super) struct Answered<A> {
 }
 
 /// Why one endpoint gave no answer.
-enum Failure {
+pub(super) enum Failure {
     /// It never had the request.
     NotSent(String),
     /// It may have done it.
     NoAnswer(String),
+    /// It is no etcd, or there is something between that speaks for it. It may have done it.
+    Nonsense(EtcdError),
     /// It gave an answer that is the same everywhere.
     Said(EtcdError),
+}
+
+impl Failure {
+    fn nonsense(endpoint: &str, reason: impl ToString) -> Self {
+        Self::Nonsense(nonsense(endpoint, reason))
+    }
+}
+
+pub(super) fn body_of(request: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(request).expect("requests are plain data")
 }
 
 impl Etcd {
@@ -139,13 +151,7 @@ impl Etcd {
     }
 
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
-        let request = RangeRequest {
-            key: Text(key.to_string()),
-            range_end: None,
-            limit: Number(1),
-            revision: Number(0),
-        };
-        let answer: RangeAnswer = self.call(Request::Range, &request)?.answer;
+        let answer: RangeAnswer = self.call(Request::Range, &RangeRequest::of_one(key))?.answer;
         Ok(answer.kvs.into_iter().next().map(KeyValue::from))
     }
 
@@ -171,22 +177,43 @@ impl Etcd {
         request: Request,
         body: &impl Serialize,
     ) -> Result<Answered<A>, EtcdError> {
-        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let body = body_of(body);
+        self.attempt(|endpoint| self.ask(endpoint, request, &body))
+    }
+
+    /// The same with whatever asks an endpoint.
+    pub(super) fn attempt<A: Answer>(
+        &self,
+        ask: impl Fn(&str) -> Result<A, Failure>,
+    ) -> Result<Answered<A>, EtcdError> {
         let began = Instant::now();
         let mut tried = Vec::new();
         let mut repeated = false;
+        // Of all that were asked, if all speak nonsense: one wrong address must not end what the others can do.
+        let mut odd = None;
+        let mut others = 0;
         // A single endpoint gets a second chance: it may have closed the connection that was kept.
         for _ in 0..self.0.endpoints.len().max(2) {
             let at = self.0.current.load(Ordering::Relaxed);
             let endpoint = &self.0.endpoints[at];
-            let reason = match self.ask::<A>(endpoint, request, &body) {
+            let reason = match ask(endpoint) {
                 Ok(answer) => {
                     self.0.revision.fetch_max(answer.header().revision.unsigned(), Ordering::Relaxed);
                     return Ok(Answered { answer, repeated });
                 }
                 Err(Failure::Said(error)) => return Err(error),
-                Err(Failure::NotSent(reason)) => reason,
+                Err(Failure::Nonsense(error)) => {
+                    repeated = true;
+                    let reason = error.to_string();
+                    odd.get_or_insert(error);
+                    reason
+                }
+                Err(Failure::NotSent(reason)) => {
+                    others += 1;
+                    reason
+                }
                 Err(Failure::NoAnswer(reason)) => {
+                    others += 1;
                     repeated = true;
                     reason
                 }
@@ -197,12 +224,20 @@ impl Etcd {
                 break;
             }
         }
+        if let Some(error) = odd.filter(|_| others == 0) {
+            return Err(error);
+        }
         tried.dedup();
         let tried = tried.join("; ");
         Err(if repeated { EtcdError::NoQuorum { tried } } else { EtcdError::Unreachable { tried } })
     }
 
-    fn ask<A: DeserializeOwned>(&self, endpoint: &str, request: Request, body: &[u8]) -> Result<A, Failure> {
+    pub(super) fn ask<A: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        request: Request,
+        body: &[u8],
+    ) -> Result<A, Failure> {
         self.0.counters.add(request);
         let response = post(&self.0.calls, endpoint, request, body)?;
         let mut text = Vec::new();
@@ -211,7 +246,7 @@ impl Etcd {
             .take(ANSWER_BYTES_MAX)
             .read_to_end(&mut text)
             .map_err(|error| Failure::NoAnswer(error.to_string()))?;
-        serde_json::from_slice(&text).map_err(|error| Failure::Said(nonsense(endpoint, error)))
+        serde_json::from_slice(&text).map_err(|error| Failure::nonsense(endpoint, error))
     }
 
     /// Opens a stream at the endpoint that answered last; gives its bytes as they come.
@@ -220,7 +255,7 @@ impl Etcd {
         request: Request,
         body: &impl Serialize,
     ) -> Result<(Box<dyn Read + Send + Sync>, String), EtcdError> {
-        let body = serde_json::to_vec(body).expect("requests are plain data");
+        let body = body_of(body);
         let at = self.0.current.load(Ordering::Relaxed);
         let endpoint = &self.0.endpoints[at];
         self.0.counters.add(request);
@@ -231,7 +266,7 @@ impl Etcd {
                     self.leave(at);
                 }
                 Err(match failure {
-                    Failure::Said(error) => error,
+                    Failure::Said(error) | Failure::Nonsense(error) => error,
                     Failure::NotSent(reason) => {
                         EtcdError::Unreachable { tried: format!("{endpoint}: {reason}") }
                     }
@@ -241,6 +276,46 @@ impl Etcd {
                 })
             }
         }
+    }
+
+    /// Asks every endpoint by itself whether it is an etcd: of a wrong address nothing would be noticed until the others are out of
+    /// order. Those that do not answer may be down. Gives what should be told of them; nothing if none answers, which whoever asks
+    /// for more will hear.
+    pub fn look_at_all(&self) -> Result<Vec<String>, EtcdError> {
+        let (mut notes, mut answers) = (Vec::new(), 0);
+        for endpoint in &self.0.endpoints {
+            let asked =
+                self.ask::<RangeAnswer>(endpoint, Request::Range, &body_of(&RangeRequest::of_one("/")));
+            match asked {
+                Err(Failure::Nonsense(error)) => return Err(error),
+                Err(Failure::NotSent(reason) | Failure::NoAnswer(reason)) => {
+                    notes.push(format!("{endpoint} does not answer now: {reason}"));
+                }
+                Ok(_) | Err(Failure::Said(_)) => {
+                    answers += 1;
+                    notes.extend(self.version_note(endpoint));
+                }
+            }
+        }
+        if answers == 0 {
+            notes.clear();
+        }
+        Ok(notes)
+    }
+
+    /// What an etcd of an old version should be told for.
+    fn version_note(&self, endpoint: &str) -> Option<String> {
+        let answer = self.0.calls.get(&format!("{endpoint}/version")).call().ok()?;
+        let mut text = Vec::new();
+        answer.into_reader().take(ANSWER_BYTES_MAX).read_to_end(&mut text).ok()?;
+        let version = serde_json::from_slice::<serde_json::Value>(&text).ok()?;
+        let version = version["etcdserver"].as_str()?.to_string();
+        ends_leases_early(&version).then(|| {
+            format!(
+                "{endpoint} is etcd {version}: before 3.4.31 and 3.5.13 a member whose drive hung may end leases that are alive, \
+                 and reads may be old for a second while ownership moves; see `Which etcd` in docs/operating.md"
+            )
+        })
     }
 
     /// An answer that is understood and cannot be true.
@@ -270,6 +345,17 @@ fn check_endpoint(text: &str) -> Result<String, EtcdError> {
     Ok(trimmed.to_string())
 }
 
+/// Whether an etcd of this version lets a former leader end leases (etcd-io/etcd#15247).
+fn ends_leases_early(version: &str) -> bool {
+    let mut parts = version.split(['.', '-', '+']).map(|part| part.parse::<u32>().ok());
+    match (parts.next().flatten(), parts.next().flatten(), parts.next().flatten()) {
+        (Some(3), Some(4), Some(patch)) => patch < 31,
+        (Some(3), Some(5), Some(patch)) => patch < 13,
+        (Some(3), Some(minor), _) => minor < 4,
+        _ => false,
+    }
+}
+
 fn nonsense(endpoint: &str, reason: impl ToString) -> EtcdError {
     EtcdError::Nonsense { endpoint: endpoint.to_string(), reason: reason.to_string() }
 }
@@ -287,10 +373,10 @@ fn post(
         Err(ureq::Error::Transport(error)) => Err(match error.kind() {
             ureq::ErrorKind::ConnectionFailed | ureq::ErrorKind::Dns => Failure::NotSent(reason_of(&error)),
             ureq::ErrorKind::InvalidUrl | ureq::ErrorKind::UnknownScheme => {
-                Failure::Said(EtcdError::BadEndpoint { endpoint: endpoint.to_string() })
+                Failure::Nonsense(EtcdError::BadEndpoint { endpoint: endpoint.to_string() })
             }
             ureq::ErrorKind::BadStatus | ureq::ErrorKind::BadHeader => {
-                Failure::Said(nonsense(endpoint, reason_of(&error)))
+                Failure::nonsense(endpoint, reason_of(&error))
             }
             _ => Failure::NoAnswer(reason_of(&error)),
         }),
@@ -315,7 +401,7 @@ fn refusal(endpoint: &str, response: ureq::Response) -> Failure {
         (Err(_), Err(error)) => Failure::NoAnswer(error.to_string()),
         // Something between here and etcd speaks for it; another way may be better.
         (Err(_), Ok(_)) if status >= 500 => Failure::NoAnswer(format!("HTTP status {status}")),
-        (Err(_), Ok(_)) => Failure::Said(nonsense(endpoint, format!("HTTP status {status}"))),
+        (Err(_), Ok(_)) => Failure::nonsense(endpoint, format!("HTTP status {status}")),
     }
 }
 
@@ -345,6 +431,16 @@ impl From<Kv> for KeyValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_that_end_leases_early_are_known() {
+        for old in ["3.4.23", "3.4.30", "3.5.12", "3.3.27", "3.5.0-rc.1"] {
+            assert!(ends_leases_early(old), "{old}");
+        }
+        for good in ["3.4.31", "3.5.13", "3.5.21+git", "3.6.0", "4.0.0", "", "x.y"] {
+            assert!(!ends_leases_early(good), "{good}");
+        }
+    }
 
     #[test]
     fn endpoints_are_checked() {

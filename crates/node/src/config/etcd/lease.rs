@@ -1,8 +1,11 @@
 //! Leases of etcd: keys that are put with one vanish when it ends.
 //! Leaves to others: when to renew, and what the holder may believe meanwhile (`cluster`'s node lease).
 
+use super::client::{Failure, body_of};
 use super::traffic::Request;
-use super::wire::{LeaseAnswer, LeaseGrantRequest, LeaseRequest, Number, RevokeAnswer, Streamed};
+use super::wire::{
+    LeaseAnswer, LeaseGrantRequest, LeaseRequest, Number, RangeAnswer, RangeRequest, RevokeAnswer, Streamed,
+};
 use super::{Etcd, EtcdError};
 use std::fmt;
 use std::time::Duration;
@@ -38,10 +41,22 @@ impl Etcd {
     }
 
     /// Renews a lease for another full time, which is the result. [`EtcdError::LeaseOver`] if it has ended.
+    ///
+    /// A leader of etcd whose drive hangs goes on renewing leases from its own memory when the others have long chosen another
+    /// one, who ends them. So the same member is then asked to read: it does so only when most of all members have confirmed its
+    /// leader since. If the term is still the same, that leader was the only one when it renewed.
     pub fn keep_alive(&self, lease: LeaseId) -> Result<Duration, EtcdError> {
-        let request = LeaseRequest { id: Number(lease.0) };
-        let answer: Streamed<LeaseAnswer> = self.call(Request::LeaseKeepAlive, &request)?.answer;
-        match answer.result.ttl {
+        let request = body_of(&LeaseRequest { id: Number(lease.0) });
+        let read = body_of(&RangeRequest::of_one("/"));
+        let answer = self.attempt(|endpoint| {
+            let renewed: Streamed<LeaseAnswer> = self.ask(endpoint, Request::LeaseKeepAlive, &request)?;
+            let confirmed: RangeAnswer = self.ask(endpoint, Request::Range, &read)?;
+            if !renewed.result.header.is_of_term(&confirmed.header) {
+                return Err(Failure::NoAnswer("its leader changed while it renewed a lease".to_string()));
+            }
+            Ok(renewed)
+        })?;
+        match answer.answer.result.ttl {
             Number(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds as u64)),
             _ => Err(EtcdError::LeaseOver),
         }

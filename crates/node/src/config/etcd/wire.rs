@@ -68,6 +68,17 @@ pub trait Answer {
 #[serde(default)]
 pub struct Header {
     pub revision: Number,
+    /// Who answered, and the term of the leader it follows, as they were written: larger than [`Number`] takes.
+    pub member_id: serde_json::Value,
+    pub raft_term: serde_json::Value,
+}
+
+impl Header {
+    /// Whether both were answered by one member under one leader.
+    pub fn is_of_term(&self, other: &Header) -> bool {
+        !self.raft_term.is_null()
+            && (&self.member_id, &self.raft_term) == (&other.member_id, &other.raft_term)
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +88,13 @@ pub struct RangeRequest {
     pub range_end: Option<Text>,
     pub limit: Number,
     pub revision: Number,
+}
+
+impl RangeRequest {
+    /// One key, as it is now.
+    pub fn of_one(key: &str) -> Self {
+        Self { key: Text(key.to_string()), range_end: None, limit: Number(1), revision: Number(0) }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -289,6 +307,16 @@ mod tests {
             "no digit of a large number is lost"
         );
         assert_eq!(answer.kvs[0].lease, Number(0));
+    }
+
+    #[test]
+    fn answers_of_one_member_under_one_leader_are_told_from_others() {
+        let header = |text: &str| serde_json::from_str::<Header>(text).expect("it parses");
+        let one = header(r#"{"member_id":"18249187646912138824","revision":"3","raft_term":"7"}"#);
+        assert!(one.is_of_term(&header(r#"{"member_id":"18249187646912138824","raft_term":"7"}"#)));
+        assert!(!one.is_of_term(&header(r#"{"member_id":"18249187646912138824","raft_term":"8"}"#)));
+        assert!(!one.is_of_term(&header(r#"{"member_id":"5","raft_term":"7"}"#)));
+        assert!(!header("{}").is_of_term(&header("{}")), "of an answer without a term nothing is known");
     }
 
     #[test]

@@ -43,6 +43,10 @@ pub fn run(
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
     let store = ClusterStore::new(etcd, &membership.cluster)?.expecting(membership.id);
     wait_for_etcd(&store, membership.id)?;
+    match store.etcd().look_at_all() {
+        Ok(notes) => notes.iter().for_each(|note| tracing::info!("{note}")),
+        Err(error) => tracing::warn!(%error, "one of the addresses of etcd is wrong"),
+    }
     store.make_default_container()?;
     let node = membership.node;
     let removed = ClusterError::NodeRemoved { node };
