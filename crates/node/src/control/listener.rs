@@ -59,7 +59,7 @@ impl Address {
     /// What NBD clients are given to reach a vDisk here.
     pub fn uri(&self, name: &str) -> String {
         match self {
-            Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+            Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", in_query(path)),
             Address::Tcp(address) => format!("nbd://{address}/{name}"),
         }
     }
@@ -72,6 +72,19 @@ impl fmt::Display for Address {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
+}
+
+/// A path as the value of a URI's parameter.
+fn in_query(path: &Path) -> String {
+    let mut text = String::new();
+    for byte in path.as_os_str().as_encoded_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-_.~:@,".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
 }
 
 /// What is exported at one address.
@@ -199,11 +212,19 @@ fn make_way(path: &Path) -> Result<(), Refusal> {
             "{shown} exists and is no socket; choose another path, or move it away"
         )));
     }
-    match std::os::unix::net::UnixStream::connect(path) {
+    match knock(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
             .map_err(|error| Refusal::conflict(format!("the old socket {shown} cannot be removed: {error}"))),
         _ => Err(Refusal::conflict(format!("another process listens on {shown}; choose another path"))),
     }
+}
+
+/// Whether somebody listens there. Without waiting: a listener that takes no connections, and has as many as it may, would keep
+/// whoever asks, and the control plane with it.
+fn knock(path: &Path) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&socket2::SockAddr::unix(path)?)
 }
 
 fn listen_tcp(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
@@ -262,7 +283,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_takes_no_connections_keeps_nobody_waiting() {
+        let path = std::env::temp_dir().join(format!("weft-deaf-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let deaf =
+            socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("a socket");
+        deaf.bind(&socket2::SockAddr::unix(&path).expect("a short path")).expect("it is free");
+        deaf.listen(0).expect("it listens");
+        // Until no more go in, and two beyond that: each would wait for good.
+        let waiting: Vec<_> = (0..4).map(|_| make_way(&path)).collect();
+        assert!(waiting.iter().all(Result::is_err), "somebody listens there");
+        assert!(path.exists());
+        drop(deaf);
+        make_way(&path).expect("nobody listens any more");
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn addresses_are_understood_or_refused() {
+        assert_eq!(
+            Address::parse("unix:/run/a b&c.sock").map(|a| a.uri("x")).as_deref(),
+            Ok("nbd+unix:///x?socket=/run/a%20b%26c.sock")
+        );
         assert_eq!(
             Address::parse("unix:/run/a.sock").map(|a| a.uri("x")).as_deref(),
             Ok("nbd+unix:///x?socket=/run/a.sock")

@@ -173,8 +173,9 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         for &(drive, is_needed) in &drives {
             give_up_drive(store, drive, is_needed)?;
         }
-        store.change_node(node, |record| record.state = NodeState::Removed)?;
-        exporting.end(store, node)
+        // The node's record last: while it is there, whatever was cut off in between is done again by asking again.
+        exporting.end(store, node)?;
+        store.change_node(node, |record| record.state = NodeState::Removed).map(|_| ())
     })
     .await?;
     Ok(match lost {

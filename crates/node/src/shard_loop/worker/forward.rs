@@ -190,7 +190,11 @@ impl Worker {
             // The client left before its answer came.
             return;
         }
-        let verdict = self.verdict(now, &reply, place.refused.get(&handle).copied());
+        // No client asks for more than it was told there is. Whoever serves the vDisk has not heard yet that it has grown.
+        let not_yet = Reply::Error(RequestError::NotServed);
+        let lags = matches!(reply, Reply::Error(RequestError::OutOfRange));
+        let verdict =
+            self.verdict(now, if lags { &not_yet } else { &reply }, place.refused.get(&handle).copied());
         let place = &mut self.sockets[slot as usize];
         let socket = place.socket.as_mut().expect("just seen");
         match verdict {
