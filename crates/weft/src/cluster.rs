@@ -107,7 +107,7 @@ fn made_json(made: &Made) -> Value {
         json!({
             "node": node.record.node,
             "name": node.record.name,
-            "dir": node.dir,
+            "dir": node.dir.display().to_string(),
             "api": node.record.api,
             "transport": node.record.transport,
             "drives_brought": node.brought.map_or(0, |brought| brought.drives),

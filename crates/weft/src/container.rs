@@ -6,7 +6,7 @@ use crate::output::{self, Table};
 use crate::status::{bytes, list, text};
 use crate::trouble::Trouble;
 use crate::usage;
-use crate::vdisk::{limited, packed, say_packing, shared, tell};
+use crate::vdisk::{limited, packed, say_packing, shared, tell, with_usage};
 use serde_json::{Value, json};
 
 pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
@@ -28,11 +28,10 @@ pub fn run(command: ContainerCommand, json: bool) -> Result<(), Trouble> {
         ContainerCommand::Show { name, place } => {
             let client = Client::find(&place)?;
             let path = format!("/v1/containers/{}", path_part(&name));
-            let mut container = client.get(&path)?;
+            let container = client.get(&path)?;
             let usage = client.get(&format!("{path}/usage"))?;
             if json {
-                container["usage"] = usage;
-                output::json(&container);
+                output::json(&with_usage(container, usage)?);
             } else {
                 show(&container, &usage);
             }

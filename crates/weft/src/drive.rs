@@ -83,7 +83,14 @@ fn add(
             Trouble::bad_input(format!("the path `{}` cannot be used: {error}", path.display()))
         })
     });
-    let wanted = AddDrives { files, size, paths: paths.collect::<Result<_, _>>()?, force };
+    let paths = paths.collect::<Result<Vec<_>, _>>()?;
+    if let Some(path) = paths.iter().find(|path| path.to_str().is_none()) {
+        return Err(Trouble::bad_input(format!(
+            "the path `{}` is not text (UTF-8), so it cannot be kept in records; give the drive another name",
+            path.display()
+        )));
+    }
+    let wanted = AddDrives { files, size, paths, force };
     let body = serde_json::to_value(&wanted).expect("a request is plain data");
     let answer = Client::find(place)?.post("/v1/drives", &body)?;
     tell(json, &answer, || {

@@ -23,7 +23,7 @@ pub fn run(command: LabCommand, json: bool) -> Result<ExitCode, Trouble> {
         LabCommand::Report { dir } => {
             let report = weft_lab::report(&dir).map_err(|error| told(&error))?;
             if json {
-                output::json(&serde_json::json!({ "report": report }));
+                output::json(&serde_json::json!({ "report": report.display().to_string() }));
             } else {
                 output::line(&format!("report: {}", report.display()));
             }

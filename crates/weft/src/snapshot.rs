@@ -38,7 +38,7 @@ pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
             let client = Client::find(&place)?;
             // All names are looked at before the first one goes.
             let paths = names.iter().map(|name| path(name)).collect::<Result<Vec<_>, _>>()?;
-            let mut answers = Vec::new();
+            let (mut answers, mut lines) = (Vec::new(), String::new());
             for (name, path) in names.iter().zip(paths) {
                 let answer = client.delete(&path).map_err(|trouble| {
                     // Those before it are gone, whatever becomes of this one.
@@ -47,16 +47,17 @@ pub fn run(command: SnapshotCommand, json: bool) -> Result<(), Trouble> {
                         gone => trouble.and(format!("removed before that: {}", gone.join(", "))),
                     }
                 })?;
-                if !json {
-                    match answer["note"].as_str() {
-                        None | Some("") => output::line(&format!("removed {name}")),
-                        Some(note) => output::line(note),
-                    }
+                match answer["note"].as_str() {
+                    None | Some("") => lines += &format!("removed {name}\n"),
+                    Some(note) => lines += &format!("{note}\n"),
                 }
                 answers.push(answer);
             }
+            // When all is done: a reader that goes away ends the command.
             if json {
                 output::json(&Value::Array(answers));
+            } else {
+                output::write(lines.as_bytes());
             }
         }
         SnapshotCommand::Rollback { name, discard_newer, force, place } => {

@@ -212,7 +212,7 @@ pub fn export(arguments: &ExportArguments, json: bool) -> Result<(), Trouble> {
         left.push(format!("its snapshot stays: {why}; remove it (weft snapshot rm {snapshot})"));
     }
     copied.map_err(|trouble| cut(trouble, &left, watch.asked()))?;
-    let answer = json!({ "exported": disk, "file": file, "format": format.word() });
+    let answer = json!({ "exported": disk, "file": file.display().to_string(), "format": format.word() });
     crate::vdisk::tell(json, &answer, || {
         format!("exported {disk} to {} ({})", file.display(), format.word())
     });

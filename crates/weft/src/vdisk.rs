@@ -48,12 +48,11 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         VdiskCommand::Show { name, place } => {
             let client = Client::find(&place)?;
             let path = format!("/v1/vdisks/{}", path_part(&name));
-            let mut vdisk = client.get(&path)?;
+            let vdisk = client.get(&path)?;
             // Its owner knows; without one the rest is told all the same.
             let usage = client.get(&format!("{path}/usage")).unwrap_or(Value::Null);
             if json {
-                vdisk["usage"] = usage;
-                output::json(&vdisk);
+                output::json(&with_usage(vdisk, usage)?);
             } else {
                 show(&vdisk, &usage);
             }
@@ -234,6 +233,15 @@ pub fn shared(vdisk: &Value) -> &'static str {
 /// Who says so.
 fn whose(from: &Value) -> &'static str {
     if from == "container" { "as its container says" } else { "its own word" }
+}
+
+/// What was asked for, with how much it uses in it.
+pub fn with_usage(mut answer: Value, usage: Value) -> Result<Value, Trouble> {
+    let Some(fields) = answer.as_object_mut() else {
+        return Err(Trouble::failed("something else than a Weft node answers there; check --api"));
+    };
+    fields.insert("usage".to_string(), usage);
+    Ok(answer)
 }
 
 /// The answer as it is, or a line about it.

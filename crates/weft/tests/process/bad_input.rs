@@ -102,6 +102,39 @@ fn commands_that_make_no_sense_end_with_2() {
 }
 
 #[test]
+fn names_that_are_no_text_end_no_command_in_a_panic() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new("no-text");
+    let odd = |name: &[u8]| scratch.path.join(OsStr::from_bytes(name));
+    let run = |arguments: &[&OsStr]| {
+        let mut command = std::process::Command::new(crate::support::WEFT);
+        command
+            .args(arguments)
+            .env_remove("WEFT_DIR")
+            .env_remove("WEFT_API")
+            .output()
+            .expect("weft can be run")
+    };
+    let word = OsStr::new;
+    let drive = odd(b"drive\xff");
+    assert_told(&run(&[word("drive"), word("add"), word("--path"), drive.as_os_str()]), 2, "a drive");
+    let report = odd(b"report\xff");
+    let output = run(&[word("--json"), word("lab"), word("report"), report.as_os_str()]);
+    assert_told(&output, 2, "a report");
+
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "256M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "8M"]);
+    let image = odd(b"image\xff.img");
+    let line = [word("--json"), word("export"), word("v"), image.as_os_str(), word("--dir"), dir.as_os_str()];
+    let output = run(&line);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::metadata(&image).expect("it was made").len(), 8 << 20);
+    node.stop();
+}
+
+#[test]
 fn a_configuration_file_that_makes_no_sense_is_named() {
     let scratch = Scratch::new("config");
     let (dir, file) = (scratch.file("made"), scratch.file("weft.toml"));

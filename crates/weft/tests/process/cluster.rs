@@ -111,6 +111,30 @@ fn a_killed_owner_is_followed_by_another() {
 }
 
 #[test]
+fn who_sees_that_a_vdisk_has_grown_can_use_what_it_got() {
+    let (mut cluster, sockets, checker) = cluster_of("cluster-grown", 3);
+    let owner = cluster.wait_until_served("v");
+    let place = cluster.other_than(&[owner]);
+    for number in 1..=4 * rounds() {
+        let size = VDISK_BYTES as u64 + number * (8 << 20);
+        // When it goes on, a client's request may reach it before the news of what was changed meanwhile.
+        cluster.member(owner).suspend();
+        cluster.member(place).weft(&["vdisk", "resize", "v", "--size", &size.to_string()]);
+        let mut client = NbdClient::connect_patiently(&sockets[place as usize], "v");
+        let at = size - BLOCK as u64;
+        let data = vec![number as u8; BLOCK];
+        client.submit_write(at, &data).expect("it is sent");
+        cluster.member(owner).resume();
+        let written = client.next_reply().expect("it is answered");
+        assert_eq!(written.error, 0, "the new end can be written at once");
+        assert_eq!(client.read(at, BLOCK as u32), Ok(data));
+        client.disconnect();
+        cluster.wait_until_served("v");
+    }
+    compare_and_check(cluster, &sockets, checker);
+}
+
+#[test]
 fn an_owner_that_stood_still_serves_nothing_stale() {
     let (mut cluster, sockets, mut checker) = cluster_of("cluster-stale", 3);
     for _ in 0..rounds() {

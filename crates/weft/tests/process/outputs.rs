@@ -48,6 +48,24 @@ fn an_error_that_nobody_hears_still_has_its_exit_code() {
 }
 
 #[test]
+fn all_is_removed_that_was_named_whoever_reads_of_it() {
+    let scratch = Scratch::new("unread-removal");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "256M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "8M"]);
+    let names = ["v@a", "v@b", "v@c"];
+    for name in names {
+        node.weft(&["snapshot", "create", name]);
+    }
+    let text = dir.to_str().expect("a plain name");
+    let line = [&["snapshot", "rm"], &names[..], &["--dir", text]].concat();
+    assert_eq!(weft(&line, closed(), Stdio::null()).status.code(), Some(0));
+    let left = node.json(&["snapshot", "ls"]);
+    assert_eq!(left.as_array().map(Vec::len), Some(0), "{left}");
+    node.stop();
+}
+
+#[test]
 fn a_check_that_nobody_reads_says_all_the_same_whether_drives_are_sound() {
     let scratch = Scratch::new("unread");
     let dir = scratch.file("node");
