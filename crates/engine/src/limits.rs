@@ -70,6 +70,8 @@ pub struct Limits {
     pub shared_entries_max: usize,
     /// Copies that one family owes at most: what else is missing is found by the next list of the drive.
     pub copies_owed_max: usize,
+    /// Names of egroups in one part of a drive's list.
+    pub names_listed_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
     pub audit_interval_us: u64,
     /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
@@ -108,6 +110,7 @@ impl Default for Limits {
             // 4 GiB of units, or 16 of what is packed by four: 63 MiB of memory at most.
             shared_entries_max: 1 << 20,
             copies_owed_max: 4096,
+            names_listed_max: 4096,
             audit_interval_us: 60_000_000,
             cache_bytes: 64 << 20,
             ahead_bytes_begin: 128 << 10,
@@ -143,6 +146,7 @@ impl Limits {
             compact_egroups_max: 2,
             shared_entries_max: 1024,
             copies_owed_max: 4096,
+            names_listed_max: 4096,
             audit_interval_us: 2_000_000,
             cache_bytes: 256 << 10,
             ahead_bytes_begin: 16 << 10,

@@ -64,6 +64,10 @@ pub enum Bug {
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.
     DeletionsRepeated,
+    /// A new owner stays with the checkpoint that it found first, also if that cannot be read or another member knows a newer one.
+    FirstBaseKept,
+    /// Only the first part of a drive's list is looked at.
+    FirstPartOnly,
     /// What a drive lacks of what was named while it was listed is forgotten if many copies are owed.
     LackForgotten,
     /// A vDisk keeps in memory what it may, whatever the others of its shard keep.

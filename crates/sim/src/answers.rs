@@ -82,6 +82,11 @@ impl World {
         if error == RequestError::OutOfRange && end <= family.first_size {
             return Err("a request inside the vDisk was refused as outside".into());
         }
+        // One that was replaced although its lease was good does not know what its successor deletes.
+        let is_replaced = open.epoch < self.control.families[open.family].stale_before;
+        if matches!(error, RequestError::Damaged { .. }) && !self.parameters.destroys && !is_replaced {
+            return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
+        }
         if self.phase == Phase::ReadBack && (error != RequestError::Busy || self.parameters.clones.is_none())
         {
             return Err(format!("after everything was repaired a request failed: {error:?}"));

@@ -400,6 +400,7 @@ impl Parameters {
         }
         let images = chosen_images(plan, &mut limits, rng);
         limits.copies_owed_max = chosen_owed(seed);
+        limits.names_listed_max = chosen_listed(seed);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -524,6 +525,12 @@ fn chosen_owed(seed: u64) -> usize {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0x94d0_49bb_1331_11eb) ^ 0x00ed);
     let few = *[1, 1, 2, 12].choose(&mut rng).expect("not empty");
     if rng.random_ratio(1, 4) { few } else { Limits::small().copies_owed_max }
+}
+
+/// In half of them so few names at a time that most lists of drives have several parts.
+fn chosen_listed(seed: u64) -> usize {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x0015);
+    if rng.random_bool(0.5) { rng.random_range(1..12) } else { Limits::small().names_listed_max }
 }
 
 /// And how much of what lies on a drive may be known there: next to nothing, some, or all.

@@ -74,6 +74,12 @@ fn calling_a_group_whole_too_early_is_caught() {
 }
 
 #[test]
+fn looking_at_the_first_part_of_a_list_only_is_caught() {
+    let able = |parameters: &Parameters| parameters.limits.names_listed_max < 12;
+    is_caught_among(SEEDS, Bug::FirstPartOnly, &[Plan::Takeover, Plan::Drives, Plan::Swarm], able);
+}
+
+#[test]
 fn a_log_that_stays_on_a_drive_to_be_emptied_is_caught() {
     is_caught(Bug::OldSegmentsKept, &[Plan::Drives, Plan::Takeover, Plan::Swarm]);
 }

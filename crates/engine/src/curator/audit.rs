@@ -279,7 +279,7 @@ impl Volume {
         self.look_for_suspects(&running, listed, last, ctx);
         self.delete_what_is_needless(&running, listed, ctx);
         running.after = last;
-        if !end {
+        if !end && !planted(Bug::FirstPartOnly) {
             let question = Question::ListEgroups { after: last };
             ctx.ask(self.family, self.epoch, running.drive, question, Purpose::Audit(running.task));
             self.audit.running = Some(running);

@@ -175,6 +175,10 @@ impl Volume {
             return;
         }
         let can_wait = !cramped && !self.is_space_wanted(full);
+        if can_wait && self.wants_to_settle() {
+            // It would never come to rest: what is moved has to go into pages, and by then the next may begin.
+            self.compaction.not_before = self.compaction.not_before.max(ctx.now.after(IDLE_US));
+        }
         let idle_at = self.requests.last_asked.after(IDLE_US);
         if ctx.now < idle_at && can_wait {
             // The longer it waits, the emptier egroups become, and the less there is to move.

@@ -108,6 +108,11 @@ impl Volume {
             // Each of these ends with an input that comes here again.
             return;
         }
+        if self.wants_to_settle() {
+            // It would never come to rest: what is moved has to go into pages, and by then the next may begin.
+            self.repacking.wake_at = Some(ctx.now.after(LOOK_AGAIN_US));
+            return;
+        }
         // A pool in pieces may have no run that is long enough: what is written for nothing wears the drives.
         let not_before = self.repacking.not_before.max(self.compaction.no_room_until);
         if ctx.now < not_before {

@@ -28,9 +28,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) type Name = (FamilyId, EgroupId);
-
-/// Names given in one answer at most.
-const NAMES_MAX: usize = 4096;
 /// Runs of at least this many blocks are worth a hint to the drive when they are freed.
 const DISCARD_BLOCKS_MIN: u64 = 16;
 
@@ -289,7 +286,7 @@ impl Store {
 
     /// See [`crate::message::Question::ListEgroups`]. What it names its owner knows to be here from now on, and relies on: a deletion
     /// that was asked for before takes none of it. (If it should go all the same, its owner sees that in the list.)
-    pub fn list(&mut self, caller: Caller, after: EgroupId, desk: &mut Desk) {
+    pub fn list(&mut self, caller: Caller, after: EgroupId, names_max: usize, desk: &mut Desk) {
         let Some(from) = after.0.checked_add(1).map(EgroupId) else {
             return desk.answer(caller, Ok(Answer::Listed { egroups: Vec::new(), end: true }));
         };
@@ -300,7 +297,7 @@ impl Store {
                 && !planted(Bug::LateDeletion)
         };
         let mut stays = egroups.range_mut(all).filter(|(name, _)| !goes(name));
-        let listed = stays.by_ref().take(NAMES_MAX).map(|((_, egroup), stored)| {
+        let listed = stays.by_ref().take(names_max).map(|((_, egroup), stored)| {
             stored.asked = newer(stored.asked, caller.call);
             *egroup
         });

@@ -315,7 +315,7 @@ impl Keeper {
     }
 
     fn carry_out(&mut self, now: Time, caller: Caller, epoch: Epoch, question: Question) {
-        let Self { ring, store, desk, .. } = self;
+        let Self { limits, ring, store, desk, .. } = self;
         // What units say does not depend on who owns them.
         if let Question::ReadUnits { egroup, runs, frames, behind: _ } = question {
             return store.read_units(caller, egroup, runs, frames, desk);
@@ -350,7 +350,7 @@ impl Keeper {
             Question::ReadFrames { egroup, runs } => store.read_frames(caller, egroup, runs, desk),
             Question::DescribeEgroup { egroup } => store.describe(caller, egroup, desk),
             Question::DeleteEgroups { egroups } => store.delete(caller, &egroups, desk),
-            Question::ListEgroups { after } => store.list(caller, after, desk),
+            Question::ListEgroups { after } => store.list(caller, after, limits.names_listed_max, desk),
             Question::DropFamily => self.drop_family(caller.family, Some(caller)),
         }
     }

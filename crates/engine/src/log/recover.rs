@@ -9,14 +9,18 @@
 
 use crate::buffer::Buffer;
 use crate::context::{Context, Purpose, earlier};
+use crate::drain::Drain;
 use crate::formats::record::{Body, Checkpoint, IndexPlace, PageKind, PagePlace, Record};
-use crate::identity::{DriveId, Seq, Time};
+use crate::identity::{DriveId, Generation, Seq, Time};
 use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
 use crate::log::layers::Layers;
+use crate::map::Map;
 use crate::map::holes::Holes;
 use crate::map::lookup::may_come_back;
 use crate::message::{Answer, Held, Question, Refusal, UnitRun};
+use crate::sabotage::{Bug, planted};
+use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -73,6 +77,8 @@ pub(crate) struct Recovery {
     counted: BTreeSet<DriveId>,
     /// Found out to be the last record, see [`Volume::end_before`].
     cut: Option<Seq>,
+    /// What the opening began with, for reading anew.
+    rollback: Option<Rollback>,
     /// Members tried for the record that is needed now.
     tried: BTreeSet<DriveId>,
     reading: bool,
@@ -100,6 +106,7 @@ impl Recovery {
             asked: BTreeSet::new(),
             counted: BTreeSet::new(),
             cut: None,
+            rollback: None,
             tried: BTreeSet::new(),
             reading: false,
             to_load: VecDeque::new(),
@@ -114,6 +121,20 @@ impl Recovery {
             replayed: 0,
             again_at: None,
         }
+    }
+
+    /// The newest checkpoint that members of this segment have told of, as far as the log is known to go.
+    fn newest_of(&self, segments: &[Segment], index: usize) -> Option<Seq> {
+        let segment = &segments[index];
+        let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
+        let inside =
+            |seq: &Seq| segment.first <= *seq && *seq < end && self.cut.is_none_or(|cut| *seq <= cut);
+        let told = segment.members.iter().filter_map(|drive| self.fenced.get(drive));
+        told.flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max()
+    }
+
+    fn newest_told(&self, segments: &[Segment]) -> Option<Seq> {
+        (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index))
     }
 
     /// Whether the map that was read knows of what a record says.
@@ -154,7 +175,8 @@ impl Volume {
             self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing { until: Seq(0) })));
         } else {
             ctx.counters.takeovers += 1;
-            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Fencing)));
+            let rollback = self.snapshots.rollback;
+            self.phase = Phase::Opening(Box::new(Recovery { rollback, ..Recovery::new(Stage::Fencing) }));
         }
     }
 
@@ -198,6 +220,16 @@ impl Volume {
             Ok(Answer::Fenced(held)) => {
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
+                let base = match recovery.stage {
+                    Stage::Fencing | Stage::Completing { .. } => return,
+                    Stage::Checkpoint(seq) => seq,
+                    Stage::Index | Stage::Directory | Stage::Replay => recovery.checkpoint,
+                };
+                let newest = recovery.newest_told(&self.log.segments);
+                if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept) {
+                    // Those who had answered before could not tell it. What is not in an older map may be told by nothing else.
+                    self.read_anew(Stage::Fencing);
+                }
             }
             Ok(other) => unreachable!("a fence is answered by {other:?}"),
             // It went away, or its ring is full to the last block: it is asked again.
@@ -245,16 +277,17 @@ impl Volume {
                 // Nobody is left who knows where the log ended, so what was acknowledged there is lost.
                 return self.fail(FamilyTrouble::RecordLost(segment.first), ctx);
             }
-            let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
-            let inside = |seq: &Seq| segment.first <= *seq && *seq < end;
-            newest = answered.iter().flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max();
+            newest = recovery.newest_of(&segments, index);
             if newest.is_some() {
                 break;
             }
         }
-        recovery.counted = recovery.fenced.keys().copied().collect();
-        if sound > 0 {
-            recovery.counted.retain(|drive| !unsound.contains(drive));
+        // Where the log was found to end is their word too.
+        if recovery.cut.is_none() {
+            recovery.counted = recovery.fenced.keys().copied().collect();
+            if sound > 0 {
+                recovery.counted.retain(|drive| !unsound.contains(drive));
+            }
         }
         // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
         // leaves behind if it went around the log and was cut short; but not where a part of the ring is lost.
@@ -301,7 +334,7 @@ impl Volume {
             );
         }
         if self.end_before(seq) {
-            return self.replay(ctx);
+            return self.advance_opening(ctx);
         }
         let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
@@ -317,18 +350,46 @@ impl Volume {
         }
     }
 
-    /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it,
-    /// unless the map was read from behind it.
+    /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
+    /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
+    /// that needs was not given up before the newer one was on all members.
     fn end_before(&mut self, seq: Seq) -> bool {
         let (_, lowest) = self.ends();
         let recovery = self.recovery();
-        let ends = recovery.stage == Stage::Replay && seq > lowest && recovery.checkpoint < seq;
-        if ends {
-            recovery.cut = Some(seq.previous());
+        let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
+        if seq <= lowest || (planted(Bug::FirstBaseKept) && !has_base) {
+            return false;
+        }
+        recovery.cut = Some(seq.previous());
+        if has_base {
             recovery.found.clear();
             recovery.tried.clear();
+        } else {
+            self.read_anew(Stage::Fencing);
         }
-        ends
+        true
+    }
+
+    /// What has been read so far is forgotten: it is read again from another checkpoint.
+    fn read_anew(&mut self, stage: Stage) {
+        self.overlay = Layers::new(Generation(0));
+        self.map = Map::default();
+        self.drain = Drain::default();
+        let recovery = self.recovery();
+        let rollback = recovery.rollback;
+        recovery.tried.clear();
+        recovery.to_load.clear();
+        // What is on its way is nobody's when it comes.
+        recovery.loading.clear();
+        recovery.found.clear();
+        recovery.tail.clear();
+        recovery.replayed = 0;
+        (recovery.checkpoint, recovery.map_to) = (Seq(0), Seq(0));
+        (recovery.replay_from, recovery.need) = (Seq(1), Seq(1));
+        recovery.again_at = None;
+        recovery.stage = stage;
+        self.snapshots = Snapshots::default();
+        self.snapshots.rollback = rollback;
     }
 
     pub(crate) fn on_replayed(
@@ -494,6 +555,12 @@ impl Volume {
                 break;
             }
             if let Some(record) = recovery.found.remove(&need) {
+                if matches!(record.body, Body::Checkpoint(_)) && need > recovery.checkpoint {
+                    // Its own member had not told of it: it could not read it.
+                    self.read_anew(Stage::Checkpoint(need));
+                    self.recovery().found.insert(need, record);
+                    return self.advance_opening(ctx);
+                }
                 recovery.need = need.next();
                 recovery.tried.clear();
                 recovery.replayed += 1;

@@ -383,15 +383,20 @@ impl Volume {
             return self.wake_page_waiters(fetch.waiters, place, None, ctx);
         }
         if may_come_back(self, place.egroup, &tried, ctx) {
-            self.map.pages.stalled.push(number);
-            self.map.pages.stalled_until.get_or_insert(ctx.now.after(100_000));
             let fetch = self.map.pages.fetches.get_mut(&number).expect("it was just found");
             fetch.tried.clear();
             // Clients do not wait for a drive that is away.
             let (stay, go): (Vec<_>, Vec<_>) =
                 fetch.waiters.drain(..).partition(|waiter| matches!(waiter, PageWaiter::Merge { .. }));
-            fetch.waiters = stay;
             let leaf = fetch.leaf();
+            if stay.is_empty() {
+                // Nor does anybody ask again for what nobody waits for: there may be as many of these as the map has pages.
+                self.end_fetch(number);
+            } else {
+                fetch.waiters = stay;
+                self.map.pages.stalled.push(number);
+                self.map.pages.stalled_until.get_or_insert(ctx.now.after(100_000));
+            }
             return self.fail_page_waiters(go, leaf, true, ctx);
         }
         let fetch = self.end_fetch(number);

@@ -12,7 +12,7 @@ use crate::identity::{Block, EgroupId, Generation};
 use crate::limits::LEAF_BLOCKS;
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Views kept in memory. They are for snapshots that are being read; each is as large as a leaf page at most.
@@ -49,6 +49,22 @@ pub(crate) struct Views {
     jobs: BTreeMap<u64, Job>,
     under_way: BTreeMap<(Generation, u64), u64>,
     made: BTreeMap<(Generation, u64), (Sources, Arc<Leaf>)>,
+    /// Those in the order in which they were first made.
+    order: VecDeque<(Generation, u64)>,
+}
+
+impl Views {
+    /// In place of the oldest, if there are as many as may be. Those who read a snapshot from end to end never come back to one.
+    fn keep(&mut self, key: (Generation, u64), sources: Sources, view: &Arc<Leaf>) {
+        if self.made.insert(key, (sources, Arc::clone(view))).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() > VIEWS_MAX {
+            let oldest = self.order.pop_front().expect("it has just got longer");
+            self.made.remove(&oldest);
+        }
+    }
 }
 
 impl Volume {
@@ -130,11 +146,7 @@ impl Volume {
             MapPage::Leaf(_) => unreachable!("a place holds one page for ever"),
         });
         let view = Arc::new(compose(at, live, past, |egroup| self.map.born(egroup)));
-        if self.map.views.made.len() >= VIEWS_MAX {
-            // All are as old as any: those who read a snapshot from end to end never come back to one.
-            self.map.views.made.pop_first();
-        }
-        self.map.views.made.insert((at, leaf), (sources, Arc::clone(&view)));
+        self.map.views.keep((at, leaf), sources, &view);
         view
     }
 
@@ -229,6 +241,7 @@ impl Volume {
     /// Nobody reads this snapshot any more.
     pub(crate) fn forget_views(&mut self, at: Generation) {
         self.map.views.made.retain(|(of, _), _| *of != at);
+        self.map.views.order.retain(|(of, _)| *of != at);
     }
 }
 

@@ -36,12 +36,12 @@ pub(crate) struct Snapshots {
     to_drop: VecDeque<Generation>,
     /// A mark waits for room in the log: when to look again.
     room_at: Option<Time>,
-    rollback: Option<Rollback>,
+    pub rollback: Option<Rollback>,
 }
 
 /// The way back to a snapshot. Clients are held off all the time, and start over where this one does after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rollback {
+pub(crate) enum Rollback {
     /// Everything is put into pages first, so that these are all there is to change.
     Settling(Generation),
     /// The mark is on its way into the log.

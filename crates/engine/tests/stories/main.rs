@@ -11,6 +11,7 @@ mod neighbours;
 mod observed;
 mod one_shard;
 mod paced;
+mod reopened;
 mod snapshots;
 mod undrained;
 mod world;

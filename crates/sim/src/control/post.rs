@@ -98,6 +98,12 @@ impl World {
                     FamilyTrouble::PageLost(_) => "openings failed: page lost",
                     FamilyTrouble::Fenced => "owners fenced",
                 });
+                let is_lost = matches!(reason, FamilyTrouble::RecordLost(_) | FamilyTrouble::PageLost(_));
+                if is_lost && !self.parameters.destroys {
+                    self.fail(format!(
+                        "family {family} cannot be opened, and nothing was ever lost: {reason:?}"
+                    ));
+                }
                 let serving = &mut self.control.families[family.0 as usize].serving;
                 if serving.get(&shard).is_some_and(|serving| serving.epoch == epoch.0) {
                     serving.remove(&shard);

@@ -1,0 +1,181 @@
+//! Openings from another checkpoint than the one that was found first: it cannot be read, or a member that comes later knows of a newer one.
+
+use crate::world::{FAMILY, World, pattern};
+use std::collections::BTreeMap;
+use weft_engine::buffer::BLOCK;
+use weft_engine::identity::*;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+
+const SECONDS: u64 = 1_000_000;
+
+/// Three blocks of a vDisk with two members, drained and in pages, and everything at rest.
+fn settled() -> World {
+    let mut world = World::new(2, 2, Limits::small());
+    for at in 0..3 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    world.settle();
+    world.pass(10 * SECONDS);
+    world
+}
+
+fn log(world: &World, drive: u32) -> &[u8] {
+    &world.areas[&(DriveId(drive), Area::Log)]
+}
+
+/// Changes the last byte of a block of a log, which belongs to what the frame carries.
+fn damage(world: &mut World, drive: u32, block: usize) {
+    let log = world.areas.get_mut(&(DriveId(drive), Area::Log)).expect("it is there");
+    let bytes = &mut log[block * BLOCK..(block + 1) * BLOCK];
+    let last = bytes.iter().rposition(|&b| b != 0).expect("something is in it");
+    bytes[last] ^= 1;
+}
+
+fn is_failed(world: &World) -> bool {
+    world.notices.iter().any(|notice| matches!(notice, Notice::FamilyFailed { .. }))
+}
+
+fn is_ready(world: &World) -> bool {
+    world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }))
+}
+
+fn reads_well(world: &mut World, last: &[u8]) {
+    for at in 0..2 {
+        assert_eq!(world.read(at << 20, BLOCK as u32), pattern(at, BLOCK));
+    }
+    assert_eq!(world.read(2 << 20, BLOCK as u32), last);
+}
+
+/// The newest checkpoint came to one member only, and becomes bad there when its keeper has looked at it already. Gives whether
+/// the vDisk is served.
+fn nobody_can_read_the_checkpoint_that_one_has() -> (bool, World) {
+    let mut world = settled();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    // What drains it comes to both members; the checkpoint record behind that to one only.
+    world.hung = Some((DriveId(1), Area::Log, 1));
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    world.pass(2 * SECONDS);
+    assert!(!world.notices.contains(&Notice::FamilySettled { family: FAMILY }), "it is not on both");
+    world.hung = None;
+    let blocks = log(&world, 0).chunks(BLOCK).zip(log(&world, 1).chunks(BLOCK));
+    let block = blocks.map(|(one, other)| one != other).collect::<Vec<_>>();
+    let block = block.iter().rposition(|&differs| differs).expect("one has what the other has not");
+    world.kill(Limits::small());
+    world.open_drives(false);
+    damage(&mut world, 0, block);
+    world.open_families();
+    world.pass(SECONDS);
+    (is_ready(&world), world)
+}
+
+#[test]
+fn a_checkpoint_that_was_never_acknowledged_is_not_missed() {
+    let (is_served, mut world) = nobody_can_read_the_checkpoint_that_one_has();
+    assert!(is_served, "{:?}", world.notices);
+    reads_well(&mut world, &pattern(7, BLOCK));
+    // Its number is used again.
+    assert_eq!(world.write(2 << 20, &pattern(8, BLOCK)), Reply::Done);
+    world.notices.clear();
+    world.settle();
+    world.restart(Limits::small());
+    reads_well(&mut world, &pattern(8, BLOCK));
+}
+
+fn see(world: &mut World, version: u64, states: [DriveState; 2]) {
+    let drives = (0..)
+        .zip(states)
+        .map(|(drive, state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
+    let group = |members: [u32; 2]| GroupView { members: members.map(DriveId).to_vec(), former: Vec::new() };
+    let groups = BTreeMap::from([(GroupId(0), group([0, 1])), (GroupId(1), group([1, 0]))]);
+    world.step(Input::Order(Order::View(View { version, drives: drives.collect(), groups: groups.into() })));
+}
+
+/// A member whose log is damaged somewhere answers first, and the other when the first has nothing more to read. Gives whether the
+/// vDisk is whole then, wherever the damage is, and how often the other was waited for.
+fn the_other_comes_late() -> (bool, usize) {
+    let world = settled();
+    let used = log(&world, 0).chunks(BLOCK).rposition(|block| block.iter().any(|&b| b != 0));
+    let (mut whole, mut waited) = (true, 0);
+    for block in 0..=used.expect("something was written") {
+        let mut world = settled();
+        if log(&world, 0)[block * BLOCK..(block + 1) * BLOCK].iter().all(|&b| b == 0) {
+            continue;
+        }
+        damage(&mut world, 0, block);
+        world.kill(Limits::small());
+        let geometry = world.geometry;
+        let open = |drive| Input::Order(Order::OpenDrive { drive: DriveId(drive), geometry, format: false });
+        world.step(open(0));
+        see(&mut world, 1, [DriveState::Up, DriveState::Down]);
+        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+        world.pass(SECONDS);
+        assert!(!is_failed(&world), "block {block}: the other may come back: {:?}", world.notices);
+        waited += usize::from(!is_ready(&world));
+        world.step(open(1));
+        see(&mut world, 2, [DriveState::Up; 2]);
+        world.pass(SECONDS);
+        if !is_ready(&world) || is_failed(&world) {
+            whole = false;
+            continue;
+        }
+        reads_well(&mut world, &pattern(2, BLOCK));
+        assert_eq!(world.write(2 << 20, &pattern(8, BLOCK)), Reply::Done);
+        world.restart(Limits::small());
+        reads_well(&mut world, &pattern(8, BLOCK));
+    }
+    (whole, waited)
+}
+
+#[test]
+fn a_member_that_comes_late_is_heard_about_checkpoints() {
+    let (whole, waited) = the_other_comes_late();
+    assert!(whole && waited > 0, "{waited}");
+}
+
+/// So the stories above see it when it happens.
+#[cfg(feature = "sabotage")]
+#[test]
+fn staying_with_the_checkpoint_that_was_found_first_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+
+    set(Some(Bug::FirstBaseKept));
+    let served = [nobody_can_read_the_checkpoint_that_one_has().0, the_other_comes_late().0];
+    set(None);
+    assert_eq!(served, [false; 2]);
+}
+
+/// How often the shard has something to do within ten seconds, after everything of a vDisk was asked for whose drive is away.
+#[test]
+fn nobody_asks_again_for_pages_that_nobody_waits_for() {
+    let limits = Limits { cache_bytes: 0, ..Limits::small() };
+    let mut world = World::new(1, 1, limits.clone());
+    for at in 0..8 {
+        assert_eq!(world.write(at << 22, &pattern(at, BLOCK)), Reply::Done);
+    }
+    world.settle();
+    world.restart(limits);
+    let see = |world: &mut World, version, state| {
+        let drives = BTreeMap::from([(DriveId(0), DriveView { shard: ShardId(0), domain: 0, state })]);
+        let group = GroupView { members: vec![DriveId(0)], former: Vec::new() };
+        let groups = BTreeMap::from([(GroupId(0), group)]).into();
+        world.step(Input::Order(Order::View(View { version, drives, groups })));
+    };
+    see(&mut world, 2, DriveState::Down);
+    for at in 0..8 {
+        let request = Request::Read { offset: at << 22, len: BLOCK as u32 };
+        assert_eq!(world.ask(request), Reply::Error(RequestError::NotServed));
+    }
+    let end = world.now + 10 * SECONDS;
+    let mut wakes = 0;
+    while let Some(at) = world.shard.wake_at().filter(|at| at.0 <= end) {
+        world.now = world.now.max(at.0) + 1;
+        world.step(Input::Wake);
+        wakes += 1;
+    }
+    assert!(wakes < 60, "{wakes} times in ten seconds");
+    see(&mut world, 3, DriveState::Up);
+    for at in 0..8 {
+        assert_eq!(world.read(at << 22, BLOCK as u32), pattern(at, BLOCK));
+    }
+}
