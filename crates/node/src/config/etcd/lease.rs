@@ -43,8 +43,8 @@ impl Etcd {
     /// Renews a lease for another full time, which is the result. [`EtcdError::LeaseOver`] if it has ended.
     ///
     /// A leader of etcd whose drive hangs goes on renewing leases from its own memory when the others have long chosen another
-    /// one, who ends them. So the same member is then asked to read: it does so only when most of all members have confirmed its
-    /// leader since. If the term is still the same, that leader was the only one when it renewed.
+    /// one, who ends them. So a read follows, which is answered only when most of all members have confirmed a leader since. If that
+    /// is of the same term, it was the only one when it renewed. (Also if another member answers: an address may stand for several.)
     pub fn keep_alive(&self, lease: LeaseId) -> Result<Duration, EtcdError> {
         let request = body_of(&LeaseRequest { id: Number(lease.0) });
         let read = body_of(&RangeRequest::of_one("/"));
