@@ -175,7 +175,7 @@ impl Session {
             }
             for row in stage {
                 self.measure(row);
-                self.keep()?;
+                self.keep();
             }
         }
         self.finish()
@@ -403,11 +403,12 @@ impl Session {
     }
 
     /// Keeps what has been measured so far, as a run that was stopped here: whatever ends the lab, `weft lab report` shows it.
-    fn keep(&mut self) -> Result<(), LabError> {
+    /// Should it not be possible, the end tells.
+    fn keep(&mut self) {
         self.results.interrupted = true;
         self.results.provenance.ended_unix_s = provenance::now();
         self.results.warnings = caution::warnings(&self.results);
-        report::keep(&self.settings.out, &self.results)
+        let _ = report::keep(&self.settings.out, &self.results);
     }
 
     fn finish(mut self) -> Result<Outcome<Results>, LabError> {

@@ -130,7 +130,7 @@ impl Session {
                     // Stopped before its load began: no run, and no failure of the target either.
                     if run.verdict.is_some() || run.error.is_some() || !self.watch.asked() {
                         results.runs.push(run);
-                        self.keep(&mut results)?;
+                        self.keep(&mut results);
                     }
                 }
             }
@@ -389,11 +389,12 @@ impl Session {
     }
 
     /// Keeps what has been measured so far, as a run that was stopped here: whatever ends the lab, `weft lab report` shows it.
-    fn keep(&self, results: &mut ScenarioResults) -> Result<(), LabError> {
+    /// Should it not be possible, the end tells.
+    fn keep(&self, results: &mut ScenarioResults) {
         results.interrupted = true;
         results.provenance.ended_unix_s = provenance::now();
         results.warnings = table::warnings(results);
-        page::keep(&self.settings.out, results)
+        let _ = page::keep(&self.settings.out, results);
     }
 
     fn finish(self, mut results: ScenarioResults) -> Result<Outcome<ScenarioResults>, LabError> {
