@@ -29,6 +29,8 @@ pub enum Purpose {
     Units(u64),
     /// A page of the map, for this fetch.
     Page(u64),
+    /// A page that an opening needs.
+    Load(u64),
     Audit(u64),
     Compact(u64),
     /// Nobody waits for it.

@@ -82,8 +82,8 @@ impl World {
         if error == RequestError::OutOfRange && end <= family.first_size {
             return Err("a request inside the vDisk was refused as outside".into());
         }
-        // One that was replaced although its lease was good does not know what its successor deletes.
-        let is_replaced = open.epoch < self.control.families[open.family].stale_before;
+        // One that was replaced does not know what its successor deletes.
+        let is_replaced = open.epoch < self.control.families[open.family].record.epoch.0;
         if matches!(error, RequestError::Damaged { .. }) && !self.parameters.destroys && !is_replaced {
             return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
         }
@@ -266,16 +266,18 @@ impl World {
         if write.zero || !whole || self.rng.random_range(0..32) != 0 {
             return Ok(());
         }
-        // Rot may have eaten a copy between the write and now; that is not the engine's doing.
-        if self.victim.is_some() {
+        let is_well = self.control.all_well_since(self.now.saturating_sub(2_000_000)) && self.all_in_sight();
+        let factor = self.families[family].factor as usize;
+        let wanted = match self.victim {
+            None if is_well => factor,
+            None => 1,
+            // Rot may have eaten its copy between the write and now; that is not the engine's doing.
+            Some(_) if is_well => factor - 1,
+            Some(_) => 0,
+        };
+        if wanted == 0 {
             return Ok(());
         }
-        let wanted = if self.control.all_well_since(self.now.saturating_sub(2_000_000)) && self.all_in_sight()
-        {
-            self.families[family].factor as usize
-        } else {
-            1
-        };
         let last = write.first + write.sectors - BLOCK_SECTORS;
         for sector in [write.first, last] {
             let mark = match write.image {
@@ -283,7 +285,9 @@ impl World {
                 None => stamp(family, write.number, sector),
             };
             let block = sector / BLOCK_SECTORS;
-            let copies = durable_copies(self.drives.iter(), FamilyId(family as u32), block, mark);
+            let drives = self.drives.iter().enumerate().filter(|(index, _)| self.victim != Some(*index));
+            let drives = drives.map(|(_, drive)| drive);
+            let copies = durable_copies(drives, FamilyId(family as u32), block, mark);
             if copies < wanted {
                 return Err(format!(
                     "write {} was acknowledged with {copies} durable copies of sector {sector}, {wanted} are due",

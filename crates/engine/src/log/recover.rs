@@ -30,6 +30,9 @@ const LOADS_MAX: usize = 16;
 /// Bytes of log asked for at once.
 const READ_BYTES: u32 = 4 << 20;
 
+/// So long a member that told of a record and has gone away is waited for, if the log can end without it.
+const MISSED_US_MAX: u64 = 5_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Asking all members that are up to refuse the former owner.
@@ -82,6 +85,8 @@ pub(crate) struct Recovery {
     /// Members tried for the record that is needed now.
     tried: BTreeSet<DriveId>,
     reading: bool,
+    /// The record that is waited for although some members never had it, and since when.
+    missed: Option<(Seq, Time)>,
     to_load: VecDeque<Load>,
     loading: BTreeMap<u64, Load>,
     loads: u64,
@@ -109,6 +114,7 @@ impl Recovery {
             rollback: None,
             tried: BTreeSet::new(),
             reading: false,
+            missed: None,
             to_load: VecDeque::new(),
             loading: BTreeMap::new(),
             loads: 0,
@@ -333,6 +339,10 @@ impl Volume {
                 Purpose::Replay,
             );
         }
+        if self.may_tell(seq, ctx) {
+            self.recovery().again_at = Some(ctx.now.after(100_000));
+            return;
+        }
         if self.end_before(seq) {
             return self.advance_opening(ctx);
         }
@@ -350,13 +360,41 @@ impl Volume {
         }
     }
 
+    /// Whether a member that told of this record has gone away since, and not for long: it is not nobody who can read it.
+    fn may_tell(&mut self, seq: Seq, ctx: &Context) -> bool {
+        let members = segment_of(&self.log.segments, seq).members.clone();
+        let recovery = self.recovery();
+        let is_there = |drive: &DriveId| {
+            let held = recovery.fenced.get(drive);
+            let state = ctx.view.drives.get(drive).map(|view| view.state);
+            held.is_some_and(|held| held.low <= seq && seq <= held.high)
+                && state.is_some_and(|state| !state.is_up() && state != DriveState::Lost)
+        };
+        if !members.iter().any(is_there) {
+            return false;
+        }
+        let (of, since) = *recovery.missed.get_or_insert((seq, ctx.now));
+        if of != seq {
+            recovery.missed = Some((seq, ctx.now));
+            return true;
+        }
+        ctx.now.since(since) < MISSED_US_MAX
+    }
+
     /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
     /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
     /// that needs was not given up before the newer one was on all members.
     fn end_before(&mut self, seq: Seq) -> bool {
         let (_, lowest) = self.ends();
+        let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
         let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
+        // Somebody has trimmed it, behind a checkpoint that was on all members.
+        let mut held = members.iter().filter_map(|drive| recovery.fenced.get(drive));
+        let was_trimmed = held.any(|held| held.low > seq);
+        if has_base && recovery.checkpoint == Seq(0) && was_trimmed {
+            return false;
+        }
         if seq <= lowest || (planted(Bug::FirstBaseKept) && !has_base) {
             return false;
         }
@@ -468,7 +506,7 @@ impl Volume {
                     let runs = vec![UnitRun { first: place.unit, count: place.units }];
                     let question =
                         Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
-                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
+                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Load(number));
                 } else if may_come_back(self, place.egroup, &load.tried, ctx) {
                     let recovery = self.recovery();
                     recovery.to_load.push_front(Load { tried: Vec::new(), ..load });

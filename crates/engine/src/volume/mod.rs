@@ -340,9 +340,11 @@ impl Volume {
             }
             Purpose::Place(job) => self.on_egroup_written(job, drive, answer, ctx),
             Purpose::Units(ask) => self.on_units(ask, drive, answer, ctx),
-            Purpose::Page(load) if matches!(self.phase, Phase::Opening(_)) => {
+            // What was asked for before everything was read anew comes late, and is nobody's.
+            Purpose::Load(load) if matches!(self.phase, Phase::Opening(_)) => {
                 self.on_loaded(load, drive, answer)
             }
+            Purpose::Load(_) => {}
             Purpose::Page(fetch) => self.on_page(fetch, drive, answer, ctx),
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
@@ -356,7 +358,7 @@ impl Volume {
         match purpose {
             Purpose::Append => Some(near(Stage::LogLocal, Stage::LogRemote)),
             Purpose::Place(_) => Some(Stage::EgroupWrite),
-            Purpose::Page(_) => Some(Stage::MapPage),
+            Purpose::Page(_) | Purpose::Load(_) => Some(Stage::MapPage),
             Purpose::Units(ask) if self.reads.is_for_client(ask) => {
                 Some(near(Stage::UnitsLocal, Stage::UnitsRemote))
             }
