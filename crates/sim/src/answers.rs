@@ -82,8 +82,9 @@ impl World {
         if error == RequestError::OutOfRange && end <= family.first_size {
             return Err("a request inside the vDisk was refused as outside".into());
         }
-        // One that was replaced does not know what its successor deletes.
-        let is_replaced = open.epoch < self.control.families[open.family].record.epoch.0;
+        // One that was replaced does not know what its successor deletes. Whoever serves a clone may have it from such a one.
+        let is_replaced =
+            open.epoch < self.control.families[open.family].record.epoch.0 || family.origin.is_some();
         if matches!(error, RequestError::Damaged { .. }) && !self.parameters.destroys && !is_replaced {
             return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
         }
