@@ -1,32 +1,30 @@
 //! Opening a family: fence the former owner, load the map, read the log, complete it.
 //! Promises: every record that was ever acknowledged is found, or the opening fails and says which one is lost (I3);
 //! nothing is served before every record that is served is on all members (I1, I2).
-//! Leaves to others: what records do to memory (`Volume::apply`), the new segment (`log/append.rs`).
+//! Leaves to others: reading the map (`recover/loading.rs`), what records do to memory (`Volume::apply`), the new segment
+//! (`log/append.rs`).
 //!
 //! An acknowledged record is on all members of its segment, so each member that has its data knows them all. The
 //! end of the log is the highest record any of them holds; what is above the lowest of their ends is on some
 //! only, was never acknowledged, and is appended again.
 
-use crate::buffer::Buffer;
+mod loading;
+
 use crate::context::{Context, Purpose, earlier};
 use crate::drain::Drain;
-use crate::formats::record::{Body, Checkpoint, IndexPlace, PageKind, PagePlace, Record};
+use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Generation, Seq, Time};
 use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
 use crate::log::layers::Layers;
 use crate::map::Map;
-use crate::map::holes::Holes;
-use crate::map::lookup::may_come_back;
-use crate::message::{Answer, Held, Question, Refusal, UnitRun};
+use crate::message::{Answer, Held, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
+use loading::Load;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
-/// Pages being loaded at once.
-const LOADS_MAX: usize = 16;
 /// Bytes of log asked for at once.
 const READ_BYTES: u32 = 4 << 20;
 
@@ -48,27 +46,6 @@ enum Stage {
     Completing {
         until: Seq,
     },
-}
-
-#[derive(Debug)]
-enum Page {
-    Chunk(IndexPlace),
-    Directory(u64, PagePlace),
-}
-
-impl Page {
-    fn place(&self) -> PagePlace {
-        match self {
-            Page::Chunk(named) => named.place,
-            Page::Directory(_, place) => *place,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Load {
-    page: Page,
-    tried: Vec<DriveId>,
 }
 
 #[derive(Debug)]
@@ -141,6 +118,11 @@ impl Recovery {
 
     fn newest_told(&self, segments: &[Segment]) -> Option<Seq> {
         (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index))
+    }
+
+    /// Whether a member has told that it has this record, or had it before some damage.
+    fn has_told(&self, drive: DriveId, seq: Seq) -> bool {
+        self.fenced.get(&drive).is_some_and(|held| held.low <= seq && seq <= held.high)
     }
 
     /// Whether the map that was read knows of what a record says.
@@ -311,23 +293,20 @@ impl Volume {
         self.advance_opening(ctx);
     }
 
-    /// The next member to ask for a record: fenced, of the record's segment, holding that part of the log.
-    fn next_source(&mut self, seq: Seq, ctx: &Context) -> Option<DriveId> {
-        let members = segment_of(&self.log.segments, seq).members.clone();
+    /// The next of a record's members to ask for it: fenced, and holding that part of the log.
+    fn next_source(&mut self, seq: Seq, members: &[DriveId], ctx: &Context) -> Option<DriveId> {
         let recovery = self.recovery();
-        let holds = |drive: &DriveId| {
-            let held = recovery.fenced.get(drive);
-            held.is_some_and(|held| held.low <= seq && seq <= held.high)
+        let may_be_asked = |drive: &DriveId| {
+            recovery.has_told(*drive, seq) && !recovery.tried.contains(drive) && ctx.is_up(*drive)
         };
-        let mut sources =
-            members.iter().copied().filter(|drive| holds(drive) && !recovery.tried.contains(drive));
-        let sources: Vec<DriveId> = sources.by_ref().filter(|&drive| ctx.is_up(drive)).collect();
+        let sources: Vec<DriveId> = members.iter().copied().filter(may_be_asked).collect();
         sources.iter().copied().find(|&drive| ctx.is_own(drive)).or(sources.first().copied())
     }
 
     /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back.
     fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) {
-        if let Some(drive) = self.next_source(seq, ctx) {
+        let members = segment_of(&self.log.segments, seq).members.clone();
+        if let Some(drive) = self.next_source(seq, &members, ctx) {
             let recovery = self.recovery();
             recovery.reading = true;
             recovery.tried.insert(drive);
@@ -339,21 +318,17 @@ impl Volume {
                 Purpose::Replay,
             );
         }
-        if self.may_tell(seq, ctx) {
-            self.recovery().again_at = Some(ctx.now.after(100_000));
-            return;
-        }
-        if self.end_before(seq) {
+        let waits = self.may_tell(seq, &members, ctx);
+        if !waits && self.end_before(seq, &members) {
             return self.advance_opening(ctx);
         }
-        let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
         let away = members.iter().any(|drive| {
             let state = ctx.view.drives.get(drive).map(|view| view.state);
             let silent = !recovery.fenced.contains_key(drive) || !state.is_some_and(DriveState::is_up);
             silent && state.is_some_and(|state| state != DriveState::Lost) && !recovery.tried.contains(drive)
         });
-        if away {
+        if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
         } else {
             self.fail(FamilyTrouble::RecordLost(seq), ctx);
@@ -361,32 +336,25 @@ impl Volume {
     }
 
     /// Whether a member that told of this record has gone away since, and not for long: it is not nobody who can read it.
-    fn may_tell(&mut self, seq: Seq, ctx: &Context) -> bool {
-        let members = segment_of(&self.log.segments, seq).members.clone();
+    fn may_tell(&mut self, seq: Seq, members: &[DriveId], ctx: &Context) -> bool {
         let recovery = self.recovery();
-        let is_there = |drive: &DriveId| {
-            let held = recovery.fenced.get(drive);
+        let is_away = |drive: &DriveId| {
             let state = ctx.view.drives.get(drive).map(|view| view.state);
-            held.is_some_and(|held| held.low <= seq && seq <= held.high)
-                && state.is_some_and(|state| !state.is_up() && state != DriveState::Lost)
+            state.is_some_and(|state| !state.is_up() && state != DriveState::Lost)
         };
-        if !members.iter().any(is_there) {
+        if !members.iter().any(|drive| recovery.has_told(*drive, seq) && is_away(drive)) {
             return false;
         }
-        let (of, since) = *recovery.missed.get_or_insert((seq, ctx.now));
-        if of != seq {
-            recovery.missed = Some((seq, ctx.now));
-            return true;
-        }
-        ctx.now.since(since) < MISSED_US_MAX
+        let missed = recovery.missed.filter(|(of, _)| *of == seq).unwrap_or((seq, ctx.now));
+        recovery.missed = Some(missed);
+        ctx.now.since(missed.1) < MISSED_US_MAX
     }
 
     /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
     /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
     /// that needs was not given up before the newer one was on all members.
-    fn end_before(&mut self, seq: Seq) -> bool {
+    fn end_before(&mut self, seq: Seq, members: &[DriveId]) -> bool {
         let (_, lowest) = self.ends();
-        let members = segment_of(&self.log.segments, seq).members.clone();
         let recovery = self.recovery();
         let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
         // Somebody has trimmed it, behind a checkpoint that was on all members.
@@ -414,18 +382,20 @@ impl Volume {
         self.map = Map::default();
         self.drain = Drain::default();
         let recovery = self.recovery();
-        let rollback = recovery.rollback;
-        recovery.tried.clear();
-        recovery.to_load.clear();
-        // What is on its way is nobody's when it comes.
-        recovery.loading.clear();
-        recovery.found.clear();
-        recovery.tail.clear();
-        recovery.replayed = 0;
-        (recovery.checkpoint, recovery.map_to) = (Seq(0), Seq(0));
-        (recovery.replay_from, recovery.need) = (Seq(1), Seq(1));
-        recovery.again_at = None;
-        recovery.stage = stage;
+        let before = std::mem::replace(recovery, Recovery::new(stage));
+        // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
+        let Recovery { fenced, asked, counted, cut, rollback, missed, reading, loads, .. } = before;
+        *recovery = Recovery {
+            fenced,
+            asked,
+            counted,
+            cut,
+            rollback,
+            missed,
+            reading,
+            loads,
+            ..Recovery::new(stage)
+        };
         self.snapshots = Snapshots::default();
         self.snapshots.rollback = rollback;
     }
@@ -469,98 +439,6 @@ impl Volume {
         recovery.tried.clear();
         self.begin_loading(seq, &checkpoint);
         self.advance_opening(ctx);
-    }
-
-    fn begin_loading(&mut self, seq: Seq, checkpoint: &Arc<Checkpoint>) {
-        self.map.map_egroups = checkpoint.map_egroups.iter().map(|named| (named.egroup, *named)).collect();
-        self.map.holes = Holes::restore(&checkpoint.holes);
-        let (map_to, replay_from) = (checkpoint.map_to, checkpoint.replay_from);
-        self.overlay = Layers::new(checkpoint.replay_generation);
-        let (snapshots, dropped) = (checkpoint.snapshots.clone(), checkpoint.dropped.clone());
-        self.snapshots.restore(checkpoint.generation, snapshots, dropped);
-        let recovery = self.recovery();
-        recovery.checkpoint = seq;
-        recovery.map_to = map_to;
-        recovery.replay_from = replay_from;
-        recovery.need = replay_from;
-        recovery.stage = Stage::Index;
-        let loads =
-            checkpoint.index.iter().map(|&named| Load { page: Page::Chunk(named), tried: Vec::new() });
-        recovery.to_load = loads.collect();
-    }
-
-    fn load_pages(&mut self, ctx: &mut Context) {
-        loop {
-            let recovery = self.recovery();
-            if recovery.again_at.is_some() {
-                return;
-            }
-            if recovery.loading.len() < LOADS_MAX
-                && let Some(load) = recovery.to_load.pop_front()
-            {
-                recovery.loads += 1;
-                let number = recovery.loads;
-                let place = load.page.place();
-                if let Some(drive) = self.nearest_copy(place.egroup, &load.tried, ctx) {
-                    self.recovery().loading.insert(number, load);
-                    let runs = vec![UnitRun { first: place.unit, count: place.units }];
-                    let question =
-                        Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
-                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Load(number));
-                } else if may_come_back(self, place.egroup, &load.tried, ctx) {
-                    let recovery = self.recovery();
-                    recovery.to_load.push_front(Load { tried: Vec::new(), ..load });
-                    recovery.again_at = Some(ctx.now.after(100_000));
-                } else {
-                    let number = match load.page {
-                        Page::Chunk(named) => named.number,
-                        Page::Directory(number, _) => number,
-                    };
-                    return self.fail(FamilyTrouble::PageLost(number), ctx);
-                }
-                continue;
-            }
-            if !recovery.loading.is_empty() {
-                return;
-            }
-            match recovery.stage {
-                Stage::Index => {
-                    let pages = self.map.index.iter().filter(|(kind, ..)| *kind == PageKind::Directory);
-                    let loads: VecDeque<Load> = pages
-                        .map(|(_, number, place)| Load {
-                            page: Page::Directory(number, place),
-                            tried: Vec::new(),
-                        })
-                        .collect();
-                    let recovery = self.recovery();
-                    recovery.to_load = loads;
-                    recovery.stage = Stage::Directory;
-                }
-                _ => {
-                    recovery.stage = Stage::Replay;
-                    return self.replay(ctx);
-                }
-            }
-        }
-    }
-
-    /// A page asked for while opening.
-    pub(crate) fn on_loaded(&mut self, number: u64, drive: DriveId, answer: Result<Answer, Refusal>) {
-        let family = self.family;
-        let Some(mut load) = self.recovery().loading.remove(&number) else { return };
-        let is_away = answer == Err(Refusal::DriveGone);
-        let page: Option<Buffer> = match answer {
-            Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
-            _ => None,
-        };
-        let loaded = page.is_some_and(|page| match &load.page {
-            Page::Chunk(named) => self.map.index.load_chunk(named, page.bytes(), family).is_ok(),
-            Page::Directory(number, _) => self.map.directory.load_page(page.bytes(), *number, family).is_ok(),
-        });
-        if !loaded {
-            load.tried.extend((!is_away).then_some(drive));
-            self.recovery().to_load.push_front(load);
-        }
     }
 
     /// The highest record any counted member of the last segment holds, and the lowest of their ends.

@@ -82,12 +82,16 @@ fn a_checkpoint_that_was_never_acknowledged_is_not_missed() {
     reads_well(&mut world, &pattern(8, BLOCK));
 }
 
-fn see(world: &mut World, version: u64, states: [DriveState; 2]) {
-    let drives = (0..)
+/// A view with these drives, each of which is the first of a group of all.
+fn see(world: &mut World, version: u64, states: &[DriveState]) {
+    let all = 0..states.len() as u32;
+    let drives = all
+        .clone()
         .zip(states)
-        .map(|(drive, state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
-    let group = |members: [u32; 2]| GroupView { members: members.map(DriveId).to_vec(), former: Vec::new() };
-    let groups = BTreeMap::from([(GroupId(0), group([0, 1])), (GroupId(1), group([1, 0]))]);
+        .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
+    let members = |first| all.clone().map(move |at| DriveId((first + at) % states.len() as u32)).collect();
+    let group = |first| (GroupId(first), GroupView { members: members(first), former: Vec::new() });
+    let groups = all.clone().map(group).collect::<BTreeMap<_, _>>();
     world.step(Input::Order(Order::View(View { version, drives: drives.collect(), groups: groups.into() })));
 }
 
@@ -107,13 +111,13 @@ fn the_other_comes_late() -> (bool, usize) {
         let geometry = world.geometry;
         let open = |drive| Input::Order(Order::OpenDrive { drive: DriveId(drive), geometry, format: false });
         world.step(open(0));
-        see(&mut world, 1, [DriveState::Up, DriveState::Down]);
+        see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
         world.step(Input::Order(Order::OpenFamily(world.record.clone())));
         world.pass(SECONDS);
         assert!(!is_failed(&world), "block {block}: the other may come back: {:?}", world.notices);
         waited += usize::from(!is_ready(&world));
         world.step(open(1));
-        see(&mut world, 2, [DriveState::Up; 2]);
+        see(&mut world, 2, &[DriveState::Up; 2]);
         world.pass(SECONDS);
         if !is_ready(&world) || is_failed(&world) {
             whole = false;
@@ -155,13 +159,7 @@ fn nobody_asks_again_for_pages_that_nobody_waits_for() {
     }
     world.settle();
     world.restart(limits);
-    let see = |world: &mut World, version, state| {
-        let drives = BTreeMap::from([(DriveId(0), DriveView { shard: ShardId(0), domain: 0, state })]);
-        let group = GroupView { members: vec![DriveId(0)], former: Vec::new() };
-        let groups = BTreeMap::from([(GroupId(0), group)]).into();
-        world.step(Input::Order(Order::View(View { version, drives, groups })));
-    };
-    see(&mut world, 2, DriveState::Down);
+    see(&mut world, 2, &[DriveState::Down]);
     for at in 0..8 {
         let request = Request::Read { offset: at << 22, len: BLOCK as u32 };
         assert_eq!(world.ask(request), Reply::Error(RequestError::NotServed));
@@ -174,7 +172,7 @@ fn nobody_asks_again_for_pages_that_nobody_waits_for() {
         wakes += 1;
     }
     assert!(wakes < 60, "{wakes} times in ten seconds");
-    see(&mut world, 3, DriveState::Up);
+    see(&mut world, 3, &[DriveState::Up]);
     for at in 0..8 {
         assert_eq!(world.read(at << 22, BLOCK as u32), pattern(at, BLOCK));
     }
