@@ -12,8 +12,10 @@ pub mod join;
 mod memory;
 pub mod offline;
 mod shard_loop;
+mod uri;
 mod words;
 
 pub use attach::boot_id;
 pub use control::{DRIVES_MAX, READ_CACHE_DEFAULT, Settings, StartError, run};
 pub use drives::DRIVE_BYTES_MIN;
+pub use uri::path_part;

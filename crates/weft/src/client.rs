@@ -1,6 +1,8 @@
 //! Speaks to a node's HTTP API, found by its directory or its address.
 //! Promises: an answer, or one line that says why there is none and what to do.
 
+pub use weft_node::path_part;
+
 use crate::arguments::Place;
 use crate::trouble::Trouble;
 use serde_json::Value;
@@ -183,30 +185,9 @@ fn read_body(response: ureq::Response) -> Result<Value, Trouble> {
         .map_err(|_| Trouble::failed("what answers there is no Weft node: check --dir and --api"))
 }
 
-/// A name as part of a URL's path.
-pub fn path_part(name: &str) -> String {
-    let mut text = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    // "." and ".." would be taken for steps in the path.
-    if text.chars().all(|c| c == '.') { text.replace('.', "%2E") } else { text }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{base_of, path_part};
-
-    #[test]
-    fn a_name_cannot_leave_its_place_in_the_path() {
-        assert_eq!(path_part("demo-1"), "demo-1");
-        assert_eq!(path_part("a/b?c"), "a%2Fb%3Fc");
-        assert_eq!(path_part(".."), "%2E%2E");
-    }
+    use super::base_of;
 
     #[test]
     fn an_address_is_understood_or_refused() {

@@ -4,6 +4,7 @@
 
 use super::refusal::Refusal;
 use crate::shard_loop::{Disk, Mail, Mailbox};
+use crate::uri::in_query;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -72,19 +73,6 @@ impl fmt::Display for Address {
             Address::Tcp(address) => write!(f, "tcp:{address}"),
         }
     }
-}
-
-/// A path as the value of a URI's parameter.
-fn in_query(path: &Path) -> String {
-    let mut text = String::new();
-    for byte in path.as_os_str().as_encoded_bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-_.~:@,".contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
 }
 
 /// What is exported at one address.

@@ -36,19 +36,6 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// A name as a part of a path.
-pub fn path_part(name: &str) -> String {
-    let mut part = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            part.push(char::from(byte));
-        } else {
-            let _ = write!(part, "%{byte:02X}");
-        }
-    }
-    part
-}
-
 pub struct Page(String);
 
 impl Page {

@@ -1,7 +1,8 @@
 //! `/vdisk_stats`: all vDisks, a line each.
 
-use super::html::{Page, bytes, escape, microseconds, number, path_part, share};
+use super::html::{Page, bytes, escape, microseconds, number, share};
 use crate::api::{ElsewhereView, VdiskFiguresListView, VdiskFiguresView};
+use crate::path_part;
 
 pub fn vdisks(list: &VdiskFiguresListView) -> String {
     let mut page = Page::new("vDisks", "/vdisk_stats");
