@@ -189,9 +189,7 @@ impl Etcd {
         let began = Instant::now();
         let mut tried = Vec::new();
         let mut repeated = false;
-        // Of all that were asked, if all speak nonsense: one wrong address must not end what the others can do.
-        let mut odd = None;
-        let mut others = 0;
+        let mut odd = Vec::new();
         // A single endpoint gets a second chance: it may have closed the connection that was kept.
         for _ in 0..self.0.endpoints.len().max(2) {
             let at = self.0.current.load(Ordering::Relaxed);
@@ -205,15 +203,11 @@ impl Etcd {
                 Err(Failure::Nonsense(error)) => {
                     repeated = true;
                     let reason = error.to_string();
-                    odd.get_or_insert(error);
+                    odd.push(error);
                     reason
                 }
-                Err(Failure::NotSent(reason)) => {
-                    others += 1;
-                    reason
-                }
+                Err(Failure::NotSent(reason)) => reason,
                 Err(Failure::NoAnswer(reason)) => {
-                    others += 1;
                     repeated = true;
                     reason
                 }
@@ -224,8 +218,9 @@ impl Etcd {
                 break;
             }
         }
-        if let Some(error) = odd.filter(|_| others == 0) {
-            return Err(error);
+        // One wrong address must not end what the others can do; if all are, that is what is wrong.
+        if odd.len() == tried.len() {
+            return Err(odd.swap_remove(0));
         }
         tried.dedup();
         let tried = tried.join("; ");

@@ -43,10 +43,12 @@ pub fn run(
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
     let store = ClusterStore::new(etcd, &membership.cluster)?.expecting(membership.id);
     wait_for_etcd(&store, membership.id)?;
-    match store.etcd().look_at_all() {
+    let etcd = store.etcd().clone();
+    // Beside the start: a member that does not answer takes seconds.
+    std::thread::spawn(move || match etcd.look_at_all() {
         Ok(notes) => notes.iter().for_each(|note| tracing::info!("{note}")),
         Err(error) => tracing::warn!(%error, "one of the addresses of etcd is wrong"),
-    }
+    });
     store.make_default_container()?;
     let node = membership.node;
     let removed = ClusterError::NodeRemoved { node };
