@@ -88,9 +88,9 @@ fn about(results: &Results, measurement: &Measurement, grouped: &mut Grouped) {
             grouped.failed.push(format!("{place}, run {}: {error}", run.repeat + 1));
         }
     }
-    let whole = measurement.runs.iter().filter(|run| !run.cut && run.error.is_none()).count();
     if measurement.runs.iter().any(|run| run.cut) {
-        let rest = if whole == 0 { "all there is of it" } else { "left out of its line" };
+        let has_whole = measurement.runs.iter().any(|run| !run.cut && run.has_figures());
+        let rest = if has_whole { "left out of its line" } else { "all there is of it" };
         grouped.cut.push(format!("{place} ({rest})"));
     }
     let Some(summary) = &measurement.summary else { return };

@@ -166,6 +166,10 @@ impl RunFigures {
         self.read.ios + self.write.ios
     }
 
+    pub fn has_figures(&self) -> bool {
+        self.error.is_none() && self.ios() > 0
+    }
+
     /// Both directions together, second by second.
     pub fn samples(&self, figure: Figure) -> Vec<f64> {
         let mut seconds = std::collections::BTreeMap::<u64, f64>::new();
@@ -182,8 +186,7 @@ impl RunFigures {
 impl Summary {
     /// None if no run has figures.
     pub fn of(runs: &[RunFigures], figure: Figure) -> Option<Summary> {
-        let mut good: Vec<&RunFigures> =
-            runs.iter().filter(|run| run.error.is_none() && run.ios() > 0).collect();
+        let mut good: Vec<&RunFigures> = runs.iter().filter(|run| run.has_figures()).collect();
         if good.iter().any(|run| !run.cut) {
             // What was cut short counts only where there is nothing else.
             good.retain(|run| !run.cut);

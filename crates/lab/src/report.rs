@@ -3,7 +3,9 @@
 
 use crate::error::LabError;
 use crate::measurement::Results;
+use crate::provenance::Provenance;
 use crate::{provenance, run, scenario, table};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const HEAD: &str = include_str!("report/head.html");
@@ -38,6 +40,16 @@ pub fn report(dir: &Path) -> Result<PathBuf, LabError> {
 
 /// What a run leaves in its directory, besides `run.json` and `raw`.
 const FILES: [&str; 5] = ["results.json", "results.csv", "events.csv", "results.md", "report.html"];
+
+/// Says what was asked for, and that what lies beside it is the lab's.
+pub(crate) fn write_run_file(
+    dir: &Path,
+    settings: &impl Serialize,
+    provenance: &Provenance,
+) -> Result<(), LabError> {
+    let run = serde_json::json!({ "settings": settings, "provenance": provenance });
+    write(&dir.join("run.json"), &serde_json::to_string_pretty(&run).expect("plain data has a JSON form"))
+}
 
 /// Refuses a directory in which a file of somebody else has the name of one of ours.
 pub(crate) fn check_own(dir: &Path) -> Result<(), LabError> {

@@ -153,12 +153,7 @@ impl Session {
     }
 
     fn go(mut self) -> Result<Outcome<Results>, LabError> {
-        let run_file = self.settings.out.join("run.json");
-        let text = serde_json::to_string_pretty(&serde_json::json!({
-            "settings": self.settings, "provenance": self.results.provenance,
-        }));
-        std::fs::write(&run_file, text.expect("plain data has a JSON form"))
-            .map_err(|why| LabError::File { path: run_file, why })?;
+        report::write_run_file(&self.settings.out, &self.settings, &self.results.provenance)?;
         self.watch_idle_servers();
         let rows = self.results.rows.clone();
         for (number, stage) in plan::stages(&rows).enumerate() {
@@ -296,7 +291,7 @@ impl Session {
                 }
                 let figures = self.measure_once(row, index, target, repeat);
                 // Stopped before fio had anything to say: no run, and no failure of the target either.
-                if !figures.cut || (figures.error.is_none() && figures.ios() > 0) {
+                if !figures.cut || figures.has_figures() {
                     runs[index].push(figures);
                 }
             }

@@ -29,6 +29,13 @@ const median = list => {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 };
 
+// Points that follow each other without a gap; a gap is where there is no value.
+function unbroken(points, value) {
+  const parts = [[]];
+  for (const point of points) if (value(point) === null) parts.push([]); else parts.at(-1).push(point);
+  return parts.filter(part => part.length);
+}
+
 function niceMax(value) {
   if (!(value > 0)) return 1;
   const step = 10 ** Math.floor(Math.log10(value));

@@ -53,10 +53,7 @@ function chart(row) {
   for (let second = step; second <= last; second += step) svg.append(shape("text", { x: x(second), y: height - 9, "text-anchor": "middle" }, second));
   svg.append(shape("text", { x: left, y: 8 }, unit(row)), shape("text", { x: width - right, y: 8, "text-anchor": "end" }, "seconds"));
   for (const { label, points } of all) {
-    // A gap where there is nothing.
-    const parts = [[]];
-    for (const point of points) if (point.value === null) parts.push([]); else parts.at(-1).push(point);
-    for (const part of parts.filter(part => part.length)) {
+    for (const part of unbroken(points, point => point.value)) {
       const upper = part.map(point => `${x(point.second)},${y(point.max)}`), lower = part.map(point => `${x(point.second)},${y(point.min)}`).reverse();
       svg.append(shape("polygon", { points: [...upper, ...lower].join(" "), fill: colour(label), opacity: .14 }));
       svg.append(shape("polyline", { points: part.map(point => `${x(point.second)},${y(point.value)}`).join(" "), fill: "none", stroke: colour(label), "stroke-width": 2, "stroke-linejoin": "round" }));

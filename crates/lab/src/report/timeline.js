@@ -42,13 +42,8 @@ function chart({ title, note, lines, marks = [], troubles = [], band, log = fals
   svg.append(shape("text", { x: left, y: 9 }, unit), shape("text", { x: width - right, y: 9, "text-anchor": "end" }, xName));
   for (const mark of marks) svg.append(shape("line", { x1: x(mark.x), x2: x(mark.x), y1: top, y2: height - bottom, stroke: MARK, "stroke-width": 1, opacity: .55 }));
   for (const { label, points } of lines) {
-    // A gap where there is nothing.
-    let part = [];
-    const parts = [part];
-    for (const [at, value] of points) {
-      if (value === null) { part = []; parts.push(part); } else part.push(`${x(at).toFixed(1)},${y(value).toFixed(1)}`);
-    }
-    for (const one of parts.filter(one => one.length)) svg.append(shape("polyline", { points: one.join(" "), fill: "none", stroke: colour(label), "stroke-width": 1.7, "stroke-linejoin": "round", opacity: .9 }));
+    const place = ([at, value]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`;
+    for (const part of unbroken(points, point => point[1])) svg.append(shape("polyline", { points: part.map(place).join(" "), fill: "none", stroke: colour(label), "stroke-width": 1.7, "stroke-linejoin": "round", opacity: .9 }));
     if (whole) for (const [at, value] of points) if (value !== null) svg.append(shape("circle", { cx: x(at), cy: y(value), r: 3, fill: colour(label) }));
   }
   for (const { label, x: at, count } of troubles) {

@@ -107,13 +107,9 @@ pub struct PlatformFacts {
     pub label: String,
     pub place: String,
     pub snapshots: String,
+    #[serde(default)]
+    pub takes_snapshots: bool,
     pub durable_writes: String,
-}
-
-impl PlatformFacts {
-    pub(super) fn takes_snapshots(&self) -> bool {
-        !self.snapshots.starts_with("none")
-    }
 }
 
 /// Everything a run has found out.

@@ -120,7 +120,7 @@ impl Session {
             self.look_at(target)?;
         }
         // Not before: what cannot be run leaves an earlier report as it is.
-        self.write_run_file(&results)?;
+        crate::report::write_run_file(&self.settings.out, &self.settings, &results.provenance)?;
         crate::report::remove_old(&self.settings.out)?;
         results.client = self.measure_null();
         for repeat in 0..self.settings.repeats {
@@ -136,15 +136,6 @@ impl Session {
             }
         }
         self.finish(results)
-    }
-
-    fn write_run_file(&self, results: &ScenarioResults) -> Result<(), LabError> {
-        let path = self.settings.out.join("run.json");
-        let text = serde_json::to_string_pretty(&serde_json::json!({
-            "settings": self.settings, "provenance": results.provenance,
-        }));
-        std::fs::write(&path, text.expect("plain data has a JSON form"))
-            .map_err(|why| LabError::File { path, why })
     }
 
     /// Everything that the run will need of a target, once and small in time: nobody wants to hear after an hour that the last
@@ -571,6 +562,7 @@ fn facts(target: &PlatformTarget) -> PlatformFacts {
         label: target.label.clone(),
         place: target.place(),
         snapshots: target.snapshots_explained().to_string(),
+        takes_snapshots: target.takes_snapshots(),
         durable_writes: target.durability_explained().to_string(),
     }
 }

@@ -137,7 +137,7 @@ fn sentence(results: &ScenarioResults, run: &TargetRun) -> String {
         // Only whoever takes none at all is the control.
         let is_stopped = results.interrupted
             && (run.phases.is_empty()
-                || results.targets.iter().any(|t| t.label == run.target && t.takes_snapshots()));
+                || results.targets.iter().any(|t| t.label == run.target && t.takes_snapshots));
         return if is_stopped {
             format!("{name}: the run ended before anything was done to it.")
         } else {
