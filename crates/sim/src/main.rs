@@ -67,7 +67,15 @@ impl Tally {
     }
 }
 
+/// A trace is long, and often looked at through `head`: a reader who has seen enough ends this process silently, as it
+/// ends any other.
+fn end_with_the_reader() {
+    // SAFETY: a plain call, made before there is a second thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 fn main() -> ExitCode {
+    end_with_the_reader();
     let arguments = Arguments::parse();
     if let Some(command) = &arguments.command {
         let done = match command {
