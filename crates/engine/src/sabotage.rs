@@ -28,6 +28,8 @@ pub enum Bug {
     FormerCopiesDropped,
     /// That a copy is bad is known only while it waits to be made anew.
     BadCopyForgotten,
+    /// A drive that lacked a copy once is taken to lack it, although copies have moved since.
+    LackOfBeforeCounts,
     /// Groups are told to be whole before anybody has looked.
     WholeTooEarly,
     /// Segments that nobody needs stay in the config record, on drives that shall go.

@@ -350,6 +350,7 @@ impl Volume {
     fn delete_what_is_needless(&mut self, running: &Running, listed: &[EgroupId], ctx: &mut Context) {
         let named: BTreeSet<EgroupId> = self.named_by_pending().chain(self.compaction.naming()).collect();
         let mut needless: Vec<EgroupId> = Vec::new();
+        let mut former: BTreeSet<EgroupId> = BTreeSet::new();
         for &egroup in listed {
             let Some(group) = self.map.group_of(egroup) else {
                 // A name is given once, and goes from placing to a pending record to the map within one step
@@ -368,9 +369,13 @@ impl Volume {
             }
             if self.audit.is_whole(view) || planted(Bug::FormerCopiesDropped) {
                 needless.push(egroup);
+                former.insert(egroup);
             } else {
                 self.audit.kept.entry(running.drive).or_default().insert(group);
             }
+        }
+        if !former.is_empty() {
+            self.copies_deleted(&former);
         }
         for egroups in needless.chunks(DELETES_MAX) {
             let question = Question::DeleteEgroups { egroups: egroups.to_vec() };

@@ -16,7 +16,8 @@ use crate::map::past::{self, Past};
 use crate::message::{Answer, Question, Refusal, UnitRun};
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
-use std::collections::BTreeMap;
+use crate::volume::tried::Tried;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Later than any generation: what is newest.
@@ -107,7 +108,7 @@ struct Fetch {
     number: u64,
     place: PagePlace,
     waiters: Vec<PageWaiter>,
-    tried: Vec<DriveId>,
+    tried: Tried,
 }
 
 #[derive(Debug)]
@@ -172,6 +173,13 @@ impl Pages {
 
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Copies of these egroups are deleted at a former member.
+    pub fn copies_deleted(&mut self, egroups: &BTreeSet<EgroupId>) {
+        for fetch in self.fetches.values_mut().filter(|fetch| egroups.contains(&fetch.place.egroup)) {
+            fetch.tried.copy_deleted();
+        }
     }
 
     fn next_turn(&mut self, place: PagePlace) -> u64 {
@@ -362,16 +370,16 @@ impl Volume {
         self.map.pages.last += 1;
         let number = self.map.pages.last;
         self.map.pages.by_place.insert(place, number);
-        self.map
-            .pages
-            .fetches
-            .insert(number, Fetch { kind, number: page, place, waiters: vec![waiter], tried: Vec::new() });
+        self.map.pages.fetches.insert(
+            number,
+            Fetch { kind, number: page, place, waiters: vec![waiter], tried: Tried::default() },
+        );
         self.ask_page(number, ctx);
     }
 
     fn ask_page(&mut self, number: u64, ctx: &mut Context) {
         let Some(fetch) = self.map.pages.fetches.get(&number) else { return };
-        let (place, tried) = (fetch.place, fetch.tried.clone());
+        let (place, tried) = (fetch.place, fetch.tried.drives().to_vec());
         if let Some(drive) = self.nearest_copy(place.egroup, &tried, ctx) {
             let runs = vec![UnitRun { first: place.unit, count: place.units }];
             let question = Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
@@ -381,6 +389,10 @@ impl Volume {
         if self.map.index.get(fetch.kind, fetch.number) != Some(place) {
             let fetch = self.end_fetch(number);
             return self.wake_page_waiters(fetch.waiters, place, None, ctx);
+        }
+        let fetch = self.map.pages.fetches.get_mut(&number).expect("it was just found");
+        if fetch.tried.begins_anew() {
+            return self.ask_page(number, ctx);
         }
         if may_come_back(self, place.egroup, &tried, ctx) {
             let fetch = self.map.pages.fetches.get_mut(&number).expect("it was just found");
@@ -433,7 +445,7 @@ impl Volume {
         // A drive that is away may come back with its copy, and is not accused of a bad one.
         let is_away = matches!(&answer, Err(refusal) if *refusal != Refusal::NotFound);
         if answer != Err(Refusal::DriveGone) {
-            fetch.tried.push(drive);
+            fetch.tried.add(drive);
         }
         let (place, kind, page_number) = (fetch.place, fetch.kind, fetch.number);
         let page = match answer {

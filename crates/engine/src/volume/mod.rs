@@ -14,6 +14,7 @@ mod pattern;
 mod read;
 mod request;
 pub(crate) mod snapshots;
+pub(crate) mod tried;
 pub(crate) mod warm;
 pub(crate) mod write;
 

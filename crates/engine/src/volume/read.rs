@@ -9,6 +9,7 @@ use super::extents::OriginExtents;
 use super::origin::OriginAsk;
 use super::pattern::Seen;
 use super::request::Work;
+use super::tried::Tried;
 use super::warm::Warming;
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::cache::Place;
@@ -19,7 +20,7 @@ use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where, may_come_back};
 use crate::map::view::ViewWaiter;
 use crate::message::{Answer, PackedFrame, Question, Refusal, UnitRun};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Zeros are given in pieces of at most this many blocks.
 const ZERO_BLOCKS: u64 = 256;
@@ -109,7 +110,7 @@ pub(super) struct Ask {
     pub reader: Reader,
     egroup: EgroupId,
     parts: Vec<(Block, UnitRun)>,
-    tried: Vec<DriveId>,
+    tried: Tried,
 }
 
 #[derive(Debug, Default)]
@@ -262,7 +263,7 @@ impl Volume {
             }
         }
         for (egroup, parts) in asks {
-            self.read_units(number, egroup, parts, Vec::new(), ctx);
+            self.read_units(number, egroup, parts, Tried::default(), ctx);
         }
     }
 
@@ -272,18 +273,21 @@ impl Volume {
         job: u64,
         egroup: EgroupId,
         parts: Vec<(Block, UnitRun)>,
-        tried: Vec<DriveId>,
+        mut tried: Tried,
         ctx: &mut Context,
     ) {
-        let Some(drive) = self.nearest_copy(egroup, &tried, ctx) else {
+        let Some(drive) = self.nearest_copy(egroup, tried.drives(), ctx) else {
+            if tried.begins_anew() {
+                return self.read_units(job, egroup, parts, tried, ctx);
+            }
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
             let (block, run) = parts[0];
             let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
             if self.is_place_of(at, block, egroup, run.first) {
-                let away = may_come_back(self, egroup, &tried, ctx);
+                let away = may_come_back(self, egroup, tried.drives(), ctx);
                 if !away {
-                    let drive = tried.first().copied().unwrap_or_default();
+                    let drive = tried.drives().first().copied().unwrap_or_default();
                     let damage = Damage::BlockLost { family: self.family, block: block.0 };
                     ctx.notice(Notice::Damage { drive, damage });
                 }
@@ -306,7 +310,15 @@ impl Volume {
         ctx: &mut Context,
     ) -> Option<u64> {
         let drive = self.nearest_copy(egroup, &[], ctx)?;
-        Some(self.ask_units(drive, Ask { reader, egroup, parts, tried: Vec::new() }, ctx))
+        Some(self.ask_units(drive, Ask { reader, egroup, parts, tried: Tried::default() }, ctx))
+    }
+
+    /// Copies of these egroups are deleted at a former member.
+    pub(crate) fn copies_deleted(&mut self, egroups: &BTreeSet<EgroupId>) {
+        for ask in self.reads.asks.values_mut().filter(|ask| egroups.contains(&ask.egroup)) {
+            ask.tried.copy_deleted();
+        }
+        self.map.pages.copies_deleted(egroups);
     }
 
     fn ask_units(&mut self, drive: DriveId, ask: Ask, ctx: &mut Context) -> u64 {
@@ -403,7 +415,9 @@ impl Volume {
             job.give(block, data, source);
         }
         if !again.is_empty() {
-            tried.extend((!is_away).then_some(drive));
+            if !is_away {
+                tried.add(drive);
+            }
             self.read_units(job, egroup, again, tried, ctx);
         }
         self.finish_job(job, ctx);

@@ -1,0 +1,45 @@
+//! Which drives have been asked for an egroup in vain.
+//! Promises: what a drive lacked when it was asked does not count any more once copies were deleted elsewhere because it has one now.
+//! Leaves to others: asking (`volume/read.rs`, `map/lookup.rs`), copies and their deletion (`curator`).
+//!
+//! Copies move while questions are under way, and questions and deletions take different connections: a new member is asked
+//! before its copy is there, and a former one after its own is gone. Only the owner deletes, and only when all members have
+//! theirs; so if nothing was deleted since the first of them was asked, none of them had a copy at one and the same time.
+
+use crate::identity::DriveId;
+use crate::sabotage::{Bug, planted};
+
+#[derive(Debug, Default)]
+pub(crate) struct Tried {
+    drives: Vec<DriveId>,
+    /// Copies of the egroup were deleted since the first of them was asked.
+    is_stale: bool,
+}
+
+impl Tried {
+    pub fn drives(&self) -> &[DriveId] {
+        &self.drives
+    }
+
+    pub fn add(&mut self, drive: DriveId) {
+        self.drives.push(drive);
+    }
+
+    /// A copy on a former member is deleted: the members have theirs.
+    pub fn copy_deleted(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Nobody is left to be asked. True: all may be asked again, for the copies have moved meanwhile.
+    pub fn begins_anew(&mut self) -> bool {
+        let is_stale = std::mem::take(&mut self.is_stale);
+        if is_stale {
+            self.drives.clear();
+        }
+        is_stale && !planted(Bug::LackOfBeforeCounts)
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
