@@ -256,7 +256,7 @@ ask vdisk export data --nbd "unix:$sockets/client" >/dev/null
 good "node $served_by serves it; the client connects to node $client, which forwards"
 fill() {
     fio --name=fill --ioengine=nbd "--uri=nbd+unix:///data?socket=$sockets/client" --rw=write --bs=256k --iodepth=4 \
-        --offset=0 --size=50% --verify=crc32c --verify_fatal=1 "$@" </dev/null >"$dir/fill.txt" 2>&1 &
+        --offset=0 --size=50% --verify=crc32c --verify_fatal=1 --verify_state_save=0 "$@" </dev/null >"$dir/fill.txt" 2>&1 &
     fio_pid=$!
     wait "$fio_pid" || fail "fio: $(tail -n 5 "$dir/fill.txt")"
     fio_pid=''

@@ -555,6 +555,7 @@ pub struct DamageView {
     #[serde(default)]
     pub tables: u64,
     pub copies_bad: u64,
+    /// Of those that were bad. Copies that are made because drives come and go are no damage, and not in here.
     pub copies_repaired: u64,
     pub blocks_lost: u64,
     /// The newest lines about damage, oldest first.

@@ -9,6 +9,7 @@ mod census;
 mod change;
 mod clones;
 mod containers;
+mod damage;
 mod drives;
 mod exports;
 mod figures;
@@ -32,7 +33,6 @@ pub use cache::READ_CACHE_DEFAULT;
 pub use drives::DRIVES_MAX;
 pub use start::{Settings, StartError, run};
 
-use crate::api::DamageView;
 use crate::config::{
     ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
     ScheduleRecord, SnapshotKey, SnapshotRecord,
@@ -89,7 +89,7 @@ pub struct Control {
     taken_together: BTreeSet<SnapshotId>,
     /// How much snapshots hold that clones read from, as far as somebody has counted.
     origins: usage::Origins,
-    damage: DamageView,
+    damage: damage::Damages,
     /// Of a node that is alone: what its store could not take yet.
     segment_wishes: Vec<notices::SegmentsWish>,
     /// vDisks that were told to settle and have not said that they did.
@@ -254,7 +254,7 @@ impl Control {
             rolled_back: BTreeSet::new(),
             taken_together: BTreeSet::new(),
             origins: usage::Origins::default(),
-            damage: DamageView::default(),
+            damage: damage::Damages::default(),
             unsettled: BTreeSet::new(),
             segment_wishes: Vec::new(),
             to_resume: BTreeSet::new(),
@@ -349,8 +349,9 @@ impl Control {
         for view in self.schedule_views().iter().filter(|view| !view.trouble.is_empty()) {
             lines.push(format!("vDisk {}: its schedule takes no snapshots: {}", view.vdisk, view.trouble));
         }
-        if self.damage.blocks_lost > 0 {
-            lines.push(format!("{} reads found no good copy", self.damage.blocks_lost));
+        let blocks_lost = self.damage.view().blocks_lost;
+        if blocks_lost > 0 {
+            lines.push(format!("{blocks_lost} reads found no good copy"));
         }
         lines
     }

@@ -9,9 +9,6 @@ use tokio::time::Instant;
 use weft_engine::interface::{Damage, Notice, Order, Segment};
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 
-/// Lines about damage that are kept to be shown.
-const DAMAGE_LINES_MAX: usize = 100;
-
 /// What the store of a single node could not take is given to it again after this time.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -123,7 +120,7 @@ impl Control {
                 self.part.alone().whole.told(family, epoch, view, &groups);
                 self.forget_former();
             }
-            Notice::Damage { drive, damage } => self.on_damage(drive, damage),
+            Notice::Damage { drive, damage } => self.on_damage(drive, &damage),
         }
     }
 
@@ -226,43 +223,14 @@ impl Control {
         self.shards[shard.0 as usize].send(Mail::Order(order));
     }
 
-    fn on_damage(&mut self, drive: DriveId, damage: Damage) {
-        let name = |family: FamilyId| {
-            self.families
-                .get(&family)
-                .map_or_else(|| format!("family {family}"), |entry| format!("vDisk {}", entry.config.name))
+    fn on_damage(&mut self, drive: DriveId, damage: &Damage) {
+        let families = &self.families;
+        let vdisk = |family: FamilyId| {
+            let named = families.get(&family).map(|entry| format!("vDisk {}", entry.config.name));
+            named.unwrap_or_else(|| format!("family {family}"))
         };
-        let line = match damage {
-            Damage::Log { offset } => {
-                self.damage.log += 1;
-                format!("drive {drive}: the log is damaged at byte {offset}")
-            }
-            Damage::Table { offset } => {
-                self.damage.tables += 1;
-                format!(
-                    "drive {drive}: the table of egroups is damaged at byte {offset} of its data area; an egroup may be missing"
-                )
-            }
-            Damage::CopyBad { family, egroup } => {
-                self.damage.copies_bad += 1;
-                format!(
-                    "drive {drive}: the copy of egroup {egroup} of {} is damaged or missing",
-                    name(family)
-                )
-            }
-            Damage::CopyRepaired { family, egroup } => {
-                self.damage.copies_repaired += 1;
-                format!("drive {drive}: the copy of egroup {egroup} of {} is good again", name(family))
-            }
-            Damage::BlockLost { family, block } => {
-                self.damage.blocks_lost += 1;
-                format!("{}: block {block} (byte {}) has no good copy", name(family), block * 4096)
-            }
-        };
-        tracing::warn!("{line}");
-        self.damage.recent.push(line);
-        if self.damage.recent.len() > DAMAGE_LINES_MAX {
-            self.damage.recent.remove(0);
+        if let Some(line) = self.damage.note(drive, damage, vdisk) {
+            tracing::warn!("{line}");
         }
     }
 }

@@ -66,7 +66,7 @@ impl Control {
         let mut view = StatsView {
             uptime_us: self.began.elapsed().as_micros() as u64,
             silent_shards: self.silent(&told),
-            damage: self.damage.clone(),
+            damage: self.damage.view().clone(),
             ..StatsView::default()
         };
         for (&id, drive) in &self.drives {
