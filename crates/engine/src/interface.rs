@@ -411,6 +411,8 @@ pub enum Damage {
     CopyBad { family: FamilyId, egroup: EgroupId },
     /// ... and is good again.
     CopyRepaired { family: FamilyId, egroup: EgroupId },
+    /// A copy was asked for where it is still to be made: no damage, only the way of things while copies move.
+    CopyAwaited { family: FamilyId, egroup: EgroupId },
     /// No good copy of this block was found anywhere.
     BlockLost { family: FamilyId, block: u64 },
 }

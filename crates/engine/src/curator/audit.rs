@@ -383,13 +383,27 @@ impl Volume {
         }
     }
 
-    /// The copy of an egroup on this drive is damaged or missing: told once, and made anew.
+    /// The copy of an egroup on this drive is damaged: told once, and made anew.
     pub(crate) fn on_bad_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
+        self.copy_is_bad(egroup, drive, true, ctx);
+    }
+
+    /// It is missing. That is news only where it has its place, on a drive that was known to have everything: to one that has just
+    /// got this place copies are still on their way, and one that has lost it has deleted them.
+    pub(crate) fn on_missing_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
+        let is_news = self.audit.whole.contains(&drive) && self.is_place_for(egroup, drive, ctx);
+        self.copy_is_bad(egroup, drive, is_news, ctx);
+    }
+
+    fn copy_is_bad(&mut self, egroup: EgroupId, drive: DriveId, is_news: bool, ctx: &mut Context) {
         if self.map.group_of(egroup).is_none() || self.audit.copies.knows(egroup, drive) {
             return;
         }
-        ctx.counters.copies_bad += 1;
-        ctx.notice(Notice::Damage { drive, damage: Damage::CopyBad { family: self.family, egroup } });
+        let family = self.family;
+        let damage =
+            if is_news { Damage::CopyBad { family, egroup } } else { Damage::CopyAwaited { family, egroup } };
+        ctx.counters.copies_bad += u64::from(is_news);
+        ctx.notice(Notice::Damage { drive, damage });
         if self.is_place_for(egroup, drive, ctx) {
             self.audit.whole.remove(&drive);
             let task = self.audit.last;

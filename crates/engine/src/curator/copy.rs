@@ -500,7 +500,12 @@ impl Volume {
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
-            (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, ctx),
+            (_, Err(Refusal::NotFound)) => {
+                copy.tried.push(drive);
+                if drive != copy.drive {
+                    self.on_missing_copy(copy.egroup, drive, ctx);
+                }
+            }
             // Of its copy nothing is known: it may come back with a good one.
             (_, Err(Refusal::DriveGone)) => {}
             (_, Err(_)) => copy.tried.push(drive),

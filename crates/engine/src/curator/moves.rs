@@ -189,7 +189,7 @@ impl Volume {
             (step, Err(refusal)) => {
                 job.tried.push(drive);
                 if refusal == Refusal::NotFound {
-                    self.on_bad_copy(victim, drive, ctx);
+                    self.on_missing_copy(victim, drive, ctx);
                 }
                 match step {
                     Step::Describing => self.describe_victim(number, job, ctx),

@@ -443,7 +443,8 @@ impl Volume {
     ) {
         let Some(fetch) = self.map.pages.fetches.get_mut(&number) else { return };
         // A drive that is away may come back with its copy, and is not accused of a bad one.
-        let is_away = matches!(&answer, Err(refusal) if *refusal != Refusal::NotFound);
+        let is_missing = answer == Err(Refusal::NotFound);
+        let is_away = answer.is_err() && !is_missing;
         if answer != Err(Refusal::DriveGone) {
             fetch.tried.add(drive);
         }
@@ -457,7 +458,11 @@ impl Volume {
         let page = page.and_then(|page| MapPage::decode(kind, page.bytes(), page_number, self.family));
         let Some(page) = page else {
             if !is_away && self.map.index.get(kind, page_number) == Some(place) {
-                self.on_bad_copy(place.egroup, drive, ctx);
+                if is_missing {
+                    self.on_missing_copy(place.egroup, drive, ctx);
+                } else {
+                    self.on_bad_copy(place.egroup, drive, ctx);
+                }
             }
             return self.ask_page(number, ctx);
         };

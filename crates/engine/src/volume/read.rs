@@ -452,7 +452,7 @@ impl Volume {
                 // It may have been deleted because nothing is there any more, so look before complaining.
                 let (block, run) = parts[0];
                 if refusal == Refusal::NotFound && self.is_place_of(at, block, egroup, run.first) {
-                    self.on_bad_copy(egroup, drive, ctx);
+                    self.on_missing_copy(egroup, drive, ctx);
                 }
                 return parts.into_iter().map(|(block, run)| (block, run, None)).collect();
             }

@@ -52,6 +52,7 @@ impl Damages {
                     vdisk(family)
                 )
             }
+            Damage::CopyAwaited { .. } => return None,
             Damage::CopyRepaired { family, egroup } => {
                 if !self.bad.remove(&(family, egroup, drive)) {
                     return None;

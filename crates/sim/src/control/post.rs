@@ -135,6 +135,7 @@ impl World {
                 Damage::Log { .. } => "damage found in logs",
                 Damage::Table { .. } => "damage found in tables",
                 Damage::CopyBad { .. } => "bad copies found",
+                Damage::CopyAwaited { .. } => "copies asked for before they were made",
                 Damage::CopyRepaired { .. } => "copies repaired",
                 Damage::BlockLost { .. } => "blocks without any good copy at the time",
             }),

@@ -85,7 +85,7 @@ impl Control {
             // Nobody changes the number of copies here: it is what it was from the beginning.
             Notice::FactorReached { .. } => {}
             // A member that joined was asked for what it has not got yet, or has got its copy.
-            Notice::Damage { damage: Damage::CopyBad { .. } | Damage::CopyRepaired { .. }, .. } => {}
+            Notice::Damage { damage: Damage::CopyAwaited { .. } | Damage::CopyRepaired { .. }, .. } => {}
             other => panic!("nothing fails here: {other:?}"),
         }
         Vec::new()
