@@ -261,6 +261,11 @@ pub fn is_up(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_some_and(|drive| drive.state.is_up())
 }
 
+/// Whether nothing comes back from there any more: it is given up, or nobody knows of it.
+pub fn is_lost(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_none_or(|drive| drive.state == DriveState::Lost)
+}
+
 /// Whether new things may go there: it is up, and not about to be emptied.
 pub fn is_open(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_some_and(|drive| drive.state == DriveState::Up)
@@ -370,6 +375,10 @@ impl Context<'_> {
 
     pub fn is_up(&self, drive: DriveId) -> bool {
         is_up(self.view, drive)
+    }
+
+    pub fn is_lost(&self, drive: DriveId) -> bool {
+        is_lost(self.view, drive)
     }
 
     pub fn is_open(&self, drive: DriveId) -> bool {

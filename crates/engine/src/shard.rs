@@ -3,7 +3,7 @@
 //! Leaves to others: everything else.
 
 use crate::cache::Cache;
-use crate::context::{Calls, Context, Draw, Purpose, earlier};
+use crate::context::{Calls, Context, Draw, Purpose, earlier, is_lost};
 use crate::counters::Counters;
 use crate::identity::{DriveId, Epoch, FamilyId, ShardId, Time};
 use crate::interface::{
@@ -540,10 +540,7 @@ impl Shard {
     fn advance_dropping(&mut self, now: Time, out: &mut Outputs) {
         let mut done = Vec::new();
         for (&family, dropping) in &mut self.dropping {
-            let lost = |drive: &DriveId| {
-                self.world.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost)
-            };
-            dropping.drives.retain(|drive| !lost(drive));
+            dropping.drives.retain(|drive| !is_lost(&self.world.view, *drive));
             let waiting: Vec<DriveId> = dropping.drives.iter().copied().collect();
             for drive in waiting {
                 let mut ctx = self.world.context(now, out);

@@ -163,6 +163,13 @@ impl Audit {
     }
 }
 
+/// What is the matter with a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Damaged,
+    Missing,
+}
+
 impl Volume {
     /// Asks the next drive, if it is time, and goes on copying.
     pub(crate) fn start_audit(&mut self, ctx: &mut Context) {
@@ -383,28 +390,21 @@ impl Volume {
         }
     }
 
-    /// The copy of an egroup on this drive is damaged: told once, and made anew.
-    pub(crate) fn on_bad_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
-        self.copy_is_bad(egroup, drive, true, ctx);
-    }
-
-    /// It is missing. That is news only where it has its place, on a drive that was known to have everything: to one that has just
-    /// got this place copies are still on their way, and one that has lost it has deleted them.
-    pub(crate) fn on_missing_copy(&mut self, egroup: EgroupId, drive: DriveId, ctx: &mut Context) {
-        let is_news = self.audit.whole.contains(&drive) && self.is_place_for(egroup, drive, ctx);
-        self.copy_is_bad(egroup, drive, is_news, ctx);
-    }
-
-    fn copy_is_bad(&mut self, egroup: EgroupId, drive: DriveId, is_news: bool, ctx: &mut Context) {
+    /// The copy of an egroup on this drive is no good: told once, and made anew. One that is missing is news only where it has its
+    /// place, on a drive that was known to have everything: to one that has just got this place copies are still on their way, and
+    /// one that has lost it has deleted them.
+    pub(crate) fn on_bad_copy(&mut self, egroup: EgroupId, drive: DriveId, fault: Fault, ctx: &mut Context) {
         if self.map.group_of(egroup).is_none() || self.audit.copies.knows(egroup, drive) {
             return;
         }
+        let has_place = self.is_place_for(egroup, drive, ctx);
+        let is_news = fault == Fault::Damaged || (has_place && self.audit.whole.contains(&drive));
         let family = self.family;
         let damage =
             if is_news { Damage::CopyBad { family, egroup } } else { Damage::CopyAwaited { family, egroup } };
         ctx.counters.copies_bad += u64::from(is_news);
         ctx.notice(Notice::Damage { drive, damage });
-        if self.is_place_for(egroup, drive, ctx) {
+        if has_place {
             self.audit.whole.remove(&drive);
             let task = self.audit.last;
             self.audit.copies.found_bad(egroup, drive, task, ctx.limits.copies_owed_max);

@@ -9,6 +9,7 @@ use super::bad::BadCopies;
 use super::factor::is_move;
 use crate::buffer::{Buffer, Pages};
 use crate::context::{Context, Purpose, earlier};
+use crate::curator::audit::Fault;
 use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::identity::{DriveId, EgroupId, Time};
 use crate::interface::{Damage, Notice};
@@ -489,7 +490,7 @@ impl Volume {
                         self.audit.copies.running.insert(task, copy);
                         return;
                     }
-                    self.on_bad_source(&mut copy, drive, ctx);
+                    self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
                 }
             }
             (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
@@ -500,12 +501,7 @@ impl Volume {
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
-            (_, Err(Refusal::NotFound)) => {
-                copy.tried.push(drive);
-                if drive != copy.drive {
-                    self.on_missing_copy(copy.egroup, drive, ctx);
-                }
-            }
+            (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, Fault::Missing, ctx),
             // Of its copy nothing is known: it may come back with a good one.
             (_, Err(Refusal::DriveGone)) => {}
             (_, Err(_)) => copy.tried.push(drive),
@@ -514,10 +510,10 @@ impl Volume {
         self.continue_copy(task, copy, ctx);
     }
 
-    fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, ctx: &mut Context) {
+    fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, fault: Fault, ctx: &mut Context) {
         copy.tried.push(drive);
         if drive != copy.drive {
-            self.on_bad_copy(copy.egroup, drive, ctx);
+            self.on_bad_copy(copy.egroup, drive, fault, ctx);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
+use crate::curator::audit::Fault;
 use crate::egroup::place::{Intent, Units};
 use crate::formats::record::{MapRecord, NamedEgroup, PageKind, PagePlace, UnitMove};
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
@@ -182,14 +183,14 @@ impl Volume {
                 }
                 if !good {
                     job.tried.push(drive);
-                    self.on_bad_copy(victim, drive, ctx);
+                    self.on_bad_copy(victim, drive, Fault::Damaged, ctx);
                 }
                 self.read_live_units(number, job, ctx);
             }
             (step, Err(refusal)) => {
                 job.tried.push(drive);
                 if refusal == Refusal::NotFound {
-                    self.on_missing_copy(victim, drive, ctx);
+                    self.on_bad_copy(victim, drive, Fault::Missing, ctx);
                 }
                 match step {
                     Step::Describing => self.describe_victim(number, job, ctx),

@@ -14,7 +14,7 @@ use crate::context::{Context, Purpose, earlier};
 use crate::drain::Drain;
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Generation, Seq, Time};
-use crate::interface::{DriveState, FamilyTrouble, Notice, Segment};
+use crate::interface::{FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
 use crate::log::layers::Layers;
 use crate::map::Map;
@@ -237,8 +237,7 @@ impl Volume {
             return;
         }
         let last = segments.last().expect("a family with a log has segments");
-        let is_lost =
-            |drive: &DriveId| ctx.view.drives.get(drive).is_none_or(|view| view.state == DriveState::Lost);
+        let is_lost = |drive: &DriveId| ctx.is_lost(*drive);
         // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may.
         let (mut sound, mut unsound, mut silent) = (0, Vec::new(), 0);
         for drive in &last.members {
@@ -324,9 +323,8 @@ impl Volume {
         }
         let recovery = self.recovery();
         let away = members.iter().any(|drive| {
-            let state = ctx.view.drives.get(drive).map(|view| view.state);
-            let silent = !recovery.fenced.contains_key(drive) || !state.is_some_and(DriveState::is_up);
-            silent && state.is_some_and(|state| state != DriveState::Lost) && !recovery.tried.contains(drive)
+            let silent = !recovery.fenced.contains_key(drive) || !ctx.is_up(*drive);
+            silent && !ctx.is_lost(*drive) && !recovery.tried.contains(drive)
         });
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
@@ -338,10 +336,7 @@ impl Volume {
     /// Whether a member that told of this record has gone away since, and not for long: it is not nobody who can read it.
     fn may_tell(&mut self, seq: Seq, members: &[DriveId], ctx: &Context) -> bool {
         let recovery = self.recovery();
-        let is_away = |drive: &DriveId| {
-            let state = ctx.view.drives.get(drive).map(|view| view.state);
-            state.is_some_and(|state| !state.is_up() && state != DriveState::Lost)
-        };
+        let is_away = |drive: &DriveId| !ctx.is_up(*drive) && !ctx.is_lost(*drive);
         if !members.iter().any(|drive| recovery.has_told(*drive, seq) && is_away(drive)) {
             return false;
         }

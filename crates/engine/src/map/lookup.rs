@@ -4,10 +4,11 @@
 
 use crate::buffer::Buffer;
 use crate::context::{Context, Purpose};
+use crate::curator::audit::Fault;
 use crate::formats::record::PageKind;
 use crate::formats::record::PagePlace;
 use crate::identity::{Block, DriveId, EgroupId, FamilyId, Generation, Time};
-use crate::interface::{DriveState, FamilyTrouble, Reply, RequestError};
+use crate::interface::{FamilyTrouble, Reply, RequestError};
 use crate::limits::LEAF_BLOCKS;
 use crate::log::overlay::Content;
 use crate::map::edits::Place;
@@ -458,11 +459,8 @@ impl Volume {
         let page = page.and_then(|page| MapPage::decode(kind, page.bytes(), page_number, self.family));
         let Some(page) = page else {
             if !is_away && self.map.index.get(kind, page_number) == Some(place) {
-                if is_missing {
-                    self.on_missing_copy(place.egroup, drive, ctx);
-                } else {
-                    self.on_bad_copy(place.egroup, drive, ctx);
-                }
+                let fault = if is_missing { Fault::Missing } else { Fault::Damaged };
+                self.on_bad_copy(place.egroup, drive, fault, ctx);
             }
             return self.ask_page(number, ctx);
         };
@@ -534,8 +532,5 @@ pub(crate) fn may_come_back(volume: &Volume, egroup: EgroupId, tried: &[DriveId]
     let Some(group) = volume.map.group_of(egroup).and_then(|group| ctx.view.groups.get(&group)) else {
         return false;
     };
-    group.members.iter().chain(&group.former).any(|drive| {
-        !tried.contains(drive)
-            && ctx.view.drives.get(drive).is_some_and(|view| view.state != DriveState::Lost)
-    })
+    group.members.iter().chain(&group.former).any(|drive| !tried.contains(drive) && !ctx.is_lost(*drive))
 }

@@ -15,6 +15,7 @@ use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::cache::Place;
 use crate::context::{Context, Purpose};
 use crate::counters::{ReadSources, Source};
+use crate::curator::audit::Fault;
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where, may_come_back};
@@ -452,7 +453,7 @@ impl Volume {
                 // It may have been deleted because nothing is there any more, so look before complaining.
                 let (block, run) = parts[0];
                 if refusal == Refusal::NotFound && self.is_place_of(at, block, egroup, run.first) {
-                    self.on_missing_copy(egroup, drive, ctx);
+                    self.on_bad_copy(egroup, drive, Fault::Missing, ctx);
                 }
                 return parts.into_iter().map(|(block, run)| (block, run, None)).collect();
             }
@@ -464,7 +465,7 @@ impl Volume {
                 Ok(data) => {
                     assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
                 }
-                Err(_) => self.on_bad_copy(egroup, drive, ctx),
+                Err(_) => self.on_bad_copy(egroup, drive, Fault::Damaged, ctx),
             }
             units.push((block, run, result.ok()));
         }

@@ -356,8 +356,10 @@ impl Worker {
         if is_over != self.lease_is_over {
             self.lease_is_over = is_over;
             if self.ending {
-                // It stops, and has given the lease back.
-            } else if is_over {
+                // It has given the lease back.
+                return;
+            }
+            if is_over {
                 tracing::warn!(
                     shard = self.id.0,
                     "the node's lease was not renewed in time: nothing is served"
