@@ -58,6 +58,8 @@ pub enum Bug {
     PastLeak,
     /// A pool that was full once is full until something is drained, whether there is anything to drain or not.
     FullForEver,
+    /// A pool that others' data fills counts as full at once for who has nothing of its own that comes back.
+    OwnReclaimingOnly,
     /// An owner that opens waits for room on a member of its log for ever.
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.

@@ -4,6 +4,7 @@
 
 use crate::family::{BLOCK_SECTORS, Family};
 use crate::judge::copies::durable_copies;
+use crate::judge::refusals::Life;
 use crate::judge::registers::{Moment, Write};
 use crate::phase::Phase;
 use crate::requests::{Asked, Open};
@@ -67,6 +68,9 @@ impl World {
             RequestError::Busy => "errors busy",
             RequestError::NoSnapshot => "errors no snapshot",
         });
+        if error == RequestError::NoSpace {
+            self.judge_refusal(open)?;
+        }
         let family = &mut self.families[open.family];
         let end = match open.asked {
             Asked::Read { first, sectors }
@@ -117,6 +121,23 @@ impl World {
         Ok(())
     }
 
+    fn life_of(&self, open: &Open) -> Life {
+        (open.shard, self.shards[open.shard].incarnation, FamilyId(open.family as u32), open.epoch)
+    }
+
+    fn judge_refusal(&mut self, open: &Open) -> Result<(), String> {
+        let state = &self.shards[open.shard];
+        let Asked::Write { number } = open.asked else { return Ok(()) };
+        if self.families[open.family].write(number).zero {
+            return Ok(());
+        }
+        let Some(engine) = state.engine.as_deref() else { return Ok(()) };
+        if self.refusals.refused(self.life_of(open), engine, self.now + state.clock_ahead)? {
+            self.coverage.count("refusals for want of space that were judged");
+        }
+        Ok(())
+    }
+
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
         if let Some(bytes) = self.bytes_of(open) {
             let (shard, family) = (open.shard, FamilyId(open.family as u32));
@@ -126,6 +147,7 @@ impl World {
             }
         }
         let stale_before = self.control.families[open.family].stale_before;
+        let life = self.life_of(open);
         let family = &mut self.families[open.family];
         if family.rolling_back.get(&open.epoch).is_some_and(|since| *since < open.began) {
             return Err("a client is served while the vDisk is rolled back".into());
@@ -137,6 +159,9 @@ impl World {
                 let write = family.write(number);
                 family.registers.acknowledged(&family.layout, write, at, oldest);
                 self.coverage.count("writes acknowledged");
+                if !write.zero {
+                    self.refusals.done(life, open.clock);
+                }
                 self.judge_copies(open.family, write)
             }
             (Asked::Read { first, sectors }, Reply::Data(pieces)) => {

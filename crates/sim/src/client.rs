@@ -173,7 +173,8 @@ impl World {
     fn open(&mut self, client: usize, family: usize, shard: usize, asked: Asked, request: Request) -> Moment {
         let began = self.moment();
         let epoch = self.control.serving_epoch(shard, family);
-        let open = Open { ticket: Ticket(0), family, client, shard, epoch, asked, began, since: self.now };
+        let (since, clock) = (self.now, self.now + self.shards[shard].clock_ahead);
+        let open = Open { ticket: Ticket(0), family, client, shard, epoch, asked, began, since, clock };
         if matches!(asked, Asked::Read { .. } | Asked::Extents { .. }) {
             self.families[family].open_reads.insert(began);
         }

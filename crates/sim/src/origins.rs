@@ -90,6 +90,7 @@ impl World {
             asked: Asked::ForClone { ask },
             began,
             since: self.now,
+            clock: self.now + self.shards[shard].clock_ahead,
         });
         self.request(shard, ticket, of, request);
     }

@@ -53,6 +53,8 @@ pub struct Open {
     pub asked: Asked,
     pub began: Moment,
     pub since: u64,
+    /// The same by the clock of the shard.
+    pub clock: u64,
 }
 
 /// All open requests. A ticket is a count and the slot in which its request is found.

@@ -11,6 +11,7 @@ use crate::event::{Event, Queue};
 use crate::family::Family;
 use crate::judge::ceilings::Ceilings;
 use crate::judge::deletions::Deletions;
+use crate::judge::refusals::Refusals;
 use crate::judge::registers::Moment;
 use crate::judge::undrained::Undrained;
 use crate::network::Network;
@@ -97,6 +98,7 @@ pub struct World {
     pub ceilings: Ceilings,
     deletions: Deletions,
     undrained: Undrained,
+    pub refusals: Refusals,
     pub coverage: Coverage,
     pub phase: Phase,
     pub progress: Progress,
@@ -136,6 +138,7 @@ impl World {
             ceilings: Ceilings::default(),
             deletions: Deletions::default(),
             undrained: Undrained::default(),
+            refusals: Refusals::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
             progress: Progress::new(),

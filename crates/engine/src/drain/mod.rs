@@ -109,7 +109,8 @@ impl Volume {
         let reason = under_way
             || oldest <= self.pressed
             || ctx.now.since(since) >= ctx.limits.drain_age_us
-            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx);
+            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
+            || self.placing.is_short();
         reason.then_some(Haste::AtItsPace)
     }
 

@@ -152,9 +152,32 @@ pub(crate) struct Placing {
     packed_at: Option<Time>,
     /// Frames in a row, over egroups, that did not get smaller.
     misses: usize,
-    /// Since when the pool is full or short, and until when what was deleted may still come back.
-    refusing_since: Option<Time>,
+    /// While the pool is full or short.
+    shortage: Option<Shortage>,
+    /// Until when more space may come back, of what was deleted here or elsewhere.
     expecting_until: Time,
+}
+
+/// A pool that is full or short, and when that last got better.
+#[derive(Debug, Clone, Copy)]
+struct Shortage {
+    better_at: Time,
+    /// The most that the pool could take since it began, and the least that waited to be drained.
+    pool: u64,
+    dirty: u64,
+}
+
+impl Shortage {
+    fn new(now: Time, pool: u64, dirty: u64) -> Self {
+        Self { better_at: now, pool, dirty }
+    }
+
+    /// Only what was never there before is progress: free space goes up and down while egroups are moved in a full pool.
+    fn note(&mut self, now: Time, pool: u64, dirty: u64) {
+        if pool > self.pool || dirty < self.dirty {
+            *self = Self::new(now, pool.max(self.pool), dirty.min(self.dirty));
+        }
+    }
 }
 
 impl Placing {
@@ -171,7 +194,7 @@ impl Placing {
             pool_known: None,
             packed_at: None,
             misses: 0,
-            refusing_since: None,
+            shortage: None,
             expecting_until: Time(0),
             short: false,
         }
@@ -198,6 +221,11 @@ impl Placing {
         self.full_since.is_some() || self.short
     }
 
+    /// What waits to be drained would about fill the pool, as far as anybody knows.
+    pub fn is_short(&self) -> bool {
+        self.short && self.full_since.is_none()
+    }
+
     pub fn was_refused(&self) -> bool {
         self.full_since.is_some()
     }
@@ -209,7 +237,7 @@ impl Placing {
 
     /// Egroups were just deleted: their space is told with the answers.
     pub fn expect_space(&mut self, now: Time) {
-        self.expecting_until = now.after(100_000);
+        self.expecting_until = self.expecting_until.max(now.after(100_000));
     }
 
     /// When full, one attempt now and then finds out whether that is still so.
@@ -265,7 +293,7 @@ const POOL_SLACK: u64 = 1 << 20;
 /// So long after a refusal client data is tried again.
 const PROBE_AGAIN_US: u64 = 200_000;
 
-/// A pool that has been full for so long is taken for really full.
+/// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
 impl Volume {
@@ -273,7 +301,12 @@ impl Volume {
     pub(crate) fn note_pool(&mut self, ctx: &Context) {
         if self.placing.pool_known != Some(ctx.free_changes) {
             self.placing.pool_known = Some(ctx.free_changes);
-            self.placing.pool = roomiest(self.factor as usize, ctx);
+            let pool = roomiest(self.factor as usize, ctx);
+            if pool > self.placing.pool && !planted(Bug::OwnReclaimingOnly) {
+                // Somebody deletes, perhaps on another node: more may follow.
+                self.placing.expecting_until = ctx.now.after(RECLAIM_PATIENCE_US);
+            }
+            self.placing.pool = pool;
         }
         // Nothing is left that could find out by being drained: what is let in next will.
         if self.overlay.is_empty() && ctx.now >= self.placing.probe_at && !planted(Bug::FullForEver) {
@@ -281,10 +314,11 @@ impl Volume {
         }
         self.placing.short = self.is_pool_short(ctx);
         if !self.placing.is_full() {
-            self.placing.refusing_since = None;
-        } else {
-            self.placing.refusing_since.get_or_insert(ctx.now);
+            self.placing.shortage = None;
+            return;
         }
+        let (pool, dirty) = (self.placing.pool, ctx.dirty_bytes);
+        self.placing.shortage.get_or_insert(Shortage::new(ctx.now, pool, dirty)).note(ctx.now, pool, dirty);
     }
 
     /// Whether what the log holds would about fill the pool. (Twice, because other shards fill the same drives,
@@ -293,12 +327,15 @@ impl Volume {
         self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK
     }
 
-    /// Whether space of what was overwritten is about to come back: then writes wait a little, instead of failing.
-    pub(crate) fn is_reclaiming(&self, ctx: &Context) -> bool {
+    /// Whether the pool is about to have room again: then writes wait a little, instead of failing.
+    pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
+        // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.
+        let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
+        let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };
         let patient =
-            self.placing.refusing_since.is_none_or(|since| ctx.now.since(since) < RECLAIM_PATIENCE_US);
-        let under_way = self.map.units_since_cut > 0 || self.checkpointing.is_running();
-        patient && (under_way || ctx.now < self.placing.expecting_until)
+            self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at) < patience_us);
+        let reclaims = self.map.units_since_cut > 0 || self.checkpointing.is_running();
+        patient && (drains || reclaims || ctx.now < self.placing.expecting_until)
     }
 
     /// Writes `units` to a group. The intent tells what follows.
@@ -556,6 +593,29 @@ impl Volume {
             }
             Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
             Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_that_goes_up_and_down_does_not_get_better() {
+        let mut shortage = Shortage::new(Time(0), 100, 50);
+        for (now, pool, dirty, better_at) in [
+            (1, 90, 50, 0),
+            (2, 100, 60, 0),
+            (3, 101, 60, 3),
+            (4, 90, 50, 3),
+            (5, 101, 50, 3),
+            (6, 80, 49, 6),
+            (7, 101, 49, 6),
+            (8, 102, 49, 8),
+        ] {
+            shortage.note(Time(now), pool, dirty);
+            assert_eq!(shortage.better_at, Time(better_at), "after {now}");
         }
     }
 }

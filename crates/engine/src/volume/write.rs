@@ -126,7 +126,7 @@ impl Volume {
         }
         let frees = matches!(work.change, Change::Whole(Content::Zero));
         if (self.placing.is_full() || self.is_pool_short(ctx)) && !frees {
-            return if self.is_reclaiming(ctx) {
+            return if self.is_room_coming(ctx) {
                 Verdict::NoRoom
             } else {
                 Verdict::Refuse(RequestError::NoSpace)

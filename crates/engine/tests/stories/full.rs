@@ -1,7 +1,9 @@
 //! Pools that were full, and are not any more.
 
 use crate::world::*;
-use weft_engine::buffer::BLOCK;
+use weft_engine::FamilyId;
+use weft_engine::buffer::{BLOCK, Buffer};
+use weft_engine::identity::DriveId;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 
@@ -86,4 +88,52 @@ fn a_vdisk_goes_back_to_a_snapshot_although_the_pool_is_full() {
     world.step(Input::Order(Order::Resume { family: FAMILY }));
     holds(&mut world, 1);
     assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+}
+
+/// What one vDisk has written and a drive does not take fills the pool as far as anybody knows: it counts twice. Then another
+/// begins, with nothing of its own that could come back. Gives what it hears of the first write that is not taken at once.
+fn one_beside_another_that_waits() -> Option<Reply> {
+    let limits = Limits {
+        dirty_bytes_max: 10 * MIB,
+        dirty_bytes_shard: 20 * MIB,
+        dirty_bytes_least: 10 * MIB,
+        drain_bytes_begin: 8 * MIB,
+        ..Limits::default()
+    };
+    // Larger ones would go around the log.
+    let piece = limits.bypass_write_bytes / 2;
+    let mut world = World::sized(1, 1, limits, Geometry { log: 64 * MIB, data: 36 * MIB });
+    let (first, other) = (FAMILY, FamilyId(2));
+    world.serve_empty(other);
+    world.hung = Some((DriveId(0), Area::Data, 0));
+    let mut fill = |family: FamilyId| {
+        for at in 0..world.record.size / piece {
+            let data = Buffer::copied(&pattern(1000 * u64::from(family.0) + at, piece as usize));
+            let ticket = world.submit(family, Request::Write { offset: at * piece, data });
+            if world.replies.get(&ticket) != Some(&Reply::Done) {
+                return ticket;
+            }
+        }
+        panic!("the pool has no end");
+    };
+    fill(first);
+    let ticket = fill(other);
+    world.carry_on();
+    world.pass(10_000_000);
+    world.replies.remove(&ticket)
+}
+
+#[test]
+fn who_has_nothing_to_reclaim_waits_for_what_others_drain() {
+    assert_eq!(one_beside_another_that_waits(), Some(Reply::Done));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn looking_at_its_own_only_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+    set(Some(Bug::OwnReclaimingOnly));
+    let reply = one_beside_another_that_waits();
+    set(None);
+    assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
 }

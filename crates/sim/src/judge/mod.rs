@@ -6,6 +6,7 @@ pub mod copies;
 pub mod deletions;
 pub mod factors;
 pub mod placement;
+pub mod refusals;
 pub mod registers;
 pub mod snapshots;
 pub mod space;
