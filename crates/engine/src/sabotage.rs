@@ -60,6 +60,8 @@ pub enum Bug {
     FullForEver,
     /// A pool that others' data fills counts as full at once for who has nothing of its own that comes back.
     OwnReclaimingOnly,
+    /// A ring without room on a drive without space is full at once, whatever comes back.
+    FullRingAtOnce,
     /// An owner that opens waits for room on a member of its log for ever.
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.

@@ -208,11 +208,6 @@ impl Shard {
         self.keepers.iter().map(|(&drive, keeper)| (drive, keeper))
     }
 
-    /// Whether some drive, here or elsewhere, said last that it has no space for data.
-    pub fn knows_full_drive(&self) -> bool {
-        self.world.free.values().any(|&free| free == 0)
-    }
-
     pub fn volume(&self, family: FamilyId) -> Option<&Volume> {
         self.volumes.get(&family)
     }

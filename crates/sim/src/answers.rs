@@ -128,14 +128,14 @@ impl World {
     fn judge_refusal(&mut self, open: &Open) -> Result<(), String> {
         let state = &self.shards[open.shard];
         let Asked::Write { number } = open.asked else { return Ok(()) };
-        if self.families[open.family].write(number).zero {
+        let write = self.families[open.family].write(number);
+        // What has parts may have been refused long before the answer.
+        if write.zero || write.first % BLOCK_SECTORS != 0 || write.sectors % BLOCK_SECTORS != 0 {
             return Ok(());
         }
         let Some(engine) = state.engine.as_deref() else { return Ok(()) };
-        if self.refusals.refused(self.life_of(open), engine, self.now + state.clock_ahead)? {
-            self.coverage.count("refusals for want of space that were judged");
-        }
-        Ok(())
+        self.coverage.count("refusals for want of space that were judged");
+        self.refusals.refused(self.life_of(open), engine, self.now + state.clock_ahead)
     }
 
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
@@ -159,7 +159,9 @@ impl World {
                 let write = family.write(number);
                 family.registers.acknowledged(&family.layout, write, at, oldest);
                 self.coverage.count("writes acknowledged");
-                if !write.zero {
+                // What goes around the log says nothing of the ring.
+                let is_small = write.sectors * (SECTOR as u64) < self.parameters.limits.bypass_write_bytes;
+                if !write.zero && is_small {
                     self.refusals.done(life, open.clock);
                 }
                 self.judge_copies(open.family, write)

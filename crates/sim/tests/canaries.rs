@@ -167,6 +167,7 @@ fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
 #[test]
 fn an_owner_that_takes_the_pool_for_full_too_early_is_caught() {
     is_caught(Bug::OwnReclaimingOnly, &[Plan::Full]);
+    is_caught(Bug::FullRingAtOnce, &[Plan::Full]);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::identity::{Block, DriveId, Time};
 use crate::interface::RequestError;
 use crate::limits::{EGROUP_UNITS, RECORD_BLOCKS};
 use crate::log::overlay::Content;
+use crate::sabotage::{Bug, planted};
 use crate::stages::Stage;
 
 /// Records of one vDisk that free space in the end and may go into the log while it has no room: zeros, and the marks of
@@ -22,6 +23,9 @@ const FREEING_WITHOUT_ROOM: u32 = 4;
 
 /// When somebody waits for room it is asked for so often.
 const ROOM_AGAIN_US: u64 = 10_000;
+
+/// A ring that gave no room for so long, on a drive without space, is taken for full.
+const RING_PATIENCE_US: u64 = 3_000_000;
 
 /// A ring that gave no room for so long is held by what finds none in the pool, and gives none until somebody makes some.
 const ROOM_PATIENCE_US: u64 = 30_000_000;
@@ -163,9 +167,7 @@ impl Volume {
         if room >= least && memory {
             return Verdict::NoTurn;
         }
-        // A ring does not empty while its drive has no space for anybody: waiting would be for nothing.
-        let full = || self.log.members().any(|drive| ctx.free.get(&drive) == Some(&0));
-        let stuck = room < least && (full() || self.is_room_stuck(ctx));
+        let stuck = room < least && (self.is_ring_full(ctx) || self.is_room_stuck(ctx));
         if stuck { Verdict::Refuse(RequestError::NoSpace) } else { Verdict::NoRoom }
     }
 
@@ -178,6 +180,13 @@ impl Volume {
     pub(super) fn note_freeing(&mut self) {
         let without_room = &mut self.requests.freeing_without_room;
         *without_room = if self.log.room() > 0 { 0 } else { *without_room + 1 };
+    }
+
+    /// A ring hardly empties while its drive has no space for anybody. But what is in it may go to other drives, and be deleted.
+    fn is_ring_full(&self, ctx: &Context) -> bool {
+        let lasts = |since: Time| ctx.now.since(since) >= RING_PATIENCE_US || planted(Bug::FullRingAtOnce);
+        let is_full = |drive: DriveId| ctx.free.get(&drive) == Some(&0);
+        self.requests.without_room_since.is_some_and(lasts) && self.log.members().any(is_full)
     }
 
     /// Others hold the ring who find no space on other drives: who does, nobody tells. Where all drives have space, the ring

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct Growth {
     /// Threads of every VM, each of which asks and waits: one run for each number.
-    #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 16, 32])]
+    #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64])]
     threads: Vec<usize>,
     /// The run that is plotted, and made once more with a new cluster of 8 nodes, has so many threads.
     #[arg(long, default_value_t = 16)]

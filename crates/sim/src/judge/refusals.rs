@@ -22,17 +22,17 @@ impl Refusals {
         *last = asked.max(*last);
     }
 
-    /// Data is refused at `clock`. Returns whether it could be judged.
-    pub fn refused(&self, life: Life, engine: &Shard, clock: u64) -> Result<bool, String> {
-        let Some(volume) = engine.volume(life.2) else { return Ok(false) };
-        // A drive without any space keeps the ring on it from getting empty.
-        let excused = volume.was_refused_room() || engine.knows_full_drive() || volume.dirty_bytes() == 0;
-        let Some(short_us) = self.0.get(&life).map(|&asked| clock - asked) else { return Ok(false) };
+    /// Data is refused at `clock`.
+    pub fn refused(&self, life: Life, engine: &Shard, clock: u64) -> Result<(), String> {
+        let Some(volume) = engine.volume(life.2) else { return Ok(()) };
+        let excused = volume.was_refused_room() || volume.dirty_bytes() == 0;
+        let Some(short_us) = self.0.get(&life).map(|&asked| clock - asked) else { return Ok(()) };
         if short_us < PATIENCE_US && !excused {
             return Err(format!(
-                "data was taken {short_us} us ago and waits to be drained, and there is no space any more, says an owner"
+                "data was taken {short_us} us ago and waits to be drained, and there is no space any more, says an owner: {}",
+                volume.describe()
             ));
         }
-        Ok(!excused)
+        Ok(())
     }
 }
