@@ -130,7 +130,9 @@ impl World {
         let Asked::Write { number } = open.asked else { return Ok(()) };
         let write = self.families[open.family].write(number);
         // What has parts may have been refused long before the answer.
-        if write.zero || write.first % BLOCK_SECTORS != 0 || write.sectors % BLOCK_SECTORS != 0 {
+        let is_whole =
+            write.first.is_multiple_of(BLOCK_SECTORS) && write.sectors.is_multiple_of(BLOCK_SECTORS);
+        if write.zero || !is_whole {
             return Ok(());
         }
         let Some(engine) = state.engine.as_deref() else { return Ok(()) };

@@ -52,6 +52,8 @@ enum Command {
 struct Tally {
     coverage: Coverage,
     failures: u64,
+    /// Seeds that failed once, and were run before new ones.
+    kept: u64,
     keep_going: bool,
 }
 
@@ -91,9 +93,13 @@ fn main() -> ExitCode {
         };
     }
     let began = Instant::now();
-    let mut tally = Tally { coverage: Coverage::default(), failures: 0, keep_going: arguments.keep_going };
+    let mut tally =
+        Tally { coverage: Coverage::default(), failures: 0, kept: 0, keep_going: arguments.keep_going };
     all(&arguments, &mut tally, began);
     println!("{}", tally.coverage.report(began.elapsed().as_secs_f64()));
+    if tally.kept > 0 {
+        println!("{} of the seeds are kept ones, which failed once and are run first each time", tally.kept);
+    }
     if tally.failures > 0 {
         println!("{} seeds FAILED", tally.failures);
         return ExitCode::from(1);
@@ -114,8 +120,11 @@ fn all(arguments: &Arguments, tally: &mut Tally, began: Instant) {
         return;
     }
     for kept in kept() {
-        if arguments.plan.is_none_or(|plan| plan == kept.plan) && tally.add(&run(kept.plan, kept.seed, trace))
-        {
+        if arguments.plan.is_some_and(|plan| plan != kept.plan) {
+            continue;
+        }
+        tally.kept += 1;
+        if tally.add(&run(kept.plan, kept.seed, trace)) {
             println!("  kept because: {}", kept.why);
             return;
         }
