@@ -30,6 +30,8 @@ pub struct Family {
     pub origin: Option<Origin>,
     /// Owners of these epochs are rolling it back, and serve nobody who asks from that moment on.
     pub rolling_back: BTreeMap<u32, Moment>,
+    /// What an owner of this epoch said it is now, until it is told that clients may be let in again.
+    pub rolled_back: Option<(u32, Generation)>,
 }
 
 impl Family {
@@ -49,6 +51,7 @@ impl Family {
             first_size,
             origin,
             rolling_back: BTreeMap::new(),
+            rolled_back: None,
         }
     }
 
@@ -100,6 +103,11 @@ impl Family {
         if epoch < self.ready_epoch {
             return Ok(());
         }
+        // It may be told twice to go back. What clients ask of a node that stands still between the two comes behind both.
+        if self.rolled_back == Some((epoch, to)) {
+            return Ok(());
+        }
+        self.rolled_back = Some((epoch, to));
         self.snapshots.roll_back(to, &mut self.registers, at)
     }
 

@@ -67,7 +67,9 @@ impl World {
     /// An owner is about to be told that clients may be let in again.
     pub(super) fn resume_received(&mut self, shard: usize, family: FamilyId) {
         let epoch = self.control.serving_epoch(shard, family.0 as usize);
-        self.families[family.0 as usize].rolling_back.remove(&epoch);
+        let family = &mut self.families[family.0 as usize];
+        family.rolling_back.remove(&epoch);
+        family.rolled_back = family.rolled_back.filter(|(of, _)| *of != epoch);
     }
 
     /// An owner says that it is done: the judge hears it at once.
