@@ -4,3 +4,4 @@
 mod groups;
 pub mod pack;
 pub mod place;
+mod shortage;

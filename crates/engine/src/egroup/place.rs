@@ -5,6 +5,7 @@
 
 use super::groups::{choose, roomiest};
 use super::pack::Packer;
+use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose, earlier};
 use crate::drain::UNITS_LEAST;
@@ -156,28 +157,6 @@ pub(crate) struct Placing {
     shortage: Option<Shortage>,
     /// Until when more space may come back, of what was deleted here or elsewhere.
     expecting_until: Time,
-}
-
-/// A pool that is full or short, and when that last got better.
-#[derive(Debug, Clone, Copy)]
-struct Shortage {
-    better_at: Time,
-    /// The most that the pool could take since it began, and the least that waited to be drained.
-    pool: u64,
-    dirty: u64,
-}
-
-impl Shortage {
-    fn new(now: Time, pool: u64, dirty: u64) -> Self {
-        Self { better_at: now, pool, dirty }
-    }
-
-    /// Only what was never there before is progress: free space goes up and down while egroups are moved in a full pool.
-    fn note(&mut self, now: Time, pool: u64, dirty: u64) {
-        if pool > self.pool || dirty < self.dirty {
-            *self = Self::new(now, pool.max(self.pool), dirty.min(self.dirty));
-        }
-    }
 }
 
 impl Placing {
@@ -333,7 +312,7 @@ impl Volume {
         let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
         let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };
         let patient =
-            self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at) < patience_us);
+            self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at()) < patience_us);
         let reclaims = self.map.units_since_cut > 0 || self.checkpointing.is_running();
         patient && (drains || reclaims || ctx.now < self.placing.expecting_until)
     }
@@ -593,29 +572,6 @@ impl Volume {
             }
             Intent::Bypass { locks, .. } => self.on_bypass_refused(locks, ctx),
             Intent::Compact { .. } | Intent::Pages => unreachable!("what uses the reserve waits"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pool_that_goes_up_and_down_does_not_get_better() {
-        let mut shortage = Shortage::new(Time(0), 100, 50);
-        for (now, pool, dirty, better_at) in [
-            (1, 90, 50, 0),
-            (2, 100, 60, 0),
-            (3, 101, 60, 3),
-            (4, 90, 50, 3),
-            (5, 101, 50, 3),
-            (6, 80, 49, 6),
-            (7, 101, 49, 6),
-            (8, 102, 49, 8),
-        ] {
-            shortage.note(Time(now), pool, dirty);
-            assert_eq!(shortage.better_at, Time(better_at), "after {now}");
         }
     }
 }
