@@ -239,6 +239,8 @@ pub enum Order {
     /// Drain everything and write a checkpoint, to make the next start quick.
     /// Ends in [`Notice::FamilySettled`].
     Settle { family: FamilyId },
+    /// It is not wanted any more: drain when it is time, as before.
+    StopSettling { family: FamilyId },
     /// Keep at most so many bytes of egroups in memory for reads from now on; 0: none, and read nothing ahead.
     SetCache { bytes: u64 },
     /// Take a snapshot: it is the vDisk between two writes, with everything acknowledged before this order. Asked again

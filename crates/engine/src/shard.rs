@@ -476,6 +476,11 @@ impl Shard {
                     self.touched.insert(family);
                 }
             }
+            Order::StopSettling { family } => {
+                if let Some(volume) = self.volumes.get_mut(&family) {
+                    volume.stop_settling();
+                }
+            }
         }
     }
 

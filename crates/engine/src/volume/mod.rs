@@ -197,6 +197,10 @@ impl Volume {
         self.settling = true;
     }
 
+    pub fn stop_settling(&mut self) {
+        self.settling = false;
+    }
+
     /// Bytes acknowledged and not yet in egroups.
     pub fn dirty_bytes(&self) -> u64 {
         self.overlay.dirty_bytes()

@@ -2,11 +2,14 @@
 //! the log or memory would be full before it is through.
 
 use crate::world::{FAMILY, World, pattern};
+use weft_engine::DriveId;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 
 const MIB: u64 = 1 << 20;
+/// Less than what is written waits for the drain when nothing hurries it.
+const SOON_US: u64 = 1_000_000;
 const PIECE: u64 = 64 << 10;
 
 fn world(log: u64) -> World {
@@ -65,4 +68,26 @@ fn a_small_log_is_emptied_before_it_is_full() {
     let (mut world, mut at) = (world(64 * MIB), 0);
     let most = (0..64).map(|_| write(&mut world, &mut at, 4 * MIB)).max().expect("there are some");
     assert!(most < 32 * MIB, "the drain has begun before the mark: {most}");
+}
+
+/// What waits for the drain soon after a settling that writes kept from ending, if it is called off or not.
+fn left_after_a_settling(is_called_off: bool) -> u64 {
+    let mut world = world(256 * MIB);
+    let mut at = 0;
+    write(&mut world, &mut at, MIB);
+    world.hung = Some((DriveId(0), Area::Data, 1));
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    if is_called_off {
+        world.step(Input::Order(Order::StopSettling { family: FAMILY }));
+    }
+    write(&mut world, &mut at, MIB);
+    world.carry_on();
+    world.pass(SOON_US);
+    dirty(&world)
+}
+
+#[test]
+fn a_settling_that_is_called_off_hurries_nothing_any_more() {
+    assert_eq!(left_after_a_settling(false), 0);
+    assert_eq!(left_after_a_settling(true), MIB);
 }

@@ -206,10 +206,23 @@ impl World {
             let entry = &self.control.families[family];
             let Some((to, since)) = entry.moving_to else { continue };
             let patient = self.now < since + PATIENCE * self.parameters.tick_us;
+            if entry.phase == FamilyPhase::Ready && self.rng.random_range(0..100) == 0 {
+                self.call_back(family);
+                continue;
+            }
             if entry.phase == FamilyPhase::Ready && (entry.settled || !patient) {
                 self.move_family(family, Some(to), false);
             }
         }
+    }
+
+    /// Somebody wants the vDisk to stay where it is, after all.
+    fn call_back(&mut self, family: usize) {
+        let entry = &mut self.control.families[family];
+        entry.moving_to = None;
+        let owner = entry.owner.expect("what is handed over has an owner");
+        self.coverage.count("hand-overs called back");
+        self.order(owner, Order::StopSettling { family: FamilyId(family as u32) });
     }
 
     /// Whether anything still needs this drive.

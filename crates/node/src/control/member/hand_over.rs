@@ -71,6 +71,7 @@ impl Control {
         let to = seen.record.moving_to.unwrap_or(to);
         if to == member.node {
             served.phase = Phase::Ready;
+            self.shards[served.shard].send(Mail::Order(Order::StopSettling { family }));
             return self.stay(family, to);
         }
         let shard = served.shard;
