@@ -13,6 +13,7 @@ mod partial;
 mod pattern;
 mod read;
 mod request;
+mod settling;
 pub(crate) mod snapshots;
 pub(crate) mod tried;
 pub(crate) mod warm;
@@ -193,14 +194,6 @@ impl Volume {
         self.size = size;
     }
 
-    pub fn settle(&mut self) {
-        self.settling = true;
-    }
-
-    pub fn stop_settling(&mut self) {
-        self.settling = false;
-    }
-
     /// Bytes acknowledged and not yet in egroups.
     pub fn dirty_bytes(&self) -> u64 {
         self.overlay.dirty_bytes()
@@ -220,35 +213,6 @@ impl Volume {
     pub(crate) fn is_written_to(&self, now: Time) -> bool {
         let at = self.requests.last_written;
         at != Time(0) && now.since(at) < WRITTEN_LATELY_US
-    }
-
-    /// Nothing is under way, waiting or owed.
-    pub fn is_quiet(&self) -> bool {
-        self.is_still() && self.audit.is_clean()
-    }
-
-    /// Nothing is under way or waiting, but perhaps copies.
-    fn is_still(&self) -> bool {
-        self.is_serving()
-            && self.requests.is_empty()
-            && self.door.is_empty()
-            && self.reads.is_empty()
-            && self.log.is_idle()
-            && self.placing.is_empty()
-            && !self.checkpointing.is_running()
-            && self.compaction.is_empty()
-            && self.snapshots.is_done_dropping()
-            && self.snapshots.to_roll_back().is_none()
-    }
-
-    /// Quiet, and everything is in pages: nothing would have to be replayed.
-    pub fn is_settled(&self) -> bool {
-        self.is_in_pages() && self.audit.is_clean()
-    }
-
-    /// The same, whatever copies are owed.
-    pub(crate) fn is_in_pages(&self) -> bool {
-        self.is_still() && self.overlay.is_empty() && !self.map.is_changed()
     }
 
     pub fn map(&self) -> &Map {
@@ -554,18 +518,6 @@ impl Volume {
         self.door.answer_all(error, ctx);
         self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
-    }
-
-    /// Everything is to go into pages, without waiting for more.
-    pub(crate) fn wants_to_settle(&self) -> bool {
-        self.settling || self.snapshots.wants_pages()
-    }
-
-    fn finish_settling(&mut self, ctx: &mut Context) {
-        if self.settling && self.is_settled() {
-            self.settling = false;
-            ctx.notice(Notice::FamilySettled { family: self.family });
-        }
     }
 
     /// The earliest time at which something is to be done without an input.
