@@ -66,6 +66,12 @@ pub enum Bug {
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
+    /// The last block of a log goes to a frame that does not say what is free.
+    LastBlockTaken,
+    /// A log lets in whatever comes while something dead is not free yet.
+    MoreThanFits,
+    /// The same, and what has no place then waits for one for ever.
+    QueueKept,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

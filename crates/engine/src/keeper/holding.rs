@@ -97,6 +97,18 @@ impl Holding {
         void.iter().filter_map(|seq| self.places.remove(seq)).collect()
     }
 
+    /// Takes out what is still queued, `low` being the lowest: as if it had not been accepted.
+    pub fn forget_queued(&mut self, low: Seq) -> Vec<Place> {
+        let queued = |place: &Place| matches!(place.home, Home::Queued(_));
+        let gone: Vec<Place> =
+            self.places.extract_if(low.., |_, place| queued(place)).map(|(_, place)| place).collect();
+        // What comes next has to follow what is left.
+        let epoch = self.run.epoch;
+        let left = self.places.iter().rev().find(|(_, place)| place.epoch == epoch);
+        self.run.high = left.map_or(low.previous(), |(seq, _)| *seq);
+        gone
+    }
+
     /// A record of `epoch` is accepted, the first of its epoch at `begin`: takes out what it makes void.
     pub fn enter(&mut self, epoch: Epoch, begin: Seq, seq: Seq) -> Vec<Place> {
         if epoch < self.run.epoch {

@@ -13,6 +13,7 @@ use crate::keeper::holding::Home;
 use crate::keeper::ring::{Flying, Frame, LAST_BLOCKS, Ring};
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Data records of one frame at most; with these the pieces of a write stay well under 1024.
 pub(super) const DATA_RECORDS_MAX: usize = 512;
@@ -57,6 +58,9 @@ impl Ring {
                 self.write_frame(position, records, riders, desk);
                 return true;
             }
+            if self.flying.is_empty() && self.dead == 0 && !planted(Bug::QueueKept) {
+                self.refuse_queue(desk);
+            }
         }
         let trims_due = self.untold_since.is_some_and(|since| now.since(since) >= TRIM_TOLD_US);
         let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due;
@@ -66,10 +70,11 @@ impl Ring {
         if !urgent && !reclaims {
             return false;
         }
-        let oldest = self.frames.get(self.dead);
-        let left = if self.dead > 0 || oldest.is_none_or(|oldest| oldest.live == 0) {
+        let left = if self.dead > 0 || self.frees_by_fencing() {
             0
-        } else if self.wanted_fences.keys().any(|family| self.waits_for(*family)) {
+        } else if self.frames.get(self.dead).is_none_or(|oldest| oldest.live == 0)
+            || self.wanted_fences.keys().any(|family| self.waits_for(*family))
+        {
             LAST_BLOCKS
         } else {
             self.last_slack()
@@ -80,6 +85,30 @@ impl Ring {
         };
         self.write_frame(position, 0, riders.min(RECORDS_IN_ONE_BLOCK), desk);
         true
+    }
+
+    /// What was let in has no place after all (gaps at the end of the ring, frames that only fence), and nothing will become free: it
+    /// would stand before what lets go of the oldest record. Its owners ask again.
+    fn refuse_queue(&mut self, desk: &mut Desk) {
+        let mut from: BTreeMap<FamilyId, Seq> = BTreeMap::new();
+        for queued in self.queue.iter().filter(|queued| !queued.void) {
+            let low = from.entry(queued.family).or_insert(queued.record.seq);
+            *low = (*low).min(queued.record.seq);
+        }
+        for (&family, &low) in &from {
+            let holding = self.holdings.get_mut(&family).expect("a queued record that is not void is held");
+            for place in holding.forget_queued(low) {
+                self.let_go(&place);
+            }
+        }
+        self.waiters.retain(|waiter| {
+            let is_refused = from.contains_key(&waiter.caller.family);
+            if is_refused {
+                desk.refuse(waiter.caller, Refusal::LogFull);
+            }
+            !is_refused
+        });
+        self.skip_void();
     }
 
     /// Full, in spite of the slack: whoever wants to fence has to come back after trims.
@@ -143,6 +172,49 @@ impl Ring {
         }
     }
 
+    /// The families whose fences go with the next frame if it takes so many: those in the oldest frames first.
+    fn fences_next(&self, limit: usize) -> Vec<FamilyId> {
+        let mut families: Vec<FamilyId> = self.wanted_fences.keys().copied().collect();
+        if families.len() > limit {
+            families.sort_by_key(|family| {
+                self.holdings
+                    .get(family)
+                    .and_then(|holding| holding.durable_fence)
+                    .map_or(u64::MAX, |at| at.1)
+            });
+            families.truncate(limit);
+        }
+        families
+    }
+
+    /// Whether an empty frame with as many fences as it takes lets go of the oldest one.
+    fn frees_by_fencing(&self) -> bool {
+        let Some(limit) = RECORDS_IN_ONE_BLOCK.checked_sub(self.wanted_drops.len()) else { return false };
+        let oldest = self.frames.get(self.dead).map(|frame| frame.number);
+        oldest.is_some_and(|oldest| {
+            self.tail_beside(self.fences_next(limit).into_iter().collect()) > oldest
+                && !planted(Bug::LastBlockTaken)
+        })
+    }
+
+    /// The oldest frame still needed beside a frame with these fences, which says so. What earlier frames on their way say stays said:
+    /// they count before it does.
+    fn tail_beside(&self, fences: BTreeSet<FamilyId>) -> u64 {
+        let told = self.flying.back().map_or(0, |flying| flying.tail);
+        let tail = self.tail_number().max(told);
+        let settled = self.frames.len() - self.flying.len();
+        let is_free = |at: usize| at < settled && self.frames[at].live == 0;
+        if fences.is_empty() || !is_free(self.dead) || planted(Bug::LastBlockTaken) {
+            return tail;
+        }
+        let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
+        let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number).min();
+        let is_carried =
+            |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
+        let first = (self.dead..).find(|&at| !is_carried(at)).expect("there are not so many frames");
+        tail.max(self.frames.get(first).map_or(self.next_number, |frame| frame.number))
+    }
+
     /// An empty frame that says what counts, written before anything else of this session.
     pub fn write_first(&mut self, desk: &mut Desk) {
         let position = self.place(1, 0).expect("where frames were dropped, there is space");
@@ -154,7 +226,7 @@ impl Ring {
         let mut flying = Flying {
             number,
             written: false,
-            tail: self.tail_number(),
+            tail: 0,
             entries,
             position: 0,
             fences: Vec::new(),
@@ -165,13 +237,15 @@ impl Ring {
             incarnation: self.incarnation,
             number,
             position,
-            tail: flying.tail,
+            tail: 0,
             settled: self.settled,
             session_first: self.session_first,
             session_after: self.session_after,
             records: Vec::with_capacity(entries + riders),
         };
         self.take_riders(riders, &mut header, &mut flying);
+        flying.tail = self.tail_beside(flying.fences.iter().map(|(family, _)| *family).collect());
+        header.tail = flying.tail;
         let mut pieces = Vec::with_capacity(entries + 1);
         pieces.push(crate::buffer::zeros(0));
         let live = self.take_data(entries, &mut header, &mut pieces);
@@ -191,12 +265,19 @@ impl Ring {
     /// Moves up to `limit` of the keeper's own records into the frame. They come before the data: what a
     /// drop or trim is about is in earlier frames.
     fn take_riders(&mut self, limit: usize, header: &mut FrameHeader, flying: &mut Flying) {
+        let fences = self.fences_next(limit.saturating_sub(self.wanted_drops.len()));
+        let mut fences = fences
+            .into_iter()
+            .map(|family| (family, self.wanted_fences[&family]))
+            .collect::<Vec<_>>()
+            .into_iter();
         while header.records.len() < limit {
             if let Some(family) = self.wanted_drops.pop_first() {
                 flying.drops.push(family);
                 let fence = self.holdings.get(&family).map_or(Epoch(0), |holding| holding.fence);
                 header.records.push(own_record(family, RecordKind::Drop, fence, Seq(0), 0));
-            } else if let Some((family, wanted)) = self.wanted_fences.pop_first() {
+            } else if let Some((family, wanted)) = fences.next() {
+                self.wanted_fences.remove(&family);
                 let holding = self.holdings.get_mut(&family).expect("a fence belongs to a holding");
                 holding.fence_moving = true;
                 flying.fences.push((family, holding.fence));
@@ -279,10 +360,12 @@ impl Ring {
             assert!(flying.number > self.settled, "frames settle in order");
             self.settled = flying.number;
             self.settled_to = flying.position;
-            self.free_before(flying.tail);
+            // It carries the fences of what it lets go of.
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
             }
+            self.count_dead();
+            self.free_before(flying.tail);
             dropped.extend(flying.drops);
         }
         self.count_dead();

@@ -16,10 +16,10 @@ struct Family {
     calls: Vec<(u64, u64)>,
 }
 
-fn random_record(random: &mut SmallRng, seq: u64, mark: u64) -> Record {
+fn random_record(random: &mut SmallRng, seq: u64, mark: u64, largest: usize) -> Record {
     match random.random_range(0..6) {
         0 => Record { seq: Seq(seq), body: Body::Zero { block: Block(mark), count: 9 } },
-        1 => data(seq, mark, random.random_range(1..12)),
+        1 => data(seq, mark, random.random_range(1..=largest)),
         _ => data(seq, mark, 1),
     }
 }
@@ -28,30 +28,41 @@ struct Story {
     rig: Rig,
     families: BTreeMap<u32, Family>,
     mark: u64,
+    /// Blocks of a record at most.
+    largest: usize,
     full: u32,
 }
 
 impl Story {
     fn new(seed: u64) -> Self {
-        let rig = Rig::new(seed, 1 << 20, 16 << 20);
+        Self::with(Rig::new(seed, 1 << 20, 16 << 20), 3)
+    }
+
+    fn with(rig: Rig, families: u32) -> Self {
         let fresh = || Family { epoch: 1, first: 1, next: 1, ..Family::default() };
-        Self { rig, families: (1..=3).map(|family| (family, fresh())).collect(), mark: 0, full: 0 }
+        Self {
+            rig,
+            families: (1..=families).map(|family| (family, fresh())).collect(),
+            mark: 0,
+            largest: 11,
+            full: 0,
+        }
     }
 
     fn append(&mut self, number: u32) {
-        let family = self.families.get_mut(&number).expect("one of three");
+        let family = self.families.get_mut(&number).expect("one of these");
         let count = self.rig.random.random_range(1..5);
         let mut records = Vec::new();
         for _ in 0..count {
             self.mark += 1;
-            records.push(random_record(&mut self.rig.random, family.next, self.mark));
+            records.push(random_record(&mut self.rig.random, family.next, self.mark, self.largest));
             family.next += 1;
         }
         family.sent.extend(records.iter().map(|record| (record.seq.0, record.clone())));
         let question = Question::Append { first: Seq(family.first), trim: Seq(family.trimmed), records };
         let (epoch, last) = (family.epoch, family.next - 1);
         let call = self.rig.begin(number, epoch, question);
-        self.families.get_mut(&number).expect("one of three").calls.push((call, last));
+        self.families.get_mut(&number).expect("one of these").calls.push((call, last));
         self.collect();
     }
 
@@ -91,7 +102,7 @@ impl Story {
     }
 
     fn trim(&mut self, number: u32) {
-        let family = self.families.get_mut(&number).expect("one of three");
+        let family = self.families.get_mut(&number).expect("one of these");
         let Some((&high, _)) = family.acknowledged.last_key_value() else { return };
         let low = family.trimmed;
         family.trimmed =
@@ -104,7 +115,7 @@ impl Story {
 
     /// Somebody has to give way when the ring is full to the last block.
     fn trim_all(&mut self, number: u32) {
-        let family = self.families.get_mut(&number).expect("one of three");
+        let family = self.families.get_mut(&number).expect("one of these");
         family.trimmed = family.trimmed.max(family.next - 1);
         family.acknowledged.clear();
         family.sent.clear();
@@ -118,18 +129,18 @@ impl Story {
     /// and nothing else. Then a new owner goes on.
     fn check(&mut self) {
         assert_eq!(self.rig.damages(), 0, "{:?}", self.rig.notices);
-        for number in 1..=3 {
+        for number in 1..=self.families.len() as u32 {
             let family = &self.families[&number];
             let (epoch, first) = (family.epoch + 1, Seq(family.first));
             let fence = Question::Fence { first, since: Epoch(family.epoch) };
             let mut held = self.rig.ask(number, epoch, fence.clone());
             if held == Err(Refusal::LogFull) {
-                (1..=3).for_each(|number| self.trim_all(number));
+                (1..=self.families.len() as u32).for_each(|number| self.trim_all(number));
                 held = self.rig.ask(number, epoch, fence);
             }
-            assert!(matches!(held, Ok(Answer::Fenced(_))), "{held:?}");
+            assert!(matches!(held, Ok(Answer::Fenced(_))), "{held:?}: {}", self.rig.keeper.describe());
             let read = self.rig.read_log(number, epoch);
-            let family = self.families.get_mut(&number).expect("one of three");
+            let family = self.families.get_mut(&number).expect("one of these");
             let read: BTreeMap<u64, Record> = read.into_iter().map(|record| (record.seq.0, record)).collect();
             for (seq, record) in &family.acknowledged {
                 assert_eq!(read.get(seq), Some(record), "family {number} record {seq}");
@@ -185,7 +196,7 @@ fn the_ring_goes_round_with_trims_fences_and_crashes() {
         // Everything trimmed, by owners who need no room for that: the ring is (nearly) empty again.
         (1..=3).for_each(|number| story.trim_all(number));
         for number in 1..=3 {
-            let family = story.families.get_mut(&number).expect("one of three");
+            let family = story.families.get_mut(&number).expect("one of these");
             let (epoch, up_to) = (family.epoch + 1, Seq(family.next + 1000));
             story.rig.fence(number, epoch);
             story.rig.ask(number, epoch, Question::Trim { up_to }).expect("trims");
@@ -195,6 +206,68 @@ fn the_ring_goes_round_with_trims_fences_and_crashes() {
         let used = story.rig.keeper.log_bytes_used();
         assert!(used <= story.rig.keeper.log_bytes() / 4, "seed {seed}: {used} bytes are still used");
     }
+}
+
+/// Bursts of appends of many families, and of fences, in a small ring, in which nothing ends meanwhile.
+fn crowd(seed: u64) -> Story {
+    let mut story = Story::with(Rig::new(seed, 256 << 10, 16 << 20), 12);
+    // Some are larger than a frame with others may be.
+    story.largest = if seed.is_multiple_of(4) { 24 } else { 11 };
+    for _ in 0..60 {
+        for _ in 0..story.rig.random.random_range(0..20) {
+            let family = story.rig.random.random_range(1..=12);
+            story.append(family);
+        }
+        for _ in 0..story.rig.random.random_range(0..3) {
+            let family = story.rig.random.random_range(1..=12);
+            story.trim(family);
+        }
+        for other in 100..story.rig.random.random_range(100..130) {
+            let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
+            story.rig.begin(other, story.mark as u32 + 1, fence);
+        }
+        for _ in 0..story.rig.random.random_range(0..40) {
+            story.rig.step();
+        }
+        story.collect();
+    }
+    story
+}
+
+/// What the ring says of itself if somebody is not answered when nothing is under way any more, or nobody is let in when nothing is
+/// needed any more.
+fn stands_still(story: &mut Story) -> Option<String> {
+    story.rig.run();
+    story.rig.wake();
+    story.rig.run();
+    story.collect();
+    let mut still = story.families.values().any(|family| !family.calls.is_empty());
+    if !still {
+        (1..=12).for_each(|number| story.trim_all(number));
+        let epoch = story.families[&1].epoch + 1;
+        let call = story.rig.begin(1, epoch, Question::Fence { first: Seq(1), since: Epoch(0) });
+        story.rig.run();
+        still = !matches!(story.rig.answers.remove(&call), Some(Ok(_)));
+        story.families.get_mut(&1).expect("one of these").epoch = epoch;
+    }
+    still.then(|| story.rig.keeper.describe())
+}
+
+#[test]
+fn a_crowd_in_a_full_ring_is_answered_and_the_ring_never_stands_still() {
+    for seed in 0..200 {
+        let mut story = crowd(seed);
+        story.rig.crash();
+        story.check();
+        let mut story = crowd(seed);
+        assert_eq!(stands_still(&mut story), None, "seed {seed}");
+    }
+}
+
+/// Whether a ring stands still in any of many stories.
+#[cfg(feature = "sabotage")]
+pub(super) fn a_ring_stands_still() -> bool {
+    (0..1000).any(|seed| stands_still(&mut crowd(seed)).is_some())
 }
 
 #[test]

@@ -305,6 +305,44 @@ fn data_that_others_took_the_room_of_comes_in_before_what_it_stands_in_the_way_o
     rig.append_ok(4, 1, 1, vec![data(1, 1, 9)]);
 }
 
+/// A ring is full, much of it is let go of while a frame is on its way, and many families ask before that frame says so. Gives how
+/// many are refused after they were let in.
+pub(super) fn many_ask_while_a_frame_frees() -> usize {
+    let mut rig = Rig::small(18);
+    (1..=7).for_each(|seq| rig.append_ok(1, 1, 1, vec![data(seq, 1, 15)]));
+    (1..=6).for_each(|seq| rig.append_ok(2, 1, 1, vec![data(seq, 1, 15)]));
+    assert_eq!(rig.append(3, 1, 1, vec![data(1, 1, 15)]), Err(Refusal::LogFull));
+    let zero = Record { seq: Seq(1), body: Body::Zero { block: Block(3), count: 1 } };
+    rig.begin(3, 1, Question::Append { first: Seq(1), trim: Seq(0), records: vec![zero] });
+    rig.begin(1, 1, Question::Trim { up_to: Seq(7) });
+    let one = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(1, 1, 15)] };
+    let calls: Vec<u64> = (10..40).map(|family| rig.begin(family, 1, one.clone())).collect();
+    let refused = |rig: &Rig| {
+        let refused = |call: &&u64| rig.answers.get(call) == Some(&Err(Refusal::LogFull));
+        calls.iter().filter(refused).count()
+    };
+    let at_once = refused(&rig);
+    rig.run();
+    for _ in 0..100 {
+        rig.wake();
+    }
+    assert!(calls.iter().all(|call| rig.answers.contains_key(call)), "{}", rig.keeper.describe());
+    let late = refused(&rig) - at_once;
+    // What the ring waits for comes in.
+    let map = Record { seq: Seq(7), body: Body::Map(Arc::new(MapRecord::default())) };
+    rig.append_ok(2, 1, 1, vec![map]);
+    // Who was refused late comes in behind it, when it is let go of.
+    rig.ask(2, 1, Question::Trim { up_to: Seq(6) }).expect("trims");
+    let last = FamilyId(39).0;
+    assert!(matches!(rig.append(last, 1, 1, vec![data(1, 1, 15)]), Ok(Answer::Appended { .. })));
+    late
+}
+
+#[test]
+fn no_more_is_let_in_than_fits_when_what_is_let_go_of_is_free() {
+    assert_eq!(many_ask_while_a_frame_frees(), 0);
+}
+
 #[test]
 fn a_family_with_only_its_checkpoint_is_left_alone_until_it_is_at_the_tail() {
     let mut rig = Rig::small(14);
