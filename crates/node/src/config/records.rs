@@ -37,8 +37,8 @@ pub struct DriveRecord {
     /// How much of the share that its size gives it, it shall get: in percent.
     #[serde(default = "whole_share")]
     pub weight: u32,
-    /// What the superblock of a device says besides the number, so that another node's drive of the same number is not taken for
-    /// it. None until it was formatted, of drives in files, and where an older version made it.
+    /// What the superblock says besides the number, so that another node's drive of the same number is not taken for it. None until it
+    /// was formatted, and where an older version made it until this one has opened it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
     pub state: DriveRecordState,

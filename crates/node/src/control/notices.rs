@@ -1,7 +1,7 @@
 //! What the shards tell the control plane, and what it does about it.
 
 use super::{Control, Part, Serving, SharedControl, Standing};
-use crate::config::{DriveRecordState, Place, SegmentRecord};
+use crate::config::{DriveRecordState, SegmentRecord};
 use crate::shard_loop::{Mail, News};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -127,9 +127,8 @@ impl Control {
     fn on_drive_ready(&mut self, drive: DriveId) {
         let Some(entry) = self.drives.get_mut(&drive) else { return };
         let is_new = entry.record.state == DriveRecordState::Making;
-        // A device that an older version made is known by its number alone until now.
-        let is_nameless =
-            entry.record.incarnation.is_none() && matches!(entry.record.place, Place::Device(_));
+        // What an older version made is known by its number alone until now.
+        let is_nameless = entry.record.incarnation.is_none();
         if is_new || is_nameless {
             // Only now: a drive that is not marked is formatted again at the next start.
             if let Some(member) = self.part.member() {
@@ -140,7 +139,7 @@ impl Control {
             if is_new {
                 entry.record.state = DriveRecordState::Formatted;
             }
-            entry.record.incarnation = crate::drives::incarnation(&entry.record);
+            entry.record.incarnation = crate::drives::incarnation(&self.dir, &entry.record);
             if let Err(error) = self.part.alone().store.put_drive(&entry.record) {
                 entry.standing = Standing::Down(error.to_string());
                 return;

@@ -31,6 +31,13 @@ pub enum DriveError {
              right device there, and name devices by /dev/disk/by-id"
     )]
     Foreign { path: PathBuf, drive: DriveId },
+    #[error(
+        "{path} is of drive {drive} of another node or of another life; put this node's own file back (what a node has in its \
+             directory belongs together: config.redb and the files of its drives)"
+    )]
+    ForeignFile { path: PathBuf, drive: DriveId },
+    #[error("there is no {path}; name a block device that there is, best by /dev/disk/by-id")]
+    NoSuchDevice { path: PathBuf },
     #[error("{place} has {has} bytes, and a drive needs at least {least}; use a larger one")]
     TooSmall { place: String, has: u64, least: u64 },
     #[error("{path} has sectors of {sector} bytes; drives need sectors of at most 4096 bytes")]
@@ -51,6 +58,7 @@ impl DriveError {
     pub fn is_of_input(&self) -> bool {
         match self {
             Self::Missing { .. }
+            | Self::NoSuchDevice { .. }
             | Self::NoDevice { .. }
             | Self::NotEmpty { .. }
             | Self::IsDrive { .. }
@@ -60,6 +68,7 @@ impl DriveError {
             Self::CutShort { .. }
             | Self::Unknown { .. }
             | Self::Foreign { .. }
+            | Self::ForeignFile { .. }
             | Self::InUse { .. }
             | Self::NoRoom { .. }
             | Self::Io { .. } => false,

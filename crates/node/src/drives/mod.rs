@@ -53,7 +53,14 @@ pub enum Access {
 /// Opens a drive that was made earlier.
 pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDrive, DriveError> {
     match &record.place {
-        Place::Files => file::open(dir, record, access),
+        Place::Files => {
+            let found = file::superblock(dir, record);
+            if let Some(found) = found.filter(|found| is_other(found, record)) {
+                let [_, path] = file_paths(dir, record.id());
+                return Err(DriveError::ForeignFile { path, drive: found.drive });
+            }
+            file::open(dir, record, access)
+        }
         Place::Device(path) => {
             // A node has looked at all of its devices already.
             let found = if access == Access::ReadOnly { found_at(path) } else { None };
@@ -73,16 +80,13 @@ pub fn make(dir: &Path, record: &DriveRecord, progress: &mut dyn FnMut(u64)) -> 
     }
 }
 
-/// What a drive is known by besides its number, as it lies there now. None for drives in files, which have their directory,
-/// and for devices that do not tell.
-pub fn incarnation(record: &DriveRecord) -> Option<u64> {
-    match &record.place {
-        Place::Files => None,
-        Place::Device(path) => {
-            let found = device::superblock(path, record.log)?;
-            (found.drive == record.id()).then_some(found.incarnation)
-        }
-    }
+/// What a drive is known by besides its number, as it lies there now. None if it does not tell.
+pub fn incarnation(dir: &Path, record: &DriveRecord) -> Option<u64> {
+    let found = match &record.place {
+        Place::Files => file::superblock(dir, record)?,
+        Place::Device(path) => device::superblock(path, record.log)?,
+    };
+    (found.drive == record.id()).then_some(found.incarnation)
 }
 
 /// What the device at this path says that it is, if it is a drive.

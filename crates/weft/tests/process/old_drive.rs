@@ -56,3 +56,58 @@ fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
     assert_eq!(node.log_text().matches("something of a vDisk that was deleted").count(), 1);
     node.stop();
 }
+
+/// What is written of each block by which node.
+fn filled(scratch: &Scratch, name: &str, version: u64) -> std::path::PathBuf {
+    let dir = scratch.file(name);
+    let node = Node::start(&dir, &ARGUMENTS);
+    let socket = scratch.socket(&format!("{name}-v"));
+    node.export_new("v", "8M", &socket);
+    let mut client = NbdClient::connect_patiently(&socket, "v");
+    for block in 0..BLOCKS {
+        client.write((block * BLOCK) as u64, &content(block, version)).expect("a write works");
+    }
+    client.disconnect();
+    node.stop();
+    dir
+}
+
+#[test]
+fn another_nodes_drive_of_the_same_number_is_not_taken_for_its_own() {
+    let scratch = Scratch::new("other-drive");
+    let (own, other) = (filled(&scratch, "own", 5), filled(&scratch, "other", 9));
+    let files = ["drive-0.data", "drive-0.log"];
+    for name in files {
+        std::fs::rename(own.join(name), scratch.file(name)).expect("it can be put aside");
+        std::fs::copy(other.join(name), own.join(name)).expect("a drive is a file");
+    }
+    let reads_well = || {
+        let mut client = NbdClient::connect_patiently(&scratch.socket("own-v"), "v");
+        for block in 0..BLOCKS {
+            let bytes = client.read((block * BLOCK) as u64, BLOCK as u32).expect("a read works");
+            assert!(bytes == content(block, 5), "block {block} is as this node has it");
+        }
+        client.disconnect();
+    };
+    let node = Node::start(&own, &ARGUMENTS);
+    assert!(node.log_text().contains("of another node or of another life"), "{}", node.log_text());
+    assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
+    reads_well();
+    node.stop();
+
+    for name in files {
+        std::fs::rename(scratch.file(name), own.join(name)).expect("it can be put back");
+    }
+    let node = Node::start(&own, &ARGUMENTS);
+    assert!(node.ready.contains("drives up 2 of 2"), "{}", node.ready);
+    reads_well();
+    node.stop();
+
+    // Nor is what a node knows of its drives taken for another's.
+    std::fs::rename(own.join("config.redb"), scratch.file("config.redb")).expect("it can be put aside");
+    std::fs::copy(other.join("config.redb"), own.join("config.redb")).expect("it is a file");
+    if let Ok(node) = Node::try_start(&own, &ARGUMENTS) {
+        assert!(node.ready.contains("drives up 0 of 2"), "{}", node.ready);
+        node.kill();
+    }
+}

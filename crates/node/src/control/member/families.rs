@@ -345,6 +345,7 @@ impl Member {
 
     /// The drive is up when the store says that it is formatted. Without etcd it waits for that.
     pub(in crate::control) fn drive_formatted(&self, drive: DriveId) {
+        let dir = self.dir.clone();
         self.spawn(
             move |store| {
                 let changed = store.change_drive(drive, |record| {
@@ -352,7 +353,7 @@ impl Member {
                         record.state = DriveRecordState::Formatted;
                     }
                     if record.incarnation.is_none() {
-                        record.incarnation = crate::drives::incarnation(record);
+                        record.incarnation = crate::drives::incarnation(&dir, record);
                     }
                 });
                 if is_passing(&changed) {
