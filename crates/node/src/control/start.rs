@@ -434,22 +434,46 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
     format!("weft is ready: API http://{address}, drives up {up} of {all}, vDisks {vdisks}; {meaning}")
 }
 
-/// SIGINT and SIGTERM.
+/// SIGINT, SIGTERM, and SIGHUP: the terminal that it was started from goes.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// None if it is ignored (`nohup`): then it stays so.
+    hangup: Option<tokio::signal::unix::Signal>,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let hangup = if is_ignored(libc::SIGHUP) { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup,
+        })
     }
 
     async fn wait(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = hung_up(&mut self.hangup) => {}
         }
+    }
+}
+
+async fn hung_up(signal: &mut Option<tokio::signal::unix::Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: all zeros is valid for this plain struct, which the call only fills in: nothing is set.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }

@@ -1,6 +1,6 @@
 //! Directories and addresses that a node does not start with, and leaves as they are.
 
-use crate::support::{Scratch, weft_output};
+use crate::support::{Node, Scratch, wait_until, weft_output};
 use std::path::Path;
 
 /// What `weft up` says when it refuses, in one line and with exit code 2.
@@ -48,4 +48,15 @@ fn a_member_is_not_told_to_the_cluster_at_an_address_that_is_none() {
         let told = refused(&dir, &["--config", file.to_str().expect("a plain name")]);
         assert!(told.contains(option) && told.contains(address), "{told}");
     }
+}
+
+#[test]
+fn a_node_whose_terminal_goes_stops_cleanly() {
+    let scratch = Scratch::new("hangup");
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "256M"]);
+    assert!(dir.join("api").exists());
+    node.signal(libc::SIGHUP);
+    wait_until("it has ended", || !node.is_running());
+    assert!(!dir.join("api").exists(), "nothing is left of the run: {}", node.log_text());
 }
