@@ -292,9 +292,9 @@ impl Ring {
         }
     }
 
-    /// The tail that a settled frame tells is durable: what is before it may be written again.
+    /// The tail that a settled frame tells is durable: what is before it, and not needed, may be written again.
     pub fn free_before(&mut self, tail: u64) {
-        while self.frames.front().is_some_and(|front| front.number < tail) {
+        while self.dead > 0 && self.frames.front().is_some_and(|front| front.number < tail) {
             let front = self.frames.pop_front().expect("just seen");
             assert!(front.live == 0 && front.fences == 0, "a frame that is needed is not freed");
             self.dead -= 1;

@@ -360,7 +360,8 @@ impl Ring {
             assert!(flying.number > self.settled, "frames settle in order");
             self.settled = flying.number;
             self.settled_to = flying.position;
-            // It carries the fences of what it lets go of.
+            self.free_before(flying.tail);
+            // It may carry the fences of what it lets go of.
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
             }

@@ -43,3 +43,36 @@ impl Tried {
         *self = Self::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether all may be asked again when nobody is left, if a copy was deleted while they were asked or not.
+    fn asks_again(is_deleted: bool) -> bool {
+        let mut tried = Tried::default();
+        tried.add(DriveId(1));
+        if is_deleted {
+            tried.copy_deleted();
+        }
+        tried.add(DriveId(2));
+        let again = tried.begins_anew();
+        assert_eq!(tried.drives().is_empty(), is_deleted);
+        assert!(!tried.begins_anew(), "once for what was deleted");
+        again
+    }
+
+    #[test]
+    fn what_drives_lacked_counts_unless_copies_have_moved_since() {
+        assert!(asks_again(true));
+        assert!(!asks_again(false));
+        #[cfg(feature = "sabotage")]
+        {
+            use crate::sabotage::set;
+            set(Some(Bug::LackOfBeforeCounts));
+            let again = asks_again(true);
+            set(None);
+            assert!(!again, "the planted bug is there");
+        }
+    }
+}

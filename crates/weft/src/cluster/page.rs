@@ -97,7 +97,7 @@ fn facts(cluster: &ClusterView, looks: Looks) -> Vec<(&'static str, String)> {
 
 fn copies(cluster: &ClusterView) -> String {
     if cluster.groups == 0 {
-        return "no placement groups yet: they come with the first drives".to_string();
+        return "no placement groups yet: they come with the first vDisk".to_string();
     }
     let mut text = if cluster.groups_whole == cluster.groups {
         format!("all {} groups whole", cluster.groups)

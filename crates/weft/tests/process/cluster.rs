@@ -331,6 +331,12 @@ fn a_node_is_drained_and_removed() {
     load.go_on(SOME);
     cluster.wait_until_whole();
     load.tell_pause("it was stopped and removed");
+    step("three nodes are left, and with a vDisk of three copies none can go");
+    cluster.weft(&["vdisk", "create", "three", "--size", "16M", "--rf", "3"]);
+    let refused = cluster.member(place).try_weft(&["node", "drain", &place.to_string(), "--no-wait"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("vDisk three has 3"), "{told}");
+    cluster.weft(&["vdisk", "rm", "three", "--force"]);
     let left: Vec<PathBuf> =
         cluster.numbers().iter().map(|number| sockets[*number as usize].clone()).collect();
     compare_and_check(cluster, &left, load.stop());

@@ -103,6 +103,9 @@ pub async fn set(control: &SharedControl, wanted: SetCluster) -> Result<String, 
 
 pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<NodeView, Refusal> {
     find_node(control, node)?;
+    if !undo {
+        control.lock().member()?.check_leaving(node)?;
+    }
     let changed = set_leaving(control, node, !undo).await?;
     seen(control, changed.revision).await?;
     let control = control.lock();
@@ -368,6 +371,10 @@ impl Member {
 
     /// The same if everything worked that the store knows of.
     pub(super) fn places_known(&self) -> usize {
+        self.places_beside(None)
+    }
+
+    fn places_beside(&self, leaving: Option<u32>) -> usize {
         let drives = self.mirror.drives.values().map(|drive| &drive.record);
         let leaves =
             |drive: &&DriveRecord| matches!(drive.state, DriveRecordState::Draining | DriveRecordState::Lost);
@@ -376,8 +383,24 @@ impl Member {
         for drive in kept {
             *nodes.entry(drive.node).or_default() += 1;
         }
-        nodes.retain(|&node, _| self.is_in(node));
+        nodes.retain(|&node, _| self.is_in(node) && Some(node) != leaving);
         if nodes.len() == 1 { nodes.values().sum() } else { nodes.len() }
+    }
+
+    /// Refuses to empty a node if the others cannot hold as many copies as there shall be: it would never be empty, or there would be
+    /// fewer.
+    fn check_leaving(&self, node: u32) -> Result<(), Refusal> {
+        let places = self.places_beside(Some(node));
+        let living = self.mirror.families.values().map(|family| &family.record);
+        let living = living.filter(|family| family.state == FamilyState::Live);
+        match living.max_by_key(|family| family.factor) {
+            Some(family) if family.factor as usize > places => Err(Refusal::bad_input(format!(
+                "without node {node} there is room for {places} copies apart from each other, and vDisk {} has {}: add nodes \
+                 (weft node join), or choose fewer copies first (weft vdisk set {} --rf)",
+                family.name, family.factor, family.name
+            ))),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn is_in(&self, node: u32) -> bool {
