@@ -136,7 +136,8 @@ fn tell_node(cluster: &str, node: &MadeNode) {
             output::line(&format!("start it with `weft up --dir {dir}`"));
         }
         None => output::line(&format!(
-            "start it with `weft up --dir {dir}`, then give it drives with `weft drive add --dir {dir}`"
+            "start it with `weft up --dir {dir}`: it makes a drive of 16 GiB there, or the drives that you say (`--drives N \
+             --drive-size SIZE`, or `--drive DEVICE`)"
         )),
     }
     if !node.note.is_empty() {

@@ -128,7 +128,11 @@ fn remove(place: &Place, drive: u32, undo: bool, wait: bool, json: bool) -> Resu
         emptying::wait(&format!("drive {drive}"), &undoing, || left(&client, drive))?;
     }
     let answer = client.delete(&format!("/v1/drives/{drive}"))?;
-    tell(json, &answer, || format!("drive {drive} is empty and no longer in the cluster"));
+    tell(json, &answer, || {
+        format!(
+            "drive {drive} is empty and no longer in the cluster; its files or device can be taken away when its node has stopped"
+        )
+    });
     Ok(())
 }
 

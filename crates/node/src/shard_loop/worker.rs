@@ -54,6 +54,9 @@ const TAG_LINK_RECEIVE: u64 = 6 << 56;
 const TAG_LINK_SEND: u64 = 7 << 56;
 const TAG_MASK: u64 = 0xff << 56;
 
+/// Connections that are refused are told so often at most.
+const REFUSAL_TOLD_US: u64 = 10_000_000;
+
 /// How often replies are sent in one turn, at most; what follows from that is done in between.
 const ROUNDS_MAX: u32 = 8;
 
@@ -120,6 +123,8 @@ pub struct Worker {
     /// The place of the client that is looked at first then.
     retry_from: u32,
     look_at_negotiations: Time,
+    /// When it was last told that connections are refused.
+    refusal_told: Option<Time>,
     bell_value: Box<u64>,
     bell_armed: bool,
     draining: Option<tokio::sync::oneshot::Sender<()>>,
@@ -178,6 +183,7 @@ impl Worker {
             retry_at: None,
             retry_from: 0,
             look_at_negotiations: Time(0),
+            refusal_told: None,
             bell_value: Box::new(0),
             bell_armed: false,
             draining: None,
@@ -424,7 +430,11 @@ impl Worker {
             Mail::Lease(deadline) => self.deadline = Some(deadline),
             Mail::Connection { socket, exports, address } => {
                 if self.draining.is_some() || self.stopping || self.has_all_connections() {
-                    tracing::warn!(%address, "a connection was refused: there are too many, or the node stops");
+                    // Whoever knocks on does not fill the log.
+                    if self.refusal_told.is_none_or(|told| now.since(told) >= REFUSAL_TOLD_US) {
+                        self.refusal_told = Some(now);
+                        tracing::warn!(%address, "connections are refused: there are too many, or the node stops");
+                    }
                     return;
                 }
                 self.adopt(Socket::new(socket, exports, address, now.0));

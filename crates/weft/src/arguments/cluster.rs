@@ -101,8 +101,8 @@ pub enum NodeCommand {
   weft node join --etcd http://10.0.0.1:2379 --dir ./weft-data --zone east --rack r7 --storage-only
 
 The directory must be new or empty: only the first node of a cluster can bring data (`weft cluster init --dir`).
-After that, `weft up --dir DIR` runs the node, and `weft drive add` gives it drives. Cut anywhere, the same command
-finishes it.")]
+After that, `weft up --dir DIR` runs the node: it makes a drive of 16 GiB there, or the drives that you say (--drives N
+--drive-size SIZE, or --drive DEVICE); `weft drive add` gives it more. Cut anywhere, the same command finishes it.")]
     Join(JoinArguments),
     /// List the nodes
     #[command(
@@ -180,7 +180,7 @@ pub enum DriveCommand {
   weft drive add --files 2 --size 100G
   weft drive add --path /dev/sdb --path /dev/sdc")]
     Add {
-        /// How many file-backed drives to make in the node's directory
+        /// How many file-backed drives to make in the node's directory (or give --path)
         #[arg(long, value_name = "N", required_unless_present = "path",
             value_parser = clap::value_parser!(u32).range(1..=64))]
         files: Option<u32>,
