@@ -66,6 +66,8 @@ pub enum Bug {
     FullMemberKept,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
+    /// A frame of a log that carries some fences lets go of frames with others.
+    FencesLeftBehind,
     /// The last block of a log goes to a frame that does not say what is free.
     LastBlockTaken,
     /// A log lets in whatever comes while something dead is not free yet.

@@ -209,6 +209,7 @@ impl Ring {
         }
         let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
         let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number).min();
+        let needed = needed.filter(|_| !planted(Bug::FencesLeftBehind));
         let is_carried =
             |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
         let first = (self.dead..).find(|&at| !is_carried(at)).expect("there are not so many frames");

@@ -31,6 +31,9 @@ struct Story {
     /// Blocks of a record at most.
     largest: usize,
     full: u32,
+    /// Fences of others that were asked for, by call, and those that were answered.
+    fences: BTreeMap<u64, (u32, u32)>,
+    fenced: BTreeMap<u32, u32>,
 }
 
 impl Story {
@@ -46,6 +49,8 @@ impl Story {
             mark: 0,
             largest: 11,
             full: 0,
+            fences: BTreeMap::new(),
+            fenced: BTreeMap::new(),
         }
     }
 
@@ -66,8 +71,28 @@ impl Story {
         self.collect();
     }
 
+    /// After a crash: owners that were fenced are refused.
+    fn check_fences(&mut self) -> bool {
+        let fenced: Vec<(u32, u32)> = self.fenced.iter().map(|(&other, &epoch)| (other, epoch)).collect();
+        fenced.into_iter().all(|(other, epoch)| {
+            let late = self.rig.append(other, epoch - 1, 1, vec![data(1, 1, 1)]);
+            matches!(late, Err(Refusal::Fenced(_)))
+        })
+    }
+
     /// Looks at the answers that have come.
     fn collect(&mut self) {
+        let answers = &mut self.rig.answers;
+        self.fences.retain(|call, (other, epoch)| match answers.remove(call) {
+            None => true,
+            answer => {
+                if let Some(Ok(Answer::Fenced(_))) = answer {
+                    let durable = self.fenced.entry(*other).or_default();
+                    *durable = (*durable).max(*epoch);
+                }
+                false
+            }
+        });
         for family in self.families.values_mut() {
             let answers = &mut self.rig.answers;
             let mut lowest_refused = None;
@@ -224,7 +249,9 @@ fn crowd(seed: u64) -> Story {
         }
         for other in 100..story.rig.random.random_range(100..130) {
             let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
-            story.rig.begin(other, story.mark as u32 + 1, fence);
+            let epoch = story.mark as u32 + 1;
+            let call = story.rig.begin(other, epoch, fence);
+            story.fences.insert(call, (other, epoch));
         }
         for _ in 0..story.rig.random.random_range(0..40) {
             story.rig.step();
@@ -258,10 +285,21 @@ fn a_crowd_in_a_full_ring_is_answered_and_the_ring_never_stands_still() {
     for seed in 0..200 {
         let mut story = crowd(seed);
         story.rig.crash();
+        assert!(story.check_fences(), "seed {seed}: a fence that was answered is lost");
         story.check();
         let mut story = crowd(seed);
         assert_eq!(stands_still(&mut story), None, "seed {seed}");
     }
+}
+
+/// Whether a fence that was answered is lost in any of many stories.
+#[cfg(feature = "sabotage")]
+pub(super) fn a_fence_is_lost() -> bool {
+    (0..400).any(|seed| {
+        let mut story = crowd(seed);
+        story.rig.crash();
+        !story.check_fences()
+    })
 }
 
 /// Whether a ring stands still in any of many stories.

@@ -1,7 +1,7 @@
 //! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
 
 use super::egroup_stories::{a_copy_outlives_a_late_deletion, read, write};
-use super::log_model::a_ring_stands_still;
+use super::log_model::{a_fence_is_lost, a_ring_stands_still};
 use super::log_stories::many_ask_while_a_frame_frees;
 use super::share_stories::{is_as_written, refill, rot, write as share};
 use super::*;
@@ -148,6 +148,7 @@ fn a_ring_that_stands_still_is_seen() {
     for bug in [Bug::QueueKept, Bug::LastBlockTaken] {
         assert!(with(bug, a_ring_stands_still), "{bug:?}");
     }
+    assert!(with(Bug::FencesLeftBehind, a_fence_is_lost));
     assert!(!with(Bug::MoreThanFits, a_ring_stands_still), "what has no place after all is refused");
     assert!(with(Bug::MoreThanFits, many_ask_while_a_frame_frees) > 0);
 }
