@@ -172,16 +172,15 @@ impl Ring {
         }
     }
 
-    /// The families whose fences go with the next frame if it takes so many: those in the oldest frames first.
-    fn fences_next(&self, limit: usize) -> Vec<FamilyId> {
+    /// The families whose fences go with the next frame if it takes so many records of the keeper's own: behind what is dropped, and
+    /// those in the oldest frames first.
+    fn fences_next(&self, riders: usize) -> Vec<FamilyId> {
+        let limit = riders.saturating_sub(self.wanted_drops.len());
         let mut families: Vec<FamilyId> = self.wanted_fences.keys().copied().collect();
         if families.len() > limit {
-            families.sort_by_key(|family| {
-                self.holdings
-                    .get(family)
-                    .and_then(|holding| holding.durable_fence)
-                    .map_or(u64::MAX, |at| at.1)
-            });
+            let durable =
+                |family: &FamilyId| self.holdings.get(family).and_then(|holding| holding.durable_fence);
+            families.sort_by_key(|family| durable(family).map_or(u64::MAX, |(_, number)| number));
             families.truncate(limit);
         }
         families
@@ -189,17 +188,17 @@ impl Ring {
 
     /// Whether an empty frame with as many fences as it takes lets go of the oldest one.
     fn frees_by_fencing(&self) -> bool {
-        let Some(limit) = RECORDS_IN_ONE_BLOCK.checked_sub(self.wanted_drops.len()) else { return false };
-        let oldest = self.frames.get(self.dead).map(|frame| frame.number);
-        oldest.is_some_and(|oldest| {
-            self.tail_beside(self.fences_next(limit).into_iter().collect()) > oldest
-                && !planted(Bug::LastBlockTaken)
-        })
+        let oldest = self.frames.get(self.dead);
+        if planted(Bug::LastBlockTaken) {
+            return oldest.is_none_or(|oldest| oldest.live == 0);
+        }
+        let fences = self.fences_next(RECORDS_IN_ONE_BLOCK);
+        oldest.is_some_and(|oldest| self.tail_beside(&fences) > oldest.number)
     }
 
     /// The oldest frame still needed beside a frame with these fences, which says so. What earlier frames on their way say stays said:
     /// they count before it does.
-    fn tail_beside(&self, fences: BTreeSet<FamilyId>) -> u64 {
+    fn tail_beside(&self, fences: &[FamilyId]) -> u64 {
         let told = self.flying.back().map_or(0, |flying| flying.tail);
         let tail = self.tail_number().max(told);
         let settled = self.frames.len() - self.flying.len();
@@ -207,6 +206,7 @@ impl Ring {
         if fences.is_empty() || !is_free(self.dead) || planted(Bug::LastBlockTaken) {
             return tail;
         }
+        let fences: BTreeSet<&FamilyId> = fences.iter().collect();
         let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
         let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number).min();
         let needed = needed.filter(|_| !planted(Bug::FencesLeftBehind));
@@ -224,10 +224,12 @@ impl Ring {
 
     fn write_frame(&mut self, position: u64, entries: usize, riders: usize, desk: &mut Desk) {
         let number = self.next_number;
+        let fences = self.fences_next(riders);
+        let tail = self.tail_beside(&fences);
         let mut flying = Flying {
             number,
             written: false,
-            tail: 0,
+            tail,
             entries,
             position: 0,
             fences: Vec::new(),
@@ -238,15 +240,13 @@ impl Ring {
             incarnation: self.incarnation,
             number,
             position,
-            tail: 0,
+            tail,
             settled: self.settled,
             session_first: self.session_first,
             session_after: self.session_after,
             records: Vec::with_capacity(entries + riders),
         };
-        self.take_riders(riders, &mut header, &mut flying);
-        flying.tail = self.tail_beside(flying.fences.iter().map(|(family, _)| *family).collect());
-        header.tail = flying.tail;
+        self.take_riders(riders, fences, &mut header, &mut flying);
         let mut pieces = Vec::with_capacity(entries + 1);
         pieces.push(crate::buffer::zeros(0));
         let live = self.take_data(entries, &mut header, &mut pieces);
@@ -265,20 +265,21 @@ impl Ring {
 
     /// Moves up to `limit` of the keeper's own records into the frame. They come before the data: what a
     /// drop or trim is about is in earlier frames.
-    fn take_riders(&mut self, limit: usize, header: &mut FrameHeader, flying: &mut Flying) {
-        let fences = self.fences_next(limit.saturating_sub(self.wanted_drops.len()));
-        let mut fences = fences
-            .into_iter()
-            .map(|family| (family, self.wanted_fences[&family]))
-            .collect::<Vec<_>>()
-            .into_iter();
+    fn take_riders(
+        &mut self,
+        limit: usize,
+        fences: Vec<FamilyId>,
+        header: &mut FrameHeader,
+        flying: &mut Flying,
+    ) {
+        let mut fences = fences.into_iter();
         while header.records.len() < limit {
             if let Some(family) = self.wanted_drops.pop_first() {
                 flying.drops.push(family);
                 let fence = self.holdings.get(&family).map_or(Epoch(0), |holding| holding.fence);
                 header.records.push(own_record(family, RecordKind::Drop, fence, Seq(0), 0));
-            } else if let Some((family, wanted)) = fences.next() {
-                self.wanted_fences.remove(&family);
+            } else if let Some(family) = fences.next() {
+                let wanted = self.wanted_fences.remove(&family).expect("it was just looked at");
                 let holding = self.holdings.get_mut(&family).expect("a fence belongs to a holding");
                 holding.fence_moving = true;
                 flying.fences.push((family, holding.fence));
@@ -361,8 +362,8 @@ impl Ring {
             assert!(flying.number > self.settled, "frames settle in order");
             self.settled = flying.number;
             self.settled_to = flying.position;
+            // Twice: whoever is answered hears of the room there is, and these fences may be what keeps the oldest frames.
             self.free_before(flying.tail);
-            // It may carry the fences of what it lets go of.
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
             }
@@ -370,7 +371,6 @@ impl Ring {
             self.free_before(flying.tail);
             dropped.extend(flying.drops);
         }
-        self.count_dead();
         self.answer_settled(now, desk);
         dropped
     }

@@ -3,7 +3,7 @@
 //! Leaves to others: doing it (`volume`, `keeper`), the view (`shard`).
 
 use super::Shard;
-use crate::context::{Purpose, is_lost};
+use crate::context::{Context, Purpose, is_lost};
 use crate::identity::{DriveId, Epoch, FamilyId, Time};
 use crate::interface::{Census, DriveState, FamilyRecord, Notice, Order, Outputs, RequestError};
 use crate::keeper::Keeper;
@@ -59,12 +59,10 @@ impl Shard {
                 }
             }
             Order::SetCeiling { family, ceiling } => {
-                self.with_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                self.order_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
             }
             Order::SetFactor { family, factor } => {
-                self.with_volume(now, family, out, |volume, _| volume.set_factor(factor));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                self.order_volume(now, family, out, |volume, _| volume.set_factor(factor));
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {
                 let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();
@@ -76,16 +74,13 @@ impl Shard {
                 }
             }
             Order::TakeSnapshot { family, snapshot } => {
-                self.with_volume(now, family, out, |volume, ctx| volume.take_snapshot(snapshot, ctx));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                self.order_volume(now, family, out, |volume, ctx| volume.take_snapshot(snapshot, ctx));
             }
             Order::DropSnapshot { family, generation } => {
-                self.with_volume(now, family, out, |volume, ctx| volume.drop_snapshot(generation, ctx));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                self.order_volume(now, family, out, |volume, ctx| volume.drop_snapshot(generation, ctx));
             }
             Order::RollBack { family, to } => {
-                self.with_volume(now, family, out, |volume, ctx| volume.roll_back(to, ctx));
-                self.touched.extend(self.volumes.contains_key(&family).then_some(family));
+                self.order_volume(now, family, out, |volume, ctx| volume.roll_back(to, ctx));
             }
             Order::Resume { family } => {
                 if let Some(volume) = self.volumes.get_mut(&family) {
@@ -105,6 +100,18 @@ impl Shard {
                 }
             }
         }
+    }
+
+    /// Has a volume do something that it may go on with by itself.
+    fn order_volume(
+        &mut self,
+        now: Time,
+        family: FamilyId,
+        out: &mut Outputs,
+        order: impl FnOnce(&mut Volume, &mut Context),
+    ) {
+        self.with_volume(now, family, out, order);
+        self.touched.extend(self.volumes.contains_key(&family).then_some(family));
     }
 
     fn on_census(&mut self, now: Time, census: Census, out: &mut Outputs) {

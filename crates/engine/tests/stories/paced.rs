@@ -8,7 +8,7 @@ use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 
 const MIB: u64 = 1 << 20;
-/// Less than what is written waits for the drain when nothing hurries it.
+/// A shorter time than what is written waits for the drain when nothing hurries it.
 const SOON_US: u64 = 1_000_000;
 const PIECE: u64 = 64 << 10;
 

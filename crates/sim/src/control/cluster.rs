@@ -205,12 +205,13 @@ impl World {
         for family in 0..self.control.families.len() {
             let entry = &self.control.families[family];
             let Some((to, since)) = entry.moving_to else { continue };
-            let patient = self.now < since + PATIENCE * self.parameters.tick_us;
-            if entry.phase == FamilyPhase::Ready && self.rng.random_range(0..100) == 0 {
-                self.call_back(family);
+            if entry.phase != FamilyPhase::Ready {
                 continue;
             }
-            if entry.phase == FamilyPhase::Ready && (entry.settled || !patient) {
+            let patient = self.now < since + PATIENCE * self.parameters.tick_us;
+            if self.rng.random_range(0..100) == 0 {
+                self.call_back(family);
+            } else if entry.settled || !patient {
                 self.move_family(family, Some(to), false);
             }
         }
