@@ -256,11 +256,7 @@ impl DrivePlan {
         records: &mut Vec<DriveRecord>,
         book: &mut dyn DriveBook,
     ) -> Result<(), StartError> {
-        let bytes = drives::examine_device(path, force).map_err(|error| match error {
-            // Nothing was lost: there was no drive there.
-            DriveError::Missing { path } => DriveError::NoSuchDevice { path },
-            error => error,
-        })?;
+        let bytes = drives::examine_device(path, force)?;
         // Under the name it was given: the kernel's own names go to other devices at another start.
         let path = std::path::absolute(path).map_err(|_| DriveError::Missing { path: path.to_path_buf() })?;
         self.add(dir, Place::Device(path), bytes, records, book)

@@ -457,15 +457,8 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            () = hung_up(&mut self.hangup) => {}
+            Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
         }
-    }
-}
-
-async fn hung_up(signal: &mut Option<tokio::signal::unix::Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
     }
 }
 

@@ -2,7 +2,10 @@
 //! Promises: a device that holds something, or that somebody uses, is not written; one that holds another drive than the one
 //! it should hold is not opened.
 
-use super::{Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, divide, patiently};
+use super::{
+    Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, divide, make_unlike, patiently,
+    superblock_in,
+};
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -23,7 +26,11 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 
 /// Checks that a device can become a drive, and gives its size in bytes.
 pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
-    let file = open_free_device(path, Access::Node)?;
+    let file = open_free_device(path, Access::Node).map_err(|error| match error {
+        // Nothing was lost: there was no drive there.
+        DriveError::Missing { path } => DriveError::NoSuchDevice { path },
+        error => error,
+    })?;
     let bytes = size(&file, path)?;
     if bytes < DRIVE_BYTES_MIN {
         return Err(DriveError::TooSmall {
@@ -58,15 +65,12 @@ pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
     Ok(bytes)
 }
 
-/// Prepares a device for its first format: what lies where its superblock will be is made like nothing else. The engine
-/// makes what a drive is known by from it, and empty devices would all be alike.
+/// Prepares a device for its first format.
 pub fn make(path: &Path) -> Result<(), DriveError> {
     let file = open_free_device(path, Access::Node)?;
     let geometry =
         divide(size(&file, path)?).ok_or_else(|| DriveError::NoDevice { path: path.to_path_buf() })?;
-    let mut pages = Pages::zeroed(COPIES * BLOCK);
-    rand::fill(pages.bytes_mut());
-    let written = file.write_all_at(pages.bytes_mut(), geometry.log).and_then(|()| file.sync_data());
+    let written = make_unlike(&file, geometry.log).and_then(|()| file.sync_data());
     written.map_err(DriveError::io("write", path))
 }
 
@@ -112,12 +116,6 @@ fn look<T: Send + 'static>(
     };
     std::thread::Builder::new().name("device".to_string()).spawn(move || told.send(looked())).ok()?;
     answer.recv_timeout(ANSWER_WAIT).ok()?
-}
-
-fn superblock_in(file: &File, log: u64) -> std::io::Result<Result<Superblock, SuperblockFault>> {
-    let mut pages = Pages::zeroed(COPIES * BLOCK);
-    file.read_exact_at(pages.bytes_mut(), log)?;
-    Ok(Superblock::newest(pages.bytes_mut()))
 }
 
 /// Opens a device that was made a drive earlier.

@@ -2,7 +2,7 @@
 //! Promises: the log file has been written once, whole, so that a durable write there never waits for the file
 //! system to allocate or convert extents; a half-made drive is never taken for a whole one.
 
-use super::{Access, AreaFile, DriveError, MIB, OpenDrive, file_paths, lock};
+use super::{Access, AreaFile, DriveError, MIB, OpenDrive, file_paths, lock, make_unlike, superblock_in};
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use weft_engine::buffer::{BLOCK, Pages, zeros};
-use weft_engine::formats::superblock::{COPIES, Superblock};
+use weft_engine::buffer::zeros;
+use weft_engine::formats::superblock::Superblock;
 use weft_engine::interface::Geometry;
 
 /// Creates both files anew; `progress` hears how many bytes of the log have been written.
@@ -44,19 +44,14 @@ fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
             _ => return Err(DriveError::io("reserve room for", path)(error)),
         }
     }
-    // What is found there goes into what the drive is known by: two new drives of the same number are told apart.
-    let mut pages = Pages::zeroed(COPIES * BLOCK);
-    rand::fill(pages.bytes_mut());
-    file.write_all_at(pages.bytes_mut(), 0).map_err(DriveError::io("write", path))?;
+    make_unlike(&file, 0).map_err(DriveError::io("write", path))?;
     file.sync_all().map_err(DriveError::io("flush", path))
 }
 
 /// The superblock of a drive in files, if its file is there and has a sound one.
 pub fn superblock(dir: &Path, record: &DriveRecord) -> Option<Superblock> {
     let [_, data] = file_paths(dir, record.id());
-    let mut pages = Pages::zeroed(COPIES * BLOCK);
-    File::open(data).and_then(|file| file.read_exact_at(pages.bytes_mut(), 0)).ok()?;
-    Superblock::newest(pages.bytes_mut()).ok()
+    superblock_in(&File::open(data).ok()?, 0).ok()?.ok()
 }
 
 fn make_log(path: &Path, len: u64, progress: &mut dyn FnMut(u64)) -> Result<(), DriveError> {

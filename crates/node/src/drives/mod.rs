@@ -15,11 +15,13 @@ use crate::config::{DriveRecord, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_engine::DriveId;
-use weft_engine::formats::superblock::Superblock;
+use weft_engine::buffer::{BLOCK, Pages};
+use weft_engine::formats::superblock::{COPIES, Superblock, SuperblockFault};
 use weft_engine::interface::Geometry;
 
 /// A drive whose bytes can be reached.
@@ -87,6 +89,21 @@ pub fn incarnation(dir: &Path, record: &DriveRecord) -> Option<u64> {
         Place::Device(path) => device::superblock(path, record.log)?,
     };
     (found.drive == record.id()).then_some(found.incarnation)
+}
+
+/// What lies where a superblock will be is made like nothing else: the engine makes what a drive is known by from it, and new drives
+/// would all be alike.
+fn make_unlike(file: &File, data: u64) -> std::io::Result<()> {
+    let mut pages = Pages::zeroed(COPIES * BLOCK);
+    rand::fill(pages.bytes_mut());
+    file.write_all_at(pages.bytes_mut(), data)
+}
+
+/// The superblock of a drive whose data area begins there.
+fn superblock_in(file: &File, data: u64) -> std::io::Result<Result<Superblock, SuperblockFault>> {
+    let mut pages = Pages::zeroed(COPIES * BLOCK);
+    file.read_exact_at(pages.bytes_mut(), data)?;
+    Ok(Superblock::newest(pages.bytes_mut()))
 }
 
 /// What the device at this path says that it is, if it is a drive.

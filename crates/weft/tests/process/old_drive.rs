@@ -4,9 +4,27 @@
 use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::NbdClient;
 use crate::support::{Node, Scratch, wait_until};
+use std::path::{Path, PathBuf};
 
 const BLOCKS: usize = 512;
 const ARGUMENTS: [&str; 4] = ["--drives", "2", "--drive-size", "256M"];
+
+fn write_all(socket: &Path, name: &str, version: u64) {
+    let mut client = NbdClient::connect_patiently(socket, name);
+    for block in 0..BLOCKS {
+        client.write((block * BLOCK) as u64, &content(block, version)).expect("a write works");
+    }
+    client.disconnect();
+}
+
+fn read_all(socket: &Path, name: &str, version: u64) {
+    let mut client = NbdClient::connect_patiently(socket, name);
+    for block in 0..BLOCKS {
+        let bytes = client.read((block * BLOCK) as u64, BLOCK as u32).expect("a read works");
+        assert!(bytes == content(block, version), "block {block} is as it was written");
+    }
+    client.disconnect();
+}
 
 #[test]
 fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
@@ -15,11 +33,7 @@ fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
     let node = Node::start(&dir, &ARGUMENTS);
     for name in ["gone", "kept"] {
         node.export_new(name, "8M", &scratch.socket(name));
-        let mut client = NbdClient::connect_patiently(&scratch.socket(name), name);
-        for block in 0..BLOCKS {
-            client.write((block * BLOCK) as u64, &content(block, 1)).expect("a write works");
-        }
-        client.disconnect();
+        write_all(&scratch.socket(name), name, 1);
     }
     node.stop();
     let files = ["drive-1.data", "drive-1.log"];
@@ -44,12 +58,7 @@ fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
         drives.map(|drive| drive["free_bytes"].as_u64().expect("it is known")).collect()
     };
     wait_until("both drives hold the same again", || free()[0] == free()[1]);
-    let mut client = NbdClient::connect_patiently(&scratch.socket("kept"), "kept");
-    for block in 0..BLOCKS {
-        let bytes = client.read((block * BLOCK) as u64, BLOCK as u32).expect("a read works");
-        assert!(bytes == content(block, 1), "block {block} is as it was written");
-    }
-    client.disconnect();
+    read_all(&scratch.socket("kept"), "kept", 1);
     node.stop();
     // Once is enough: it has gone for good.
     let node = Node::start(&dir, &ARGUMENTS);
@@ -57,17 +66,13 @@ fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
     node.stop();
 }
 
-/// What is written of each block by which node.
-fn filled(scratch: &Scratch, name: &str, version: u64) -> std::path::PathBuf {
+/// The directory of a node that was stopped, with a vDisk `v` full of this version.
+fn filled(scratch: &Scratch, name: &str, version: u64) -> PathBuf {
     let dir = scratch.file(name);
     let node = Node::start(&dir, &ARGUMENTS);
     let socket = scratch.socket(&format!("{name}-v"));
     node.export_new("v", "8M", &socket);
-    let mut client = NbdClient::connect_patiently(&socket, "v");
-    for block in 0..BLOCKS {
-        client.write((block * BLOCK) as u64, &content(block, version)).expect("a write works");
-    }
-    client.disconnect();
+    write_all(&socket, "v", version);
     node.stop();
     dir
 }
@@ -81,14 +86,7 @@ fn another_nodes_drive_of_the_same_number_is_not_taken_for_its_own() {
         std::fs::rename(own.join(name), scratch.file(name)).expect("it can be put aside");
         std::fs::copy(other.join(name), own.join(name)).expect("a drive is a file");
     }
-    let reads_well = || {
-        let mut client = NbdClient::connect_patiently(&scratch.socket("own-v"), "v");
-        for block in 0..BLOCKS {
-            let bytes = client.read((block * BLOCK) as u64, BLOCK as u32).expect("a read works");
-            assert!(bytes == content(block, 5), "block {block} is as this node has it");
-        }
-        client.disconnect();
-    };
+    let reads_well = || read_all(&scratch.socket("own-v"), "v", 5);
     let node = Node::start(&own, &ARGUMENTS);
     assert!(node.log_text().contains("of another node or of another life"), "{}", node.log_text());
     assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
