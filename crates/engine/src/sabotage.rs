@@ -64,6 +64,10 @@ pub enum Bug {
     FullRingAtOnce,
     /// An owner that opens waits for room on a member of its log for ever.
     FullMemberKept,
+    /// An opening does without a member whose ring has no room for a fence at this moment.
+    FullMemberLeftOut,
+    /// A mark that the checkpoint knows is waited for when an opening appends it again.
+    KnownMarkAwaited,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
     /// A frame of a log that carries some fences lets go of frames with others.

@@ -34,10 +34,13 @@ pub enum Plan {
     Factors,
     /// Copies of few images, in vDisks that share what is alike on a drive.
     Images,
+    /// Many vDisks on small logs, so that all of them wait for room again and again. In logs half as small they would wait for ever, once
+    /// in a hundred seeds: see decision 0019.
+    Crowd,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 11] = [
+    pub const ALL: [Plan; 12] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -49,6 +52,7 @@ impl Plan {
         Plan::Snapshots,
         Plan::Factors,
         Plan::Images,
+        Plan::Crowd,
     ];
 
     pub fn name(self) -> &'static str {
@@ -64,6 +68,7 @@ impl Plan {
             Plan::Snapshots => "snapshots",
             Plan::Factors => "factors",
             Plan::Images => "images",
+            Plan::Crowd => "crowd",
         }
     }
 
@@ -180,6 +185,20 @@ impl Plan {
                 NetworkWeather,
                 GroupChange,
                 DrainDrive,
+                Settle,
+                FamilyCreate,
+                FamilyDrop,
+            ],
+            Plan::Crowd => &[
+                PowerCutNode,
+                PowerCutAll,
+                KillNode,
+                KillAll,
+                OwnerMove,
+                StaleOwner,
+                NetworkWeather,
+                SlowDrive,
+                GroupChange,
                 Settle,
                 FamilyCreate,
                 FamilyDrop,
@@ -336,7 +355,7 @@ impl Parameters {
             (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
         let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
         let shard_count: usize = shards.iter().sum();
-        if nodes > 4 {
+        if nodes > 4 || plan == Plan::Crowd {
             drives = 1;
         }
         if (destroys || plan == Plan::Factors) && nodes == 1 {
@@ -352,6 +371,8 @@ impl Parameters {
             Geometry { log, data: rng.random_range(14..=24) << 20 }
         } else if large {
             Geometry { log: 32 << 20, data: 96 << 20 }
+        } else if plan == Plan::Crowd {
+            Geometry { log: *[1u64, 1, 2].choose(rng).expect("not empty") << 20, data: 160 << 20 }
         } else {
             Geometry { log: *[1u64, 2, 4].choose(rng).expect("not empty") << 20, data: 48 << 20 }
         };
@@ -579,7 +600,7 @@ fn chosen_families(
     domains: usize,
     rng: &mut SmallRng,
 ) -> Vec<FamilyPlan> {
-    let count = rng.random_range(1..=4);
+    let count = if plan == Plan::Crowd { rng.random_range(6..=16) } else { rng.random_range(1..=4) };
     // What all copies of all vDisks may take, so that a pool that lost a domain still has room; a full
     // pool is what another plan is for.
     let share = if plan == Plan::Full {
@@ -600,6 +621,7 @@ fn chosen_families(
             let most = match plan {
                 Plan::Full => most,
                 Plan::Snapshots if !tight => most.min(384),
+                Plan::Crowd => most.min(256),
                 _ => most.min(2048),
             };
             let blocks = rng.random_range(most / 2..=most) as usize;

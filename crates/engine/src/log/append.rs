@@ -556,9 +556,13 @@ impl Appender {
         })
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
-        let paused = self.members.iter().filter(|member| member.sent.next() < self.next);
-        paused.map(|member| member.pause_until).filter(|&at| at != Time(0)).min()
+    /// When a member that is left alone for a while is sent more. Whoever else waits does so for an answer, or for the view.
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
+        if self.changing.is_some() {
+            return None;
+        }
+        let more = |member: &&Member| member.sent.next() < self.next && member.in_flight < APPENDS_IN_FLIGHT;
+        self.members.iter().filter(more).map(|member| member.pause_until).filter(|&at| at > now).min()
     }
 }
 

@@ -31,6 +31,10 @@ const READ_BYTES: u32 = 4 << 20;
 /// So long a member that told of a record and has gone away is waited for, if the log can end without it.
 const MISSED_US_MAX: u64 = 5_000_000;
 
+/// And so long one whose ring has no room for a fence: it knows the log, and would not count as a copy of it any more. Not for ever: what
+/// its ring waits for may be this very vDisk.
+const FULL_US_MAX: u64 = 5_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Asking all members that are up to refuse the former owner.
@@ -53,6 +57,8 @@ pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
     asked: BTreeSet<DriveId>,
+    /// Since when they have had no room for a fence.
+    full: BTreeMap<DriveId, Time>,
     /// Those whose word counts for where the log ends: later ones are only read from.
     counted: BTreeSet<DriveId>,
     /// Found out to be the last record, see [`Volume::end_before`].
@@ -86,6 +92,7 @@ impl Recovery {
             stage,
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
+            full: BTreeMap::new(),
             counted: BTreeSet::new(),
             cut: None,
             rollback: None,
@@ -223,6 +230,9 @@ impl Volume {
             // It went away, or its ring is full to the last block: it is asked again.
             Err(refusal) => {
                 recovery.asked.remove(&drive);
+                if refusal == Refusal::LogFull {
+                    recovery.full.entry(drive).or_insert(ctx.now);
+                }
                 if refusal != Refusal::DriveGone {
                     recovery.again_at = Some(ctx.now.after(10_000));
                 }
@@ -234,6 +244,13 @@ impl Volume {
         let segments = self.log.segments.clone();
         let recovery = self.recovery();
         if recovery.asked.iter().any(|drive| !recovery.fenced.contains_key(drive)) {
+            return;
+        }
+        let is_awaited = |(drive, since): (&DriveId, &Time)| {
+            let is_away = recovery.fenced.contains_key(drive) || !ctx.is_up(*drive);
+            !is_away && ctx.now.since(*since) < FULL_US_MAX
+        };
+        if recovery.full.iter().any(is_awaited) && !planted(Bug::FullMemberLeftOut) {
             return;
         }
         let last = segments.last().expect("a family with a log has segments");
@@ -379,10 +396,11 @@ impl Volume {
         let recovery = self.recovery();
         let before = std::mem::replace(recovery, Recovery::new(stage));
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
-        let Recovery { fenced, asked, counted, cut, rollback, missed, reading, loads, .. } = before;
+        let Recovery { fenced, asked, full, counted, cut, rollback, missed, reading, loads, .. } = before;
         *recovery = Recovery {
             fenced,
             asked,
+            full,
             counted,
             cut,
             rollback,
@@ -495,7 +513,7 @@ impl Volume {
         let recovery = self.recovery();
         let tail = std::mem::take(&mut recovery.tail);
         let counted = std::mem::take(&mut recovery.counted);
-        let (replayed, replay_from) = (recovery.replayed, recovery.replay_from);
+        let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
         recovery.found.clear();
@@ -518,7 +536,11 @@ impl Volume {
             self.log.trim = replay_from.previous();
         }
         for body in tail {
-            if let Body::Mark(mark) = &body {
+            // Of what the checkpoint has told nothing is on its way any more.
+            let is_known = self.log.next() <= map_to && !planted(Bug::KnownMarkAwaited);
+            if let Body::Mark(mark) = &body
+                && !is_known
+            {
                 self.snapshots.on_push(*mark);
             }
             self.log.push(body);

@@ -6,9 +6,12 @@ use crate::context::{Calls, Context, Draw};
 use crate::counters::Counters;
 use crate::formats::record::Body;
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
-use crate::interface::{DriveState, DriveView, Notice, Outputs, View};
+use crate::interface::{
+    Ceiling, Compression, DriveState, DriveView, FamilyRecord, Notice, Outputs, Segment, View,
+};
 use crate::limits::Limits;
-use crate::message::Refusal;
+use crate::message::{Answer, Held, Refusal};
+use crate::volume::Volume;
 use std::collections::{BTreeMap, VecDeque};
 
 /// The log of an owner with two copies, in a pool of drives that a story changes.
@@ -198,6 +201,93 @@ fn an_owner_that_opens_leaves_a_member_that_has_no_room_for_long() {
     story.set(2, DriveState::Up);
     story.log.on_appended(DriveId(1), Seq(1), 1 << 20);
     assert!(!opening(&mut story), "it has room again");
+}
+
+#[test]
+fn nobody_is_woken_for_a_member_that_cannot_be_sent_to() {
+    let mut story = Story::new(&[0, 1, 2]);
+    let pump = |story: &mut Story| drop(story.with(|log, ctx| log.pump(ctx)));
+    story.log.push(Body::Zero { block: Block(0), count: 1 });
+    pump(&mut story);
+    assert_eq!(story.log.wake_at(story.now), None, "everything is on its way");
+    story.log.on_append_refused(DriveId(1), Refusal::DriveGone, story.now);
+    let again = story.now.after(10_000);
+    assert_eq!(story.log.wake_at(story.now), Some(again));
+    story.set(1, DriveState::Down);
+    story.now = again;
+    pump(&mut story);
+    assert_eq!(story.log.wake_at(story.now), None, "of one that is down the view tells when it is back");
+    story.log.on_append_refused(DriveId(0), Refusal::DriveGone, story.now);
+    story.with(|log, ctx| log.change(log.segments.clone(), vec![DriveId(0), DriveId(2)], ctx));
+    assert_eq!(story.log.wake_at(story.now), None, "the config store has the word, and may be away for long");
+}
+
+/// Opens a vDisk whose log lies on two drives that both know it, one of which has no room for a fence at first, and at last after this
+/// time. Gives the members that its old segment is left with.
+fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
+    let mut story = Story::new(&[0, 1]);
+    let members = vec![DriveId(0), DriveId(1)];
+    let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
+    let record = FamilyRecord {
+        family: FamilyId(1),
+        epoch: Epoch(2),
+        size: 1 << 30,
+        factor: 2,
+        segments,
+        version: 1,
+        origin: None,
+        rollback: None,
+        compression: Compression::default(),
+        ceiling: Ceiling::default(),
+    };
+    let mut volume = story.with(|_, ctx| Volume::open(record, ctx)).0;
+    let fenced = || Ok(Answer::Fenced(Held { room: 1 << 20, ..Held::default() }));
+    let begin = story.now;
+    story.with(|_, ctx| {
+        volume.advance(ctx);
+        volume.on_fenced(DriveId(0), fenced(), ctx);
+        volume.on_fenced(DriveId(1), Err(Refusal::LogFull), ctx);
+        volume.advance(ctx);
+    });
+    while story.now.since(begin) < full_us {
+        story.now = story.now.after(10_000);
+        story.with(|_, ctx| {
+            volume.advance(ctx);
+            volume.on_fenced(DriveId(1), Err(Refusal::LogFull), ctx);
+            volume.advance(ctx);
+        });
+    }
+    story.now = story.now.after(10_000);
+    story.with(|_, ctx| {
+        volume.advance(ctx);
+        volume.on_fenced(DriveId(1), fenced(), ctx);
+        volume.advance(ctx);
+    });
+    volume.log.segments.first().expect("it has one").members.clone()
+}
+
+#[test]
+fn an_opening_waits_for_a_member_whose_ring_has_no_room_for_a_fence() {
+    assert_eq!(
+        opened_with_a_full_member(1_000_000),
+        [DriveId(0), DriveId(1)],
+        "it counts as a copy of the log"
+    );
+    assert_eq!(
+        opened_with_a_full_member(8_000_000),
+        [DriveId(0)],
+        "what fills its ring may be this very vDisk"
+    );
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn an_opening_that_leaves_a_full_member_out_at_once_is_seen() {
+    use crate::sabotage::{Bug, set};
+    set(Some(Bug::FullMemberLeftOut));
+    let members = opened_with_a_full_member(0);
+    set(None);
+    assert_eq!(members, [DriveId(0)]);
 }
 
 #[cfg(feature = "sabotage")]

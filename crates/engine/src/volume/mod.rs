@@ -521,16 +521,16 @@ impl Volume {
     }
 
     /// The earliest time at which something is to be done without an input.
-    pub fn wake_at(&self, ctx_limits: &crate::limits::Limits) -> Option<Time> {
+    pub fn wake_at(&self, now: Time, limits: &crate::limits::Limits) -> Option<Time> {
         if self.is_failed() {
             return None;
         }
         let mut wish = None;
         for at in [
-            self.log.wake_at(),
+            self.log.wake_at(now),
             self.opening_wake_at(),
             self.map.pages.wake_at(),
-            self.drain.wake_at(&self.overlay, ctx_limits),
+            self.drain.wake_at(&self.overlay, limits),
             self.checkpointing.wake_at(),
             self.placing.wake_at(),
             self.audit.wake_at(),

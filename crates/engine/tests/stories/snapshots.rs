@@ -420,6 +420,47 @@ fn refusing_a_rollback_that_has_begun_is_seen() {
     assert!(refused, "the snapshot that waits counts as a newer one");
 }
 
+/// A mark that the checkpoint knows, and that a drive has lost which lied about a flush: an opening appends it again. Gives whether the
+/// vDisk comes to rest afterwards.
+fn comes_to_rest_after_a_known_mark_was_lost() -> bool {
+    let mut world = World::new(2, 2, Limits::small());
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let snapshot = world.take_snapshot(FAMILY, 1);
+    assert_eq!(world.write(0, &pattern(2, BLOCK)), Reply::Done);
+    world.settle();
+    // It waits for the drain, so that records behind it are read again although a checkpoint tells of them.
+    assert_eq!(world.write(0, &pattern(3, BLOCK)), Reply::Done);
+    let log = (DriveId(1), Area::Log);
+    let before = world.areas[&log].clone();
+    drop_snapshot(&mut world, snapshot);
+    // Long enough for a checkpoint, too short for the drain.
+    world.pass(100_000);
+    world.kill(Limits::small());
+    world.areas.insert(log, before);
+    world.start(false);
+    let again = world.shard.counters().records_appended_again;
+    assert!(again > 1, "the mark, and the checkpoint that knows it: {again}");
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    world.pass(30_000_000);
+    world.notices.contains(&Notice::FamilySettled { family: FAMILY })
+}
+
+#[test]
+fn a_mark_that_the_checkpoint_knows_is_not_waited_for_when_it_is_appended_again() {
+    assert!(comes_to_rest_after_a_known_mark_was_lost());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn waiting_for_a_mark_that_is_known_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+
+    set(Some(Bug::KnownMarkAwaited));
+    let rests = comes_to_rest_after_a_known_mark_was_lost();
+    set(None);
+    assert!(!rests);
+}
+
 #[test]
 fn a_snapshot_that_many_leaves_tell_of_is_cleared_in_several_checkpoints() {
     // More leaves than one checkpoint clears, a block in each.
