@@ -47,13 +47,18 @@ pub struct VdiskFile {
 /// The file in its place.
 pub struct Mounted {
     pub session: BackgroundSession,
-    has_ended: Arc<AtomicBool>,
+    pub end: End,
 }
 
-impl Mounted {
-    /// Whoever has the file open still gets I/O errors from now on.
-    pub fn end(&self) {
-        self.has_ended.store(true, Ordering::SeqCst);
+/// Ends the use of a file from wherever it is known, also while another thread waits for what it has asked for.
+#[derive(Clone)]
+pub struct End(Arc<AtomicBool>);
+
+impl End {
+    /// Nothing more is read from the vDisk or written to it, which somebody else may use by now: whoever has the file open still gets
+    /// I/O errors from now on.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
@@ -72,7 +77,7 @@ impl VdiskFile {
         config.clone_fd = true;
         let has_ended = Arc::new(AtomicBool::new(false));
         let file = Self { disk, size, read_only, shard, has_ended: Arc::clone(&has_ended) };
-        Ok(Mounted { session: fuser::spawn_mount(file, mount, &config)?, has_ended })
+        Ok(Mounted { session: fuser::spawn_mount(file, mount, &config)?, end: End(has_ended) })
     }
 
     fn ask(&self, request: Request, deliver: impl FnOnce(Reply) + Send + 'static) {

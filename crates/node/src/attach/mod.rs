@@ -11,6 +11,7 @@ pub use stale::clean_up;
 
 use crate::shard_loop::{Disk, Mailbox};
 use crate::words::say;
+pub use fuse::End;
 use fuse::{Mounted, VdiskFile};
 use loop_device::LoopDevice;
 use std::io;
@@ -120,9 +121,9 @@ impl Attachment {
         Ok(())
     }
 
-    /// Nothing more is read from the vDisk or written to it, which somebody else may use by now.
-    pub fn silence(&self) {
-        self.file.end();
+    /// To be kept while the attachment is being taken away, which may take as long as the vDisk does.
+    pub fn silencer(&self) -> End {
+        self.file.end.clone()
     }
 
     /// Takes the device away in any case: who still uses it gets I/O errors. What its users have left in the page cache is written
@@ -156,7 +157,7 @@ impl Attachment {
             "weft: what was written to {device} through the page cache is not all on the vDisk after {seconds} s; the rest is lost, \
              as in a power cut"
         );
-        self.file.end();
+        self.file.end.set();
         // Also what the vDisk has been asked for already is not waited for.
         stale::abort(&self.mount);
     }
@@ -164,7 +165,7 @@ impl Attachment {
 
 fn end_file(file: Mounted, mount: &Path) {
     // Who has opened the device without claiming it keeps it, and the file below, past all this.
-    file.end();
+    file.end.set();
     // Refused while the loop device still holds the file open, be it for another moment: then it goes lazily.
     if file.session.umount_and_join().is_err() {
         stale::unmount(mount);

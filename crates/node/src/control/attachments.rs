@@ -7,7 +7,7 @@ use super::refusal::Refusal;
 use super::snapshots::DiskName;
 use super::{Control, Disk, SharedControl, member};
 use crate::api::AttachmentView;
-use crate::attach::{self, AttachError, Attachment, Target};
+use crate::attach::{self, AttachError, Attachment, End, Target};
 use std::sync::Arc;
 use std::time::Duration;
 use weft_engine::Generation;
@@ -20,21 +20,38 @@ const CHANGING_WAIT: Duration = Duration::from_secs(10);
 
 /// How far an attachment is.
 pub enum AttachmentState {
-    /// Being attached or detached.
-    Changing,
+    /// Being attached, or what is being detached: until that is through, its device reads and writes.
+    Changing(Option<End>),
     Attached(Attachment),
 }
 
 impl AttachmentState {
     pub fn view(&self) -> Option<AttachmentView> {
         match self {
-            AttachmentState::Changing => None,
+            AttachmentState::Changing(_) => None,
             AttachmentState::Attached(attachment) => Some(AttachmentView {
                 device: attachment.device().display().to_string(),
                 read_only: attachment.is_read_only(),
                 node: None,
                 boot: None,
             }),
+        }
+    }
+
+    /// What ends the use of the vDisk by its device, if there is one.
+    pub fn end(&self) -> Option<End> {
+        match self {
+            AttachmentState::Changing(end) => end.clone(),
+            AttachmentState::Attached(attachment) => Some(attachment.silencer()),
+        }
+    }
+
+    /// Takes the attachment out, and leaves what silences its device.
+    pub fn take(&mut self) -> Option<Attachment> {
+        let changing = AttachmentState::Changing(self.end());
+        match std::mem::replace(self, changing) {
+            AttachmentState::Attached(attachment) => Some(attachment),
+            AttachmentState::Changing(_) => None,
         }
     }
 }
@@ -44,7 +61,7 @@ async fn wait_while_changing(control: &SharedControl, name: &str) {
     let is_settled = |control: &mut Control| {
         let disk = control.disk_named(name).ok();
         let state = disk.and_then(|disk| control.attachments.get(&disk));
-        (!matches!(state, Some(AttachmentState::Changing))).then_some(())
+        (!matches!(state, Some(AttachmentState::Changing(_)))).then_some(())
     };
     control.wait_for(CHANGING_WAIT, is_settled).await;
 }
@@ -93,7 +110,7 @@ impl Control {
                 let device = attachment.device().display().to_string();
                 return Err(Refusal::conflict(format!("{name} is attached already, as {device}")));
             }
-            Some(AttachmentState::Changing) => {
+            Some(AttachmentState::Changing(_)) => {
                 return Err(Refusal::conflict(format!("{name} is just being attached or detached")));
             }
             None => {}
@@ -111,7 +128,7 @@ impl Control {
             read_only: read_only || disk.snapshot.is_some(),
             shard: Arc::clone(self.owner(disk.family)),
         };
-        self.attachments.insert(disk, AttachmentState::Changing);
+        self.attachments.insert(disk, AttachmentState::Changing(None));
         Ok((what, target))
     }
 
@@ -133,16 +150,12 @@ impl Control {
 
     fn begin_detach(&mut self, name: &str) -> Result<(Disk, Attachment), Refusal> {
         let disk = self.disk_named(name)?;
-        match self.attachments.insert(disk, AttachmentState::Changing) {
-            Some(AttachmentState::Attached(attachment)) => Ok((disk, attachment)),
-            Some(AttachmentState::Changing) => {
-                Err(Refusal::conflict(format!("{name} is just being attached or detached")))
-            }
-            None => {
-                self.attachments.remove(&disk);
-                Err(Refusal::not_found(format!("{name} is not attached")))
-            }
-        }
+        let state = self.attachments.get_mut(&disk);
+        let state = state.ok_or_else(|| Refusal::not_found(format!("{name} is not attached")))?;
+        let attachment = state.take();
+        let attachment = attachment
+            .ok_or_else(|| Refusal::conflict(format!("{name} is just being attached or detached")))?;
+        Ok((disk, attachment))
     }
 
     fn end_change(&mut self, disk: Disk, attachment: Option<Attachment>) {
@@ -217,17 +230,19 @@ pub async fn detach(control: &SharedControl, name: &str) -> Result<String, Refus
 pub async fn detach_all(control: &SharedControl) {
     // What was begun before the node stops comes to its end, so that it can be taken away like the others.
     let nothing_changes = |control: &mut Control| {
-        let is_changing = |state: &AttachmentState| matches!(state, AttachmentState::Changing);
+        let is_changing = |state: &AttachmentState| matches!(state, AttachmentState::Changing(_));
         (!control.attachments.values().any(is_changing)).then_some(())
     };
     control.wait_for(CHANGING_WAIT, nothing_changes).await;
-    let all = std::mem::take(&mut control.lock().attachments);
-    let disks: Vec<Disk> = all.keys().copied().collect();
+    // Their devices write back what is in the page cache, and are silenced if that takes so long that others get the vDisk.
+    let (disks, attachments): (Vec<Disk>, Vec<Attachment>) = {
+        let mut control = control.lock();
+        let disks = control.attachments.keys().copied().collect();
+        (disks, control.attachments.values_mut().filter_map(AttachmentState::take).collect())
+    };
     let mut ends = Vec::new();
-    for state in all.into_values() {
-        if let AttachmentState::Attached(attachment) = state {
-            ends.push(tokio::task::spawn_blocking(move || attachment.end_by_force()));
-        }
+    for attachment in attachments {
+        ends.push(tokio::task::spawn_blocking(move || attachment.end_by_force()));
     }
     for end in ends {
         // Nothing can be done about what does not work here: the process ends anyway.

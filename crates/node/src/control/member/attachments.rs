@@ -238,7 +238,7 @@ impl Control {
                 },
             );
             // It is not attached anew until this is written.
-            self.attachments.insert(disk, AttachmentState::Changing);
+            self.attachments.insert(disk, AttachmentState::Changing(None));
         }
         let given_away: Vec<Disk> = self
             .attachments
@@ -247,11 +247,8 @@ impl Control {
             .map(|(&disk, _)| disk)
             .collect();
         for disk in given_away {
-            let state = self.attachments.insert(disk, AttachmentState::Changing);
-            let (Some(AttachmentState::Attached(attachment)), Some(member)) = (state, self.part.member())
-            else {
-                continue;
-            };
+            let attachment = self.attachments.get_mut(&disk).and_then(AttachmentState::take);
+            let (Some(attachment), Some(member)) = (attachment, self.part.member()) else { continue };
             let device = attachment.device().display();
             tracing::error!(%device, family = %disk.family, "this device is taken away: its record does not tell of this node any more");
             member.spawn(
@@ -266,10 +263,10 @@ impl Control {
     pub(in crate::control) fn silence_devices(&self) {
         let told = self.attachments_told();
         for (disk, state) in &self.attachments {
-            if let AttachmentState::Attached(attachment) = state
+            if let Some(end) = state.end()
                 && !told.contains(disk)
             {
-                attachment.silence();
+                end.set();
             }
         }
     }
