@@ -76,10 +76,12 @@ impl NodeLease {
         let (running, stop) = mpsc::channel();
         let renewal =
             Renewal { etcd: etcd.clone(), lease: grant.lease, ttl: grant.ttl, deadline: deadline.clone() };
-        std::thread::Builder::new()
-            .name("weft-lease".to_string())
-            .spawn(move || renewal.run(&stop, on_loss))
-            .expect("a thread can be started");
+        let thread = std::thread::Builder::new().name("weft-lease".to_string());
+        if let Err(error) = thread.spawn(move || renewal.run(&stop, on_loss)) {
+            // As if it had not been granted: nobody would renew it.
+            let _ = etcd.revoke_lease(grant.lease);
+            return Err(EtcdError::NoThread { reason: error.to_string() });
+        }
         Ok(Self { etcd: etcd.clone(), lease: grant.lease, deadline, _running: running })
     }
 

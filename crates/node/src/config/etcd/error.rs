@@ -21,6 +21,10 @@ pub enum EtcdError {
         "{endpoint} does not answer as etcd does: {reason}; is it etcd 3.4 or newer, with its gRPC gateway on?"
     )]
     Nonsense { endpoint: String, reason: String },
+    #[error(
+        "no thread can be started to renew the lease: {reason}; check the limits on threads and memory of this process"
+    )]
+    NoThread { reason: String },
 }
 
 impl EtcdError {

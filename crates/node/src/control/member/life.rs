@@ -78,7 +78,11 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
                 let begun = begin(&store, &mut known, &dir, &lock, &losses);
                 (begun, known)
             });
-            let Ok((begun, known)) = begun.await else { return };
+            let Ok((begun, known)) = begun.await else {
+                tracing::error!("beginning another life failed an assertion; it is tried again");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
             membership = known;
             match begun {
                 Ok(living) => {
