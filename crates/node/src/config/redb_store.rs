@@ -97,8 +97,16 @@ impl RedbStore {
         transaction.commit().map_err(failed)
     }
 
-    /// Behind an error of the file system redb takes no more changes until it is opened again.
     fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
+        let mut transaction = self.begin()?;
+        // What is written is durable before anything says that it counts: a change that the drive or a full file system refuses at the
+        // flush would otherwise be there at the next opening, though it was answered as one that was not made.
+        transaction.set_two_phase_commit(true);
+        Ok(transaction)
+    }
+
+    /// Behind an error of the file system redb takes no more changes until it is opened again.
+    fn begin(&mut self) -> Result<WriteTransaction, ConfigError> {
         if let Some(database) = &self.database {
             match database.begin_write() {
                 Err(TransactionError::Storage(StorageError::PreviousIo)) if self.file.is_some() => {}
