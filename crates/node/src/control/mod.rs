@@ -12,6 +12,7 @@ mod containers;
 mod damage;
 mod drives;
 mod exports;
+mod failure;
 mod figures;
 mod groups;
 mod listener;
@@ -40,6 +41,7 @@ use crate::config::{
 use crate::shard_loop::{Answer, Disk, Mail, Mailbox, Shards, owner_of};
 use crate::words::say;
 use attachments::AttachmentState;
+use failure::Failure;
 use listener::Listener;
 use member::Member;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +104,7 @@ pub struct Control {
 
 /// Whether the node decides for itself.
 enum Part {
-    Alone(Alone),
+    Alone(Box<Alone>),
     Member(Box<Member>),
 }
 
@@ -118,6 +120,8 @@ struct Alone {
     /// Of groups with former members: who has found everything on the present ones.
     whole: WholeGroups,
     view_version: u64,
+    /// Of vDisks that could not be served.
+    failures: BTreeMap<FamilyId, Failure>,
 }
 
 impl Part {

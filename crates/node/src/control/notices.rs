@@ -1,8 +1,10 @@
 //! What the shards tell the control plane, and what it does about it.
 
+use super::failure::Failure;
 use super::{Control, Part, Serving, SharedControl, Standing};
 use crate::config::{DriveRecordState, SegmentRecord};
 use crate::shard_loop::{Mail, News};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
@@ -41,9 +43,10 @@ pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(Shar
                 for wish in std::mem::take(&mut control.segment_wishes) {
                     control.change_segments(wish);
                 }
+                control.open_failed_again();
             }
         }
-        if !control.segment_wishes.is_empty() {
+        if !control.segment_wishes.is_empty() || control.has_failed() {
             try_again.get_or_insert_with(|| Instant::now() + STORE_AGAIN);
         }
         control.changed.notify_waiters();
@@ -78,8 +81,9 @@ impl Control {
                 if let Part::Member(_) = self.part {
                     return self.on_not_served(family, epoch, reason);
                 }
-                tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served");
+                tracing::error!(%family, %epoch, %reason, "a vDisk cannot be served; it is tried again");
                 self.set_serving(family, epoch, Serving::Failed(reason.to_string()));
+                self.note_failure(family, reason.to_string());
             }
             Notice::SnapshotTaken { family, snapshot, generation, .. } => {
                 self.on_snapshot_taken(family, snapshot, generation);
@@ -178,6 +182,46 @@ impl Control {
         {
             entry.serving = serving;
         }
+    }
+
+    fn note_failure(&mut self, family: FamilyId, reason: String) {
+        let up = self.drive_numbers_up();
+        let failures = &mut self.part.alone().failures;
+        let failure = Failure::after(failures.get(&family), reason, std::time::Instant::now(), up);
+        failures.insert(family, failure);
+    }
+
+    /// Whether a node that is alone has a vDisk that it could not open or go on with.
+    fn has_failed(&self) -> bool {
+        let is_failed = |entry: &super::Family| matches!(entry.serving, Serving::Failed(_));
+        matches!(self.part, Part::Alone(_)) && self.families.values().any(is_failed)
+    }
+
+    /// What was in the way may have passed: a read that a drive took too long for, a drive that is back.
+    fn open_failed_again(&mut self) {
+        let (now, up) = (std::time::Instant::now(), self.drive_numbers_up());
+        let Part::Alone(alone) = &mut self.part else { return };
+        alone.failures.retain(|family, _| self.families.contains_key(family));
+        let is_failed = |family: &FamilyId| matches!(self.families[family].serving, Serving::Failed(_));
+        let due = alone
+            .failures
+            .iter_mut()
+            .filter(|(family, failure)| is_failed(family) && failure.is_due(now, &up));
+        let due: Vec<FamilyId> = due
+            .map(|(&family, failure)| {
+                failure.tried(now);
+                family
+            })
+            .collect();
+        for family in due {
+            if let Err(error) = self.open_family(family) {
+                tracing::warn!(%family, error = error.line, "a vDisk that failed cannot be tried again yet");
+            }
+        }
+    }
+
+    fn drive_numbers_up(&self) -> BTreeSet<u32> {
+        self.drives_up().into_iter().map(|drive| drive.0).collect()
     }
 
     fn on_family_dropped(&mut self, family: FamilyId) {

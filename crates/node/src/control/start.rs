@@ -294,9 +294,10 @@ fn assemble(
         containers: config.containers.into_iter().map(|record| (record.name.clone(), record)).collect(),
         whole,
         view_version: 0,
+        failures: BTreeMap::new(),
     };
     let factor = settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 });
-    let mut control = Control::new(dir, factor, Part::Alone(alone), shards, drives);
+    let mut control = Control::new(dir, factor, Part::Alone(Box::new(alone)), shards, drives);
     control.families = families;
     control.set_read_cache(settings.read_cache);
     SharedControl::new(control)

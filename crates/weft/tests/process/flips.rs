@@ -144,6 +144,8 @@ fn with_one_copy_a_flip_in_the_log_is_never_answered_with_wrong_data() {
     }
     let told = format!("{}{}", node.weft(&["vdisk", "show", "v"]), node.log_text());
     assert!(told.contains("lost") || told.contains("damage"), "the trouble is told: {told}");
+    // Some of what is in the way of an opening passes.
+    wait_until("it is tried again", || node.log_text().matches("a vDisk cannot be served").count() > 2);
     // And deleting the vDisk is still possible.
     node.weft(&["vdisk", "rm", "v", "--force"]);
     node.stop();

@@ -2,12 +2,12 @@
 //! Promises: a vDisk is opened only in the epoch that its record has, and closed as soon as the record gives it to
 //! somebody else.
 
-use super::failure::Failure;
 use super::locality::Clients;
 use super::status::drives_up;
 use super::{Member, Phase, Served};
 use crate::config::cluster::{ClusterError, ClusterStore, NewOwner, Versioned, shard_id};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
+use crate::control::failure::Failure;
 use crate::control::{Control, Stage, Standing};
 use crate::shard_loop::Mail;
 use std::sync::Arc;

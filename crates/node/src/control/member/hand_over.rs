@@ -2,10 +2,10 @@
 //! Promises: the next owner gets it only when nothing is answered here any more.
 
 use super::Phase;
-use super::failure::Failure;
 use crate::config::FamilyConfig;
 use crate::config::cluster::{ClusterError, NodeState, Versioned, shard_id};
 use crate::control::Control;
+use crate::control::failure::Failure;
 use crate::shard_loop::Mail;
 use std::time::{Duration, Instant};
 use weft_engine::FamilyId;

@@ -11,7 +11,6 @@ mod audits;
 mod controller;
 mod decide;
 mod exports;
-mod failure;
 mod families;
 mod hand_over;
 mod jobs;
@@ -42,8 +41,8 @@ use crate::config::{
     ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
     SnapshotKey, SnapshotRecord,
 };
+use crate::control::failure::Failure;
 use crate::shard_loop::{PeerListener, Route};
-use failure::Failure;
 use jobs::Job;
 use life::Living;
 use std::collections::BTreeMap;

@@ -12,7 +12,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// An attempt that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
+pub struct Failure {
+    /// In a row, this one included.
+    times: u32,
     pub reason: String,
     /// The engine could not open it here; else it was closed, and is about to be opened again.
     pub is_of_engine: bool,
@@ -27,12 +29,18 @@ impl Failure {
     pub fn new(reason: String, times: u32, now: Instant, up: BTreeSet<u32>) -> Self {
         let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
         let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-        Self { reason, is_of_engine: true, since: now, pause, up }
+        Self { times, reason, is_of_engine: true, since: now, pause, up }
     }
 
     /// To be tried again at once.
     pub fn passing(reason: String, now: Instant) -> Self {
-        Self { reason, is_of_engine: false, since: now, pause: Duration::ZERO, up: BTreeSet::new() }
+        Self { times: 0, reason, is_of_engine: false, since: now, pause: Duration::ZERO, up: BTreeSet::new() }
+    }
+
+    /// One that comes soon after `before`, whether the vDisk was served between them or not.
+    pub fn after(before: Option<&Self>, reason: String, now: Instant, up: BTreeSet<u32>) -> Self {
+        let recent = before.filter(|before| now.duration_since(before.since) < 2 * LONGEST_PAUSE);
+        Self::new(reason, recent.map_or(1, |before| before.times.saturating_add(1)), now, up)
     }
 
     pub fn is_due(&self, now: Instant, up: &BTreeSet<u32>) -> bool {
@@ -62,6 +70,17 @@ mod tests {
             pauses.push(failure.pause.as_secs());
         }
         assert_eq!(pauses, [1, 2, 4, 128, 256, 300, 300]);
+    }
+
+    #[test]
+    fn what_fails_again_soon_after_it_was_served_is_tried_more_rarely_too() {
+        let (now, up) = (Instant::now(), BTreeSet::from([1]));
+        let first = Failure::after(None, "lost".to_string(), now, up.clone());
+        let second =
+            Failure::after(Some(&first), "lost".to_string(), now + Duration::from_secs(5), up.clone());
+        assert_eq!([first.pause, second.pause], [FIRST_PAUSE, 2 * FIRST_PAUSE]);
+        let later = now + 3 * LONGEST_PAUSE;
+        assert_eq!(Failure::after(Some(&second), "lost".to_string(), later, up).pause, FIRST_PAUSE);
     }
 
     #[test]
