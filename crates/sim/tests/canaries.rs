@@ -112,12 +112,6 @@ fn data_that_stands_in_the_way_of_its_own_drain_is_caught() {
 }
 
 #[test]
-fn a_deletion_that_comes_behind_what_was_put_back_is_caught() {
-    // One seed in twenty thousand: the one that found it.
-    is_caught_by_the_one(Bug::LateDeletion, Plan::Network, 10_905_032);
-}
-
-#[test]
 fn repeating_deletions_that_are_of_before_a_list_is_caught() {
     is_caught(Bug::DeletionsRepeated, &[Plan::Network, Plan::Takeover, Plan::Cluster]);
 }

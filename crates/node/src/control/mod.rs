@@ -344,7 +344,10 @@ impl Control {
         for family in self.families.values() {
             let name = &family.config.name;
             if let Serving::Failed(reason) = &family.serving {
-                lines.push(format!("vDisk {name} is not served: {reason}"));
+                lines.push(format!(
+                    "vDisk {name} is not served: {reason}; what it has in the logs of drives stays there and fills them for others, \
+                     until it is served again or deleted"
+                ));
             }
             for (address, reason) in &family.export_trouble {
                 lines.push(format!("vDisk {name} is not exported at {address}: {reason}"));
