@@ -95,8 +95,8 @@ impl Control {
                 self.on_snapshot_dropped(family, generation);
             }
             Notice::RolledBack { family, to, .. } => self.on_rolled_back(family, to),
-            Notice::RollbackRefused { family, to, reason, .. } => {
-                self.on_rollback_refused(family, to, reason)
+            Notice::RollbackRefused { family, epoch, to, reason } => {
+                self.on_rollback_refused(family, epoch, to, reason);
             }
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::StrayFound { drive, family } => self.on_stray(drive, family),

@@ -15,7 +15,7 @@ use crate::shard_loop::Disk;
 use axum::http::StatusCode;
 use std::time::Duration;
 use weft_engine::interface::{Order, RollbackTrouble};
-use weft_engine::{FamilyId, Generation};
+use weft_engine::{Epoch, FamilyId, Generation};
 
 /// It is waited for so long; it goes on by itself afterwards.
 const WAIT: Duration = Duration::from_secs(120);
@@ -278,11 +278,22 @@ impl Control {
     pub(in crate::control) fn on_rollback_refused(
         &mut self,
         family: FamilyId,
+        epoch: Epoch,
         to: Generation,
         reason: RollbackTrouble,
     ) {
+        let wanted = self.families.get(&family).and_then(|entry| entry.config.rollback);
+        if wanted.is_some_and(|rollback| rollback.generation != to.0) {
+            // As above.
+            return;
+        }
         tracing::warn!(%family, %to, %reason, "a vDisk is not rolled back");
-        self.end_rollback(family, |config| config.rollback = None);
+        // What an owner of before could not do, the present one may be doing.
+        self.end_rollback(family, move |config| {
+            if config.epoch == epoch.0 {
+                config.rollback = None;
+            }
+        });
     }
 
     fn end_rollback(&mut self, family: FamilyId, end: impl Fn(&mut FamilyConfig) + Send + 'static) {
@@ -306,6 +317,9 @@ impl Control {
                 Chore::EndRollback(rollback.id),
                 move |store| store.change_vdisk(family, &mut end),
                 move |control, changed| match changed {
+                    Ok(changed) if changed.record.rollback.is_some_and(|left| left.id == rollback.id) => {
+                        tracing::info!(%family, "who serves this vDisk by now decides about its rollback");
+                    }
                     Ok(_) => {
                         control.rolled_back.insert(rollback.id);
                         control.resume(family);
