@@ -556,7 +556,8 @@ impl Appender {
         })
     }
 
-    /// When a member that is left alone for a while is sent more. Whoever else waits does so for an answer, or for the view.
+    /// When a member that is left alone for a while is sent more. Whoever else waits does so for an answer, the view, or the config
+    /// store.
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         if self.changing.is_some() {
             return None;

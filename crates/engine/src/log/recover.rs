@@ -230,8 +230,11 @@ impl Volume {
             // It went away, or its ring is full to the last block: it is asked again.
             Err(refusal) => {
                 recovery.asked.remove(&drive);
-                if refusal == Refusal::LogFull {
-                    recovery.full.entry(drive).or_insert(ctx.now);
+                match refusal {
+                    Refusal::LogFull => drop(recovery.full.entry(drive).or_insert(ctx.now)),
+                    // When it is back its ring is another, and so is the wait.
+                    Refusal::DriveGone => drop(recovery.full.remove(&drive)),
+                    _ => {}
                 }
                 if refusal != Refusal::DriveGone {
                     recovery.again_at = Some(ctx.now.after(10_000));
@@ -247,8 +250,8 @@ impl Volume {
             return;
         }
         let is_awaited = |(drive, since): (&DriveId, &Time)| {
-            let is_away = recovery.fenced.contains_key(drive) || !ctx.is_up(*drive);
-            !is_away && ctx.now.since(*since) < FULL_US_MAX
+            let may_answer = ctx.is_up(*drive) && !recovery.fenced.contains_key(drive);
+            may_answer && ctx.now.since(*since) < FULL_US_MAX
         };
         if recovery.full.iter().any(is_awaited) && !planted(Bug::FullMemberLeftOut) {
             return;

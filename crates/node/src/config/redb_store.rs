@@ -100,7 +100,8 @@ impl RedbStore {
     fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
         let mut transaction = self.begin()?;
         // What is written is durable before anything says that it counts: a change that the drive or a full file system refuses at the
-        // flush would otherwise be there at the next opening, though it was answered as one that was not made.
+        // flush would otherwise be there at the next opening, though it was answered as one that was not made. (So is one whose very last
+        // flush fails, of the header alone.)
         transaction.set_two_phase_commit(true);
         Ok(transaction)
     }

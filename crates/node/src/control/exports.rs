@@ -237,6 +237,21 @@ impl Control {
         }
     }
 
+    /// Opens those of a vDisk that could not be served before.
+    pub(super) fn restore_exports_of(&mut self, family: FamilyId) {
+        if self.stage != Stage::Ready {
+            return;
+        }
+        for target in self.all_exportable().into_iter().filter(|target| target.disk.family == family) {
+            for export in &target.exports {
+                let has_trouble = self.families[&family].export_trouble.contains_key(&export.address);
+                if !has_trouble && !self.is_exported(target.disk, &export.address) {
+                    self.restore_export(&target, export, None);
+                }
+            }
+        }
+    }
+
     /// `before`: why it did not open the last time. That is not told again and again.
     pub(super) fn restore_export(
         &mut self,

@@ -76,6 +76,9 @@ impl Control {
                     self.set_serving(family, epoch, Serving::Ready);
                 }
                 self.on_snapshots_known(family, epoch, &snapshots);
+                if let Part::Alone(_) = self.part {
+                    self.restore_exports_of(family);
+                }
             }
             Notice::FamilyFailed { family, epoch, reason } => {
                 if let Part::Member(_) = self.part {

@@ -28,6 +28,15 @@ fn flip_block(file: &Path, block: usize, version: u64) -> usize {
     places.len()
 }
 
+/// Flips a bit in every page of a map, or back; how many there were.
+fn flip_pages(file: &Path) -> usize {
+    let bytes = std::fs::read(file).expect("the data area can be read");
+    // The magic of a page is behind its checksum.
+    let is_page = |block: &[u8]| block[4..8] == *b"WFMP";
+    let pages = bytes.chunks_exact(BLOCK).enumerate().filter(|(_, block)| is_page(block));
+    pages.map(|(number, _)| flip_bit(file, (number * BLOCK + 100) as u64)).count()
+}
+
 /// A stopped node whose vDisk `v` has version 1 of all blocks in egroups.
 fn stopped_node(scratch: &Scratch, arguments: &[&str]) {
     let node = Node::start(&scratch.file("node"), arguments);
@@ -148,5 +157,26 @@ fn with_one_copy_a_flip_in_the_log_is_never_answered_with_wrong_data() {
     wait_until("it is tried again", || node.log_text().matches("a vDisk cannot be served").count() > 2);
     // And deleting the vDisk is still possible.
     node.weft(&["vdisk", "rm", "v", "--force"]);
+    node.stop();
+}
+
+#[test]
+fn what_could_not_be_opened_is_served_and_exported_when_what_was_in_the_way_has_passed() {
+    let scratch = Scratch::new("flip-passes");
+    let arguments = ["--drive-size", "256M"];
+    stopped_node(&scratch, &arguments);
+    let data = scratch.file("node").join("drive-0.data");
+    assert!(flip_pages(&data) > 0, "there is a map");
+    let node = Node::start(&scratch.file("node"), &arguments);
+    wait_until("it cannot be served", || node.weft(&["vdisk", "show", "v"]).contains("failed"));
+    flip_pages(&data);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    for block in 0..BLOCKS {
+        assert!(
+            read_block(&mut client, block) == Ok(content(block, 1).to_vec()),
+            "block {block} is what it was"
+        );
+    }
+    client.disconnect();
     node.stop();
 }
