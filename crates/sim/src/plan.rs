@@ -35,7 +35,7 @@ pub enum Plan {
     /// Copies of few images, in vDisks that share what is alike on a drive.
     Images,
     /// Many vDisks on small logs, so that all of them wait for room again and again. In logs half as small they would wait for ever, once
-    /// in a hundred seeds: see decision 0019.
+    /// in a hundred seeds: see decision 0040.
     Crowd,
 }
 
