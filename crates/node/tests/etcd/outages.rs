@@ -72,15 +72,19 @@ fn somebody_else_is_told_from_etcd() {
     assert!(matches!(cluster.load(), Err(ClusterError::Etcd(EtcdError::Nonsense { .. }))));
 }
 
-/// Speaks HTTP, and is no etcd.
+/// Speaks HTTP, and is no etcd. It reads to the end what it is asked: closed with something unread, the connection would be reset, perhaps
+/// before the answer is read.
 fn somebody_else() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let endpoint = format!("http://{}", listener.local_addr().expect("it is bound"));
     std::thread::spawn(move || {
         use std::io::{Read, Write};
         for mut connection in listener.incoming().flatten() {
-            let _ = connection.read(&mut [0; 4096]);
-            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+            let _ = connection
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            let _ = connection.shutdown(std::net::Shutdown::Write);
+            // Whoever has the answer closes its end.
+            let _ = connection.read_to_end(&mut Vec::new());
         }
     });
     endpoint
