@@ -230,15 +230,15 @@ impl Volume {
             // It went away, or its ring is full to the last block: it is asked again.
             Err(refusal) => {
                 recovery.asked.remove(&drive);
-                match refusal {
-                    Refusal::LogFull => drop(recovery.full.entry(drive).or_insert(ctx.now)),
+                if refusal == Refusal::DriveGone {
                     // When it is back its ring is another, and so is the wait.
-                    Refusal::DriveGone => drop(recovery.full.remove(&drive)),
-                    _ => {}
+                    recovery.full.remove(&drive);
+                    return;
                 }
-                if refusal != Refusal::DriveGone {
-                    recovery.again_at = Some(ctx.now.after(10_000));
+                if refusal == Refusal::LogFull {
+                    recovery.full.entry(drive).or_insert(ctx.now);
                 }
+                recovery.again_at = Some(ctx.now.after(10_000));
             }
         }
     }

@@ -39,7 +39,7 @@ impl AttachmentState {
     }
 
     /// What ends the use of the vDisk by its device, if there is one.
-    pub fn end(&self) -> Option<End> {
+    pub fn silencer(&self) -> Option<End> {
         match self {
             AttachmentState::Changing(end) => end.clone(),
             AttachmentState::Attached(attachment) => Some(attachment.silencer()),
@@ -48,7 +48,7 @@ impl AttachmentState {
 
     /// Takes the attachment out, and leaves what silences its device.
     pub fn take(&mut self) -> Option<Attachment> {
-        let changing = AttachmentState::Changing(self.end());
+        let changing = AttachmentState::Changing(self.silencer());
         match std::mem::replace(self, changing) {
             AttachmentState::Attached(attachment) => Some(attachment),
             AttachmentState::Changing(_) => None,

@@ -6,7 +6,7 @@ use super::listener::{Address, Listener};
 use super::refusal::Refusal;
 use super::snapshots::{DiskName, wait_until_taken};
 use super::vdisks::check_name;
-use super::{Control, Serving, SharedControl, Stage};
+use super::{Control, Family, Serving, SharedControl, Stage};
 use crate::api::{ExportVdisk, ExportView};
 use crate::config::{ExportRecord, FamilyConfig, SnapshotKey, SnapshotRecord};
 use crate::shard_loop::{Disk, Mail};
@@ -219,13 +219,16 @@ impl Control {
 
     /// Everything that can be exported of vDisks served here.
     pub(super) fn all_exportable(&self) -> Vec<Exportable> {
-        let mut all = Vec::new();
-        for (&id, entry) in self.families.iter().filter(|(_, entry)| entry.serving == Serving::Ready) {
-            all.push(Exportable::vdisk(&entry.config));
-            let snapshots = self.snapshots_of(id).into_iter();
-            all.extend(snapshots.filter_map(|record| Exportable::snapshot(&entry.config, record)));
-        }
-        all
+        self.families.keys().flat_map(|&family| self.exportable_of(family)).collect()
+    }
+
+    /// A vDisk and its snapshots, if it is served here.
+    fn exportable_of(&self, family: FamilyId) -> Vec<Exportable> {
+        let entry = self.families.get(&family).filter(|entry| entry.serving == Serving::Ready);
+        let Some(Family { config, .. }) = entry else { return Vec::new() };
+        let snapshots = self.snapshots_of(family).into_iter();
+        let snapshots = snapshots.filter_map(|record| Exportable::snapshot(config, record));
+        [Exportable::vdisk(config)].into_iter().chain(snapshots).collect()
     }
 
     /// Opens all exports that the records tell of; what does not work is noted as trouble.
@@ -242,10 +245,11 @@ impl Control {
         if self.stage != Stage::Ready {
             return;
         }
-        for target in self.all_exportable().into_iter().filter(|target| target.disk.family == family) {
+        for target in self.exportable_of(family) {
             for export in &target.exports {
-                let has_trouble = self.families[&family].export_trouble.contains_key(&export.address);
-                if !has_trouble && !self.is_exported(target.disk, &export.address) {
+                if !self.is_exported(target.disk, &export.address)
+                    && !self.has_export_trouble(family, &export.address)
+                {
                     self.restore_export(&target, export, None);
                 }
             }
@@ -305,6 +309,11 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// What has failed is tried again in its own time, not with every news of its vDisk.
+    pub(super) fn has_export_trouble(&self, family: FamilyId, address: &str) -> bool {
+        self.families.get(&family).is_some_and(|entry| entry.export_trouble.contains_key(address))
     }
 
     fn is_exported(&self, disk: Disk, address: &str) -> bool {

@@ -39,8 +39,13 @@ impl Failure {
 
     /// One that comes soon after `before`, whether the vDisk was served between them or not.
     pub fn after(before: Option<&Self>, reason: String, now: Instant, up: BTreeSet<u32>) -> Self {
-        let recent = before.filter(|before| now.duration_since(before.since) < 2 * LONGEST_PAUSE);
+        let recent = before.filter(|before| before.is_recent(now));
         Self::new(reason, recent.map_or(1, |before| before.times.saturating_add(1)), now, up)
+    }
+
+    /// Whether the next one is one more of the same.
+    pub fn is_recent(&self, now: Instant) -> bool {
+        now.duration_since(self.since) < 2 * LONGEST_PAUSE
     }
 
     pub fn is_due(&self, now: Instant, up: &BTreeSet<u32>) -> bool {

@@ -194,18 +194,19 @@ impl Control {
         failures.insert(family, failure);
     }
 
-    /// Whether a node that is alone has a vDisk that it could not open or go on with.
+    /// Whether a node that is alone has, or had not long ago, a vDisk that it could not serve.
     fn has_failed(&self) -> bool {
-        let is_failed = |entry: &super::Family| matches!(entry.serving, Serving::Failed(_));
-        matches!(self.part, Part::Alone(_)) && self.families.values().any(is_failed)
+        matches!(&self.part, Part::Alone(alone) if !alone.failures.is_empty())
     }
 
     /// What was in the way may have passed: a read that a drive took too long for, a drive that is back.
     fn open_failed_again(&mut self) {
         let (now, up) = (std::time::Instant::now(), self.drive_numbers_up());
         let Part::Alone(alone) = &mut self.part else { return };
-        alone.failures.retain(|family, _| self.families.contains_key(family));
-        let is_failed = |family: &FamilyId| matches!(self.families[family].serving, Serving::Failed(_));
+        let is_failed = |family: &FamilyId| {
+            self.families.get(family).is_some_and(|entry| matches!(entry.serving, Serving::Failed(_)))
+        };
+        alone.failures.retain(|family, failure| is_failed(family) || failure.is_recent(now));
         let due = alone
             .failures
             .iter_mut()

@@ -263,7 +263,7 @@ impl Control {
     pub(in crate::control) fn silence_devices(&self) {
         let told = self.attachments_told();
         for (disk, state) in &self.attachments {
-            if let Some(end) = state.end()
+            if let Some(end) = state.silencer()
                 && !told.contains(disk)
             {
                 end.set();

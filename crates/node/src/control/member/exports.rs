@@ -44,12 +44,7 @@ impl Control {
             self.close_exports(disk, Some(&address));
         }
         for (target, export) in missing {
-            let has_failed = self
-                .families
-                .get(&target.disk.family)
-                .is_some_and(|entry| entry.export_trouble.contains_key(&export.address));
-            // What has failed is tried again in its own time, not with every news of the store.
-            if !has_failed {
+            if !self.has_export_trouble(target.disk.family, &export.address) {
                 self.restore_export(&target, &export, None);
             }
         }
