@@ -78,6 +78,14 @@ pub enum Bug {
     MoreThanFits,
     /// The same, and what has no place then waits for one for ever.
     QueueKept,
+    /// What pins a ring is never carried on.
+    PinsStay,
+    /// While the frame that carries records on is on its way, they are not held.
+    CarriedUnseen,
+    /// Where a record that was carried on lies counts as where the log of its family ends.
+    CarriedIsTheEnd,
+    /// What is carried on is not looked at before.
+    CarriedUnchecked,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

@@ -60,6 +60,9 @@ pub struct Progress {
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
     thrown_away: bool,
+    /// From when on a vDisk may be served no more in this round, and whether one was chosen.
+    pub falls_asleep: u64,
+    pub slept: bool,
 }
 
 impl Progress {
@@ -72,6 +75,8 @@ impl Progress {
             readers: BTreeMap::new(),
             asked: BTreeMap::new(),
             thrown_away: false,
+            falls_asleep: 0,
+            slept: false,
         }
     }
 }
@@ -88,7 +93,7 @@ impl World {
         let next = match self.phase {
             Phase::Starting => self.all_served().map(|()| Phase::Trouble),
             Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),
-            Phase::Trouble => return,
+            Phase::Trouble => return self.put_one_to_sleep(),
             Phase::Healing => self.all_back().map(|()| Phase::Settling),
             Phase::Settling => {
                 let settled = self.all_settled().and_then(|()| self.groups_settled());
@@ -156,6 +161,8 @@ impl World {
 
     fn begin_trouble(&mut self) {
         self.progress.until = self.now + self.parameters.round_us;
+        self.progress.falls_asleep = self.now + self.parameters.round_us / 4;
+        self.progress.slept = false;
         self.victim = None;
         self.set_ceilings();
         if self.parameters.destroys {
@@ -259,7 +266,7 @@ impl World {
             }
         }
         for (family, entry) in self.control.families.iter().enumerate() {
-            if !matches!(entry.phase, FamilyPhase::Ready | FamilyPhase::Dropped) {
+            if !entry.asleep && !matches!(entry.phase, FamilyPhase::Ready | FamilyPhase::Dropped) {
                 return Err(format!("family {family} is {:?} at {:?}", entry.phase, entry.owner));
             }
             if entry.serving.len() > 1 {
@@ -277,8 +284,13 @@ impl World {
             }
             return Err(missing);
         }
-        if !self.requests.is_empty() {
-            return Err(format!("{} requests are not answered", self.requests.len()));
+        let open = self.requests.iter().filter(|open| !self.is_asleep(open.family)).count();
+        if open > 0 {
+            return Err(format!("{open} requests are not answered"));
+        }
+        if self.wake_all() {
+            self.progress.since = self.now;
+            return Err("a vDisk that nobody served is served again".into());
         }
         self.snapshots_done(true)?;
         if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {

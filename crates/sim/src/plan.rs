@@ -296,6 +296,8 @@ pub struct Parameters {
     pub images: Option<ImagePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
+    /// In each round one vDisk is served by nobody for a while, and others go on beside it.
+    pub sleeps: bool,
     pub rounds: usize,
     /// Virtual microseconds of trouble per round, and requests wanted in them.
     pub round_us: u64,
@@ -450,6 +452,7 @@ impl Parameters {
             by_rules,
             images,
             ceilings: chosen_ceilings(seed),
+            sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
             faults,

@@ -106,12 +106,6 @@ fn leaving_what_former_owners_left_is_caught() {
 }
 
 #[test]
-fn data_that_stands_in_the_way_of_its_own_drain_is_caught() {
-    // One seed in fifty thousand: the one that found it.
-    is_caught_by_the_one(Bug::LateDataRefused, Plan::Swarm, 10_417_385);
-}
-
-#[test]
 fn repeating_deletions_that_are_of_before_a_list_is_caught() {
     is_caught(Bug::DeletionsRepeated, &[Plan::Network, Plan::Takeover, Plan::Cluster]);
 }
@@ -145,7 +139,7 @@ fn a_unit_of_another_frame_is_caught() {
 #[test]
 fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
     // The log is hardly ever empty when the pool fills up: one of some 2,000 seeds has that.
-    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 1983);
+    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 637);
 }
 
 #[test]
@@ -310,4 +304,9 @@ fn references_that_never_go_are_caught() {
 #[test]
 fn sharing_what_was_freed_is_caught() {
     is_caught(Bug::SharedAfterFreed, &[Plan::Images]);
+}
+
+#[test]
+fn a_ring_that_nobody_goes_round_any_more_is_caught() {
+    is_caught_among(SEEDS, Bug::PinsStay, &[Plan::Crowd], |parameters| parameters.sleeps);
 }

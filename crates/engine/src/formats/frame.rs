@@ -87,6 +87,8 @@ pub struct RecordHeader {
     pub count: u64,
     /// The lowest record accepted in this epoch: those of older epochs from there on are void.
     pub begin: Seq,
+    /// It lay in an older frame before, and was written again so that this one can be freed: later records may lie before it.
+    pub carried: bool,
 }
 
 impl RecordHeader {
@@ -149,6 +151,7 @@ impl FrameHeader {
             put_u32(bytes, 16, record.kind as u32);
             put_u32(bytes, 20, record.payload_crc);
             put_u32(bytes, 24, record.payload_len);
+            put_u32(bytes, 28, record.carried.into());
             put_u64(bytes, 32, record.block);
             put_u64(bytes, 40, record.count);
             put_u64(bytes, 48, record.begin.0);
@@ -213,6 +216,7 @@ fn decode_record(bytes: &[u8]) -> Option<RecordHeader> {
         block: u64_at(bytes, 32),
         count: u64_at(bytes, 40),
         begin: Seq(u64_at(bytes, 48)),
+        carried: u32_at(bytes, 28) != 0,
     })
 }
 
@@ -234,6 +238,7 @@ mod tests {
             block: random.random(),
             count: random.random(),
             begin: Seq(random.random()),
+            carried: random.random(),
         });
         FrameHeader {
             records: records.collect(),

@@ -42,6 +42,8 @@ pub(super) enum Work {
     Frame {
         number: u64,
     },
+    /// Frames of the log that are read to be carried on.
+    Load,
     /// A part of a job of reading the log.
     LogPart {
         job: u64,
@@ -91,6 +93,7 @@ impl Work {
             Work::Superblock { .. }
             | Work::Sweep { .. }
             | Work::Doubtful { .. }
+            | Work::Load
             | Work::LogPart { .. }
             | Work::Units { .. }
             | Work::UnitsAgain { .. }

@@ -4,6 +4,7 @@
 use crate::formats::frame::RecordKind;
 use crate::identity::{Epoch, Seq, ShardId, Time};
 use crate::keeper::desk::Caller;
+use crate::sabotage::{Bug, planted};
 use std::collections::BTreeMap;
 
 /// Where a record is: queued, or in a frame.
@@ -26,6 +27,8 @@ pub(super) struct Place {
     pub kind: RecordKind,
     pub block: u64,
     pub count: u64,
+    /// It was carried on: see [`crate::formats::frame::RecordHeader`].
+    pub carried: bool,
     /// The damage was told already.
     pub told: bool,
 }
@@ -60,15 +63,20 @@ pub(super) struct Holding {
     /// A frame with a newer fence, or a new copy of the durable one, is in flight.
     pub fence_moving: bool,
     pub fence_waiters: Vec<(Caller, Epoch)>,
+    /// Some of it was carried on, so that its places do not follow each other in the ring.
+    pub was_carried: bool,
     /// Who asked last in the highest epoch.
     pub owner: Option<ShardId>,
     pub asked_at: Time,
 }
 
 impl Holding {
-    /// The frame of the last record.
+    /// The frame in which the last record was written first. Of one that was carried on that is not known: others may have come
+    /// behind it since, and lie before it.
     pub fn last_frame(&self) -> Option<u64> {
-        match self.places.last_key_value()?.1.home {
+        let last = self.places.last_key_value()?.1;
+        match last.home {
+            _ if last.carried && !planted(Bug::CarriedIsTheEnd) => None,
             Home::Frame(number) => Some(number),
             Home::Queued(_) => None,
         }

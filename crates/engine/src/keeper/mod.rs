@@ -18,6 +18,7 @@ mod proof;
 mod refill;
 mod ring;
 mod ring_append;
+mod ring_carry;
 mod ring_read;
 pub mod ring_replay;
 pub mod ring_scan;
@@ -216,6 +217,7 @@ impl Keeper {
                     }
                 }
             }
+            Work::Load => ring.on_load_read(read, desk),
             Work::LogPart { job, part } => ring.on_log_read(job, part, read, desk),
             Work::Stored { job } => store.on_written(job),
             Work::Flush => store.on_flushed(desk),
@@ -420,6 +422,7 @@ impl Keeper {
     fn finish_step(&mut self, now: Time, effects: &mut Effects) {
         if matches!(self.phase, Phase::Ready) {
             self.give_turns(now);
+            self.ring.carry(now, &mut self.desk);
             self.ring.pump(now, &mut self.desk);
             self.ring.press(now, &mut self.desk);
         } else {

@@ -18,7 +18,7 @@ impl Ring {
     }
 
     /// Client data gets hardly anything any more.
-    fn is_urgent(&self) -> bool {
+    pub(super) fn is_urgent(&self) -> bool {
         self.free() <= self.reserve()
     }
 

@@ -1,7 +1,8 @@
 //! The log ring of one drive: a chain of frames that goes round the log area, shared by all families.
 //! Promises: a frame's place is written again only when a durable frame says that it is not needed.
 //! Leaves to others: what is appended (`ring_append`), how frames are written (`ring_write`), found again
-//! (`ring_scan`, `ring_replay`) and read (`ring_read`), and asking owners for space (`pressure`).
+//! (`ring_scan`, `ring_replay`) and read (`ring_read`), asking owners for space (`pressure`), and going on where one gives
+//! none (`ring_carry`).
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::header_blocks;
@@ -9,6 +10,7 @@ use crate::formats::record::Record;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::keeper::desk::Caller;
 use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::ring_carry::{Carried, Carrying};
 use crate::keeper::ring_read::LogReads;
 use crate::limits::Limits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +38,7 @@ pub(super) struct Flying {
     pub position: u64,
     pub fences: Vec<(FamilyId, Epoch)>,
     pub drops: Vec<FamilyId>,
+    pub carried: Vec<Carried>,
 }
 
 /// A record that waits for a frame.
@@ -109,6 +112,7 @@ pub(super) struct Ring {
     pub untold_since: Option<Time>,
 
     pub reads: LogReads,
+    pub carrying: Carrying,
     pub pressed_at: Option<Time>,
     /// Families that share the room, as counted at this time.
     pub sharing: (u64, Option<Time>),
@@ -145,6 +149,7 @@ impl Ring {
             untold_trims: BTreeSet::new(),
             untold_since: None,
             reads: LogReads::default(),
+            carrying: Carrying::default(),
             pressed_at: None,
             sharing: (1, None),
         }
@@ -164,6 +169,7 @@ impl Ring {
         let tail = self.frames.get(self.dead);
         if let Some(frame) = tail {
             text += &format!("; its oldest frame has {} records and {} fences", frame.live, frame.fences);
+            text += &format!("; {}", self.carrying.describe());
         }
         for (family, holding) in &self.holdings {
             let (Some((low, _)), Some((high, _))) =
@@ -211,8 +217,10 @@ impl Ring {
     /// Whether the oldest frame that is still needed is so because of a record of this family.
     pub fn waits_for(&self, family: FamilyId) -> bool {
         let oldest = self.frames.get(self.dead).map(|frame| Home::Frame(frame.number));
-        let first = self.holdings.get(&family).and_then(|holding| holding.places.first_key_value());
-        first.is_some_and(|(_, place)| Some(place.home) == oldest)
+        let Some(holding) = self.holdings.get(&family) else { return false };
+        // Those that were carried on lie behind others.
+        let looked_at = if holding.was_carried { usize::MAX } else { 1 };
+        holding.places.values().take(looked_at).any(|place| Some(place.home) == oldest)
     }
 
     /// Blocks that client data leaves for map and checkpoint records: a quarter, and what no record can use, because

@@ -210,6 +210,7 @@ impl Ring {
             kind,
             block,
             count,
+            carried: false,
             told: false,
         };
         let former = holding.places.insert(record.seq, place);
@@ -238,6 +239,7 @@ impl Ring {
             return;
         }
         gone.values().for_each(|place| self.let_go(place));
+        self.carrying.moves_again(family);
         self.count_dead();
         self.untold_trims.insert(family);
         self.untold_since.get_or_insert(now);
@@ -274,6 +276,7 @@ impl Ring {
             self.wanted_fences.remove(&family);
         }
         self.untold_trims.remove(&family);
+        self.carrying.moves_again(family);
         self.wanted_drops.insert(family);
         self.count_dead();
         true

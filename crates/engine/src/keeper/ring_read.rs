@@ -7,7 +7,7 @@ use crate::formats::record::Record;
 use crate::identity::Seq;
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
-use crate::keeper::holding::Place;
+use crate::keeper::holding::{Holding, Place};
 use crate::keeper::ring::Ring;
 use crate::message::Answer;
 use std::collections::BTreeMap;
@@ -100,7 +100,8 @@ impl Ring {
         if job.left > 0 {
             return;
         }
-        if !job.again && job.read_bad_ones_again(number, desk) {
+        let holding = self.holdings.get(&job.caller.family);
+        if !job.again && job.read_bad_ones_again(number, holding, desk) {
             return;
         }
         let job = self.reads.jobs.remove(&number).expect("just seen");
@@ -156,8 +157,8 @@ impl Job {
         }
     }
 
-    /// Reads each bad record again alone: the fault may be a neighbour's, or have passed.
-    fn read_bad_ones_again(&mut self, number: u64, desk: &mut Desk) -> bool {
+    /// Reads each bad record again alone: the fault may be a neighbour's, or have passed, or the record was carried on meanwhile.
+    fn read_bad_ones_again(&mut self, number: u64, holding: Option<&Holding>, desk: &mut Desk) -> bool {
         self.again = true;
         for part in &mut self.parts {
             part.bytes.get_or_insert_with(|| crate::buffer::zeros(0));
@@ -171,6 +172,10 @@ impl Job {
                 continue;
             }
             bad = true;
+            let now = holding.and_then(|holding| holding.places.get(&wanted.seq));
+            if let Some(place) = now.filter(|place| place.carried && place.epoch == wanted.place.epoch) {
+                wanted.place = *place;
+            }
             let blocks = u64::from(wanted.place.payload_len).div_ceil(BLOCK as u64);
             parts.push(Part { first: wanted.place.payload, blocks, bytes: None });
             wanted.part = Some(parts.len() - 1);

@@ -159,10 +159,12 @@ impl Ring {
             kind: record.kind,
             block: record.block,
             count: record.count,
+            carried: record.carried,
             told: false,
         };
         let holding = self.holdings.get_mut(&record.family).expect("just made");
         holding.lost.remove(&record.seq);
+        holding.was_carried |= record.carried;
         let former = holding.places.insert(record.seq, place);
         self.frames.back_mut().expect("just added").live += 1;
         if let Some(former) = former {

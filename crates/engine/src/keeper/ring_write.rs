@@ -11,6 +11,7 @@ use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::Home;
 use crate::keeper::ring::{Flying, Frame, LAST_BLOCKS, Ring};
+use crate::keeper::ring_carry::Carried;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,9 @@ pub(super) const TRIM_TOLD_US: u64 = 1_000_000;
 impl Ring {
     /// Writes as many frames as can be in flight.
     pub fn pump(&mut self, now: Time, desk: &mut Desk) {
+        if self.flying.len() < self.frames_in_flight {
+            self.write_carried(desk);
+        }
         while self.flying.len() < self.frames_in_flight
             && self.is_worth_a_frame()
             && self.write_next(now, desk)
@@ -223,6 +227,18 @@ impl Ring {
     }
 
     fn write_frame(&mut self, position: u64, entries: usize, riders: usize, desk: &mut Desk) {
+        self.write_frame_with(position, entries, riders, Vec::new(), desk);
+    }
+
+    /// With records that are carried on from an older frame, and their payloads: then nothing else.
+    pub(super) fn write_frame_with(
+        &mut self,
+        position: u64,
+        entries: usize,
+        riders: usize,
+        carried: Vec<(u64, RecordHeader, Buffer)>,
+        desk: &mut Desk,
+    ) {
         let number = self.next_number;
         let fences = self.fences_next(riders);
         let tail = self.tail_beside(&fences);
@@ -234,6 +250,7 @@ impl Ring {
             position: 0,
             fences: Vec::new(),
             drops: Vec::new(),
+            carried: Vec::new(),
         };
         let mut header = FrameHeader {
             drive: desk.drive,
@@ -244,17 +261,33 @@ impl Ring {
             settled: self.settled,
             session_first: self.session_first,
             session_after: self.session_after,
-            records: Vec::with_capacity(entries + riders),
+            records: Vec::with_capacity(entries + riders + carried.len()),
         };
         self.take_riders(riders, fences, &mut header, &mut flying);
         let mut pieces = Vec::with_capacity(entries + 1);
         pieces.push(crate::buffer::zeros(0));
-        let live = self.take_data(entries, &mut header, &mut pieces);
+        let mut live = self.take_data(entries, &mut header, &mut pieces);
         flying.position = self.framed_to;
-        let blocks = header.blocks();
         self.place_records(&header, number, position);
+        live += carried.len() as u32;
+        for (from, record, payload) in carried {
+            flying.carried.push(Carried { from, payload: 0, family: record.family, seq: record.seq });
+            header.records.push(record);
+            if !payload.is_empty() {
+                push_pieces(&mut pieces, payload);
+            }
+        }
+        let mut payload = position + header.header_blocks();
+        for (carried, record) in flying.carried.iter_mut().zip(&header.records) {
+            carried.payload = payload;
+            payload += record.payload_blocks();
+        }
+        let blocks = header.blocks();
         pieces[0] = header.encode().freeze();
         self.frames.push_back(Frame { number, position, live, fences: 0 });
+        if planted(Bug::CarriedUnseen) {
+            self.settle_carried(number, std::mem::take(&mut flying.carried));
+        }
         self.flying.push_back(flying);
         self.next_number += 1;
         self.head = (position + blocks) % self.blocks;
@@ -326,6 +359,7 @@ impl Ring {
                 block: place.block,
                 count: place.count,
                 begin: queued.begin,
+                carried: false,
             };
             if let Some(payload) = payload::encode(&queued.record) {
                 record.payload_crc = payload.slice(0..place.payload_len as usize).checksum();
@@ -364,6 +398,7 @@ impl Ring {
             self.settled_to = flying.position;
             // Twice: whoever is answered hears of the room there is, and these fences may be what keeps the oldest frames.
             self.free_before(flying.tail);
+            self.settle_carried(flying.number, flying.carried);
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
             }
@@ -404,7 +439,8 @@ impl Ring {
 /// A record of the keeper's own; it has no payload.
 fn own_record(family: FamilyId, kind: RecordKind, epoch: Epoch, seq: Seq, count: u64) -> RecordHeader {
     let (payload_crc, payload_len, block, begin) = (0, 0, 0, Seq(0));
-    RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin }
+    let carried = false;
+    RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin, carried }
 }
 
 /// Adds a payload. Drives want page-aligned memory: what is not, is copied.

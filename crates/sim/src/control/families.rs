@@ -47,6 +47,7 @@ impl World {
             serving: BTreeMap::new(),
             retry_at: 0,
             next: None,
+            asleep: false,
             stale: false,
             stale_before: 0,
             since: 0,
@@ -121,6 +122,9 @@ impl World {
 
     pub(super) fn reconcile_family(&mut self, family: usize) {
         self.leave_lost_owner(family);
+        if self.is_asleep(family) {
+            return self.keep_asleep(family);
+        }
         let entry = &self.control.families[family];
         if entry.retry_at > self.now || entry.owner.is_some() || entry.phase == FamilyPhase::Dropped {
             return;
@@ -193,6 +197,7 @@ impl World {
             return;
         }
         entry.phase = FamilyPhase::Dropping;
+        entry.asleep = false;
         entry.owner = None;
         entry.retry_at = self.now;
         entry.snapshots.clear();

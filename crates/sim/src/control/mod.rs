@@ -3,6 +3,7 @@
 //! wanted; every opening has a higher epoch.
 //! Leaves to others: when things fail (`atlas`). It learns of failures late, as real ones do.
 
+mod asleep;
 mod ceilings;
 mod clones;
 mod cluster;
@@ -77,6 +78,8 @@ pub struct FamilyEntry {
     pub retry_at: u64,
     /// Where it should go next; any shard if None.
     pub next: Option<usize>,
+    /// Nobody is to serve it for now.
+    pub asleep: bool,
     /// The next opening does not wait for the old owner to stop.
     pub stale: bool,
     /// Owners of older epochs may be answering although they were replaced.

@@ -124,6 +124,7 @@ mod tests {
             block: 0,
             count: 1,
             begin: Seq(begin),
+            carried: false,
         };
         HeldRecord { header, payload: 0, frame: 1, sound: true }
     }

@@ -233,6 +233,52 @@ fn the_ring_goes_round_with_trims_fences_and_crashes() {
     }
 }
 
+/// Two families go on beside one that lets go of nothing, with fences and crashes. How many of their records were let in.
+fn beside_a_stuck_family(seed: u64) -> u64 {
+    let mut story = Story::new(seed);
+    for _ in 0..3000 {
+        let full = story.full;
+        let family = story.rig.random.random_range(1..=3);
+        let stuck = story.families[&1].acknowledged.len() + story.families[&1].sent.len();
+        match story.rig.random.random_range(0..100) {
+            0..45 if family > 1 || stuck < 16 => story.append(family),
+            45..55 if family > 1 => story.trim(family),
+            55..60 => {
+                story.rig.now = story.rig.now.after(3_000_000);
+                story.rig.wake();
+            }
+            60 => {
+                story.rig.crash();
+                story.check();
+            }
+            61 => {
+                story.rig.reopen();
+                story.check();
+            }
+            _ => {
+                story.rig.step();
+            }
+        }
+        story.collect();
+        if story.full > full {
+            // As owners do that are asked to.
+            (2..=3).for_each(|family| story.trim(family));
+        }
+    }
+    story.families[&2].next + story.families[&3].next
+}
+
+/// Records of others that were let in beside a family that lets go of nothing, in some stories.
+pub(super) fn let_in_beside_a_stuck_family() -> u64 {
+    (0..8).map(beside_a_stuck_family).sum()
+}
+
+#[test]
+fn the_ring_goes_round_beside_a_family_that_lets_go_of_nothing() {
+    let let_in = let_in_beside_a_stuck_family();
+    assert!(let_in > 9_000, "{let_in} records were let in");
+}
+
 /// Bursts of appends of many families, and of fences, in a small ring, in which nothing ends meanwhile.
 fn crowd(seed: u64) -> Story {
     let mut story = Story::with(Rig::new(seed, 256 << 10, 16 << 20), 12);

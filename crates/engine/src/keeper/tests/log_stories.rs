@@ -475,3 +475,20 @@ fn asks_that_come_early_are_answered_and_repeats_are_ignored() {
     );
     assert_eq!(rig.read_log(1, 1), [data(1, 1, 1)]);
 }
+
+/// Whether data that comes when others have taken its room is let in, if the ring waits for its family.
+pub(super) fn late_data_is_let_in() -> bool {
+    let mut rig = Rig::small(9);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    let mut next = 1;
+    while rig.append(2, 1, 1, vec![data(next, 2, 4)]).is_ok() {
+        next += 1;
+    }
+    assert_eq!(rig.append(3, 1, 1, vec![data(1, 3, 1)]), Err(Refusal::LogFull), "others wait");
+    rig.append(1, 1, 1, vec![data(2, 1, 2)]).is_ok()
+}
+
+#[test]
+fn data_that_comes_too_late_goes_before_what_lets_go_of_the_oldest_record() {
+    assert!(late_data_is_let_in());
+}

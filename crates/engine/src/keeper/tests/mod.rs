@@ -1,5 +1,6 @@
 //! A keeper on a pretend drive: operations end in any order, and a crash loses what was not made durable.
 
+mod carry_stories;
 mod egroup_model;
 mod egroup_stories;
 mod log_model;
@@ -12,8 +13,10 @@ mod share_model;
 mod share_stories;
 mod turn_stories;
 
+use super::ring_scan::RingScan;
 use super::{Effects, Keeper, State};
 use crate::buffer::{BLOCK, Buffer, Pages};
+use crate::formats::frame::FrameHeader;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{Area, Census, DriveFault, DriveOperation, DriveResult, DriveWork, Geometry, Notice};
@@ -345,6 +348,15 @@ impl Rig {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// The headers of the frames that lie in the ring, by number.
+    fn frames(&mut self) -> BTreeMap<u64, FrameHeader> {
+        let mut scan = RingScan::new(DriveId(1), self.keeper.ring.incarnation);
+        for block in 0..self.geometry.log / BLOCK as u64 {
+            scan.feed(block, &self.drive.read((Area::Log, block)));
+        }
+        scan.finish().into_iter().map(|(number, found)| (number, found.header)).collect()
     }
 
     fn damages(&self) -> usize {

@@ -1,8 +1,11 @@
 //! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
 
+use super::carry_stories::{
+    an_end_that_is_not_known_is_told, flips_are_not_carried_on, is_seen_on_its_way, others_go_on,
+};
 use super::egroup_stories::{a_copy_outlives_a_late_deletion, read, write};
-use super::log_model::{a_fence_is_lost, a_ring_stands_still};
-use super::log_stories::many_ask_while_a_frame_frees;
+use super::log_model::{a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family};
+use super::log_stories::{late_data_is_let_in, many_ask_while_a_frame_frees};
 use super::share_stories::{is_as_written, refill, rot, write as share};
 use super::*;
 use crate::identity::EgroupId;
@@ -151,4 +154,18 @@ fn a_ring_that_stands_still_is_seen() {
     assert!(with(Bug::FencesLeftBehind, a_fence_is_lost));
     assert!(!with(Bug::MoreThanFits, a_ring_stands_still), "what has no place after all is refused");
     assert!(with(Bug::MoreThanFits, many_ask_while_a_frame_frees) > 0);
+}
+
+#[test]
+fn a_ring_that_is_pinned_or_carries_on_what_it_should_not_is_seen() {
+    assert!(others_go_on(1) && !with(Bug::PinsStay, || others_go_on(1)));
+    assert!(with(Bug::PinsStay, let_in_beside_a_stuck_family) < 6_000);
+    assert!(!with(Bug::CarriedUnseen, is_seen_on_its_way));
+    assert!(!with(Bug::CarriedIsTheEnd, an_end_that_is_not_known_is_told));
+    assert!(!with(Bug::CarriedUnchecked, flips_are_not_carried_on));
+}
+
+#[test]
+fn late_data_that_is_refused_is_seen() {
+    assert!(!with(Bug::LateDataRefused, late_data_is_let_in));
 }

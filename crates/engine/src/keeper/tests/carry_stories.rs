@@ -1,0 +1,232 @@
+//! What pins the ring of a drive is carried on, so that others can go on beside it.
+
+use super::*;
+use crate::formats::frame::RecordHeader;
+
+/// Blocks of the ring of these stories.
+const RING: u64 = 128;
+/// Records that the family keeps that goes on.
+const KEPT: u64 = 5;
+
+/// A family that let go of nothing for long, and another that goes round the ring beside it.
+struct Pinned {
+    rig: Rig,
+    stuck: Vec<Record>,
+    next: u64,
+}
+
+impl Pinned {
+    /// `records` of the first family, of a block each, in frames of some.
+    fn new(seed: u64, records: u64) -> Self {
+        let mut rig = Rig::new(seed, RING * BLOCK as u64, 16 << 20);
+        let stuck: Vec<Record> = (1..=records).map(|seq| data(seq, 1, 1)).collect();
+        for some in stuck.chunks(3) {
+            rig.append_ok(1, 1, 1, some.to_vec());
+        }
+        // Its next owner has fenced, and cannot do more.
+        assert_eq!(rig.fence(1, 2).low, Seq(1));
+        Self { rig, stuck, next: 1 }
+    }
+
+    fn question(&self) -> Question {
+        let records = vec![data(self.next, 2, 2)];
+        Question::Append { first: Seq(1), trim: Seq(self.next.saturating_sub(KEPT)), records }
+    }
+
+    /// The other family appends a record and lets go of an older one. False if it was not let in for half a minute.
+    fn goes_on(&mut self) -> bool {
+        let until = self.rig.now.after(30_000_000);
+        while self.rig.now < until {
+            if self.rig.ask(2, 1, self.question()).is_ok() {
+                self.next += 1;
+                return true;
+            }
+            self.rig.now = self.rig.now.after(100_000);
+            self.rig.wake();
+        }
+        false
+    }
+
+    fn goes_round(&mut self, rings: u64) -> bool {
+        let last = self.next + rings * RING / 3;
+        while self.next < last {
+            if !self.goes_on() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The other family is let in until a frame that carries records on is on its way to the drive.
+    fn carries(&mut self) {
+        let loads = |rig: &Rig| {
+            let reads = |submitted: &Submitted| {
+                submitted.operation.area == Area::Log
+                    && matches!(submitted.operation.work, DriveWork::Read { .. })
+            };
+            rig.drive.submitted.iter().position(reads)
+        };
+        for _ in 0..10_000 {
+            if let Some(load) = loads(&self.rig) {
+                self.rig.end(load);
+                return;
+            }
+            if self.rig.drive.submitted.is_empty() {
+                self.rig.now = self.rig.now.after(100_000);
+                let question = self.question();
+                let call = self.rig.begin(2, 1, question);
+                if matches!(self.rig.answers.get(&call), Some(Err(_))) {
+                    self.rig.keeper.on_wake(self.rig.now, &mut self.rig.effects);
+                    self.rig.take_effects();
+                } else {
+                    self.next += 1;
+                }
+            } else {
+                self.rig.end(0);
+            }
+        }
+        panic!("nothing was carried on: {}", self.rig.keeper.describe());
+    }
+}
+
+#[cfg(feature = "sabotage")]
+pub(super) fn others_go_on(seed: u64) -> bool {
+    Pinned::new(seed, 20).goes_round(8)
+}
+
+#[test]
+fn others_go_round_the_ring_beside_a_family_that_lets_go_of_nothing() {
+    for seed in 0..8 {
+        let mut story = Pinned::new(seed, 20);
+        assert!(story.goes_round(8), "seed {seed}: {}", story.rig.keeper.describe());
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "seed {seed}");
+        story.rig.crash();
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "seed {seed}: after a crash");
+        assert_eq!(story.rig.damages(), 0);
+        assert_eq!(story.rig.fence(1, 3).high, Seq(20));
+        // Its owner is there again, goes on, and lets go in the end.
+        story.rig.append_ok(1, 3, 21, vec![data(21, 1, 1)]);
+        story.rig.ask(1, 3, Question::Trim { up_to: Seq(21) }).expect("trims");
+        assert!(story.goes_round(2));
+        assert_eq!(story.rig.fence(1, 4).low, Seq(0));
+    }
+}
+
+#[test]
+fn a_crash_at_any_step_loses_nothing_that_is_carried_on() {
+    for steps in 0..60 {
+        let mut story = Pinned::new(steps, 20);
+        story.carries();
+        for _ in 0..steps {
+            story.rig.step();
+        }
+        story.rig.crash();
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "after {steps} steps");
+        assert_eq!(story.rig.damages(), 0);
+        assert!(story.goes_round(2), "after {steps} steps: {}", story.rig.keeper.describe());
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "after {steps} steps and two more rounds");
+    }
+}
+
+/// Whether a family is held as before while a frame carries some of it on.
+pub(super) fn is_seen_on_its_way() -> bool {
+    let mut story = Pinned::new(3, 20);
+    story.carries();
+    let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
+    let call = story.rig.begin(1, 2, fence);
+    let Some(Ok(Answer::Fenced(held))) = story.rig.answers.remove(&call) else {
+        panic!("this fence is durable");
+    };
+    (held.low, held.high) == (Seq(1), Seq(20))
+}
+
+#[test]
+fn what_is_being_carried_on_is_held_meanwhile() {
+    assert!(is_seen_on_its_way());
+}
+
+#[test]
+fn a_read_that_is_overtaken_gives_the_record_from_where_it_lies_now() {
+    let mut story = Pinned::new(5, 20);
+    let call = story.rig.begin(1, 2, Question::ReadLog { from: Seq(1), bytes: 1 << 20 });
+    let mut reads = std::mem::take(&mut story.rig.drive.submitted);
+    assert!(!reads.is_empty());
+    assert!(story.goes_round(3), "{}", story.rig.keeper.describe());
+    // Where the records lay is something else by now.
+    story.rig.drive.submitted.append(&mut reads);
+    story.rig.run();
+    let Some(Ok(Answer::Records { records, .. })) = story.rig.answers.remove(&call) else {
+        panic!("every ask is answered");
+    };
+    assert_eq!(records, story.stuck);
+    assert_eq!(story.rig.damages(), 0);
+}
+
+/// Whether records are still sound when the read of what was to be carried on gave flipped bits.
+pub(super) fn flips_are_not_carried_on() -> bool {
+    let mut story = Pinned::new(4, 20);
+    // The second record of the first frame.
+    story.rig.drive.flips.insert((Area::Log, 2));
+    story.carries();
+    assert!(story.rig.drive.flips.is_empty(), "it was read");
+    story.goes_round(3) && story.rig.read_log(1, 2) == story.stuck
+}
+
+#[test]
+fn only_what_is_sound_is_carried_on() {
+    assert!(flips_are_not_carried_on());
+}
+
+/// Whether it is known that the log may have gone on behind what was carried on, when a frame before it is damaged.
+pub(super) fn an_end_that_is_not_known_is_told() -> bool {
+    let mut story = Pinned::new(6, 20);
+    story.rig.append_ok(1, 2, 21, vec![data(21, 1, 1)]);
+    story.stuck.push(data(21, 1, 1));
+    assert!(story.goes_round(2));
+    let position = (0..200).find_map(|_| {
+        assert!(story.goes_on());
+        before_the_end_of_the_stuck(&mut story.rig)
+    });
+    let position = position.expect("the last record was carried on behind others");
+    story.rig.drive.write((Area::Log, position), vec![0; BLOCK].into(), true);
+    story.rig.reopen();
+    assert!(story.rig.damages() > 0, "a frame is missing");
+    story.rig.fence(1, 3).incomplete
+}
+
+/// Where a frame of another family lies that counts and is older than the one that the last record was carried on to: for all that
+/// can be told when it is missing, it may have been anybody's.
+fn before_the_end_of_the_stuck(rig: &mut Rig) -> Option<u64> {
+    let frames = rig.frames();
+    let (&newest, header) = frames.last_key_value()?;
+    let tail = header.tail;
+    let mut counting = frames.range(tail..newest);
+    let is_last = |record: &RecordHeader| record.carried && record.seq == Seq(21);
+    let (&carried, _) = counting.find(|(_, header)| header.records.iter().any(is_last))?;
+    let is_others = |header: &FrameHeader| {
+        !header.records.is_empty() && header.records.iter().all(|record| record.family == FamilyId(2))
+    };
+    let others = frames.range(tail..carried).find(|(_, header)| is_others(header))?;
+    Some(others.1.position)
+}
+
+#[test]
+fn behind_damage_what_was_carried_on_is_no_end_of_a_log() {
+    assert!(an_end_that_is_not_known_is_told());
+}
+
+#[test]
+fn a_family_with_more_than_half_of_the_ring_is_not_carried_round_and_round() {
+    let mut story = Pinned::new(7, 54);
+    assert!(!story.goes_round(4), "there is no room beside it");
+    let mut writes = 0;
+    for _ in 0..600 {
+        story.rig.now = story.rig.now.after(100_000);
+        story.rig.keeper.on_wake(story.rig.now, &mut story.rig.effects);
+        story.rig.take_effects();
+        writes += story.rig.drive.submitted.len();
+        story.rig.run();
+    }
+    assert!(writes < 40, "{writes} operations in a minute in which nothing can be gained");
+    assert_eq!(story.rig.read_log(1, 2), story.stuck);
+}
