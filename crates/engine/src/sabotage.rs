@@ -78,6 +78,8 @@ pub enum Bug {
     MoreThanFits,
     /// The same, and what has no place then waits for one for ever.
     QueueKept,
+    /// A compaction that has fetched many pages throws away what it has found.
+    CompactedInVain,
     /// What pins a ring is never carried on.
     PinsStay,
     /// While the frame that carries records on is on its way, they are not held.

@@ -205,6 +205,8 @@ impl Volume {
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
+            // Nothing is worth it: whoever looked through all of them looks again when things may have changed.
+            self.compaction.not_before = ctx.now.after(AVOID_US);
             if self.compaction.refusals > 0 {
                 // What was refused is left alone for a while, and then tried again.
                 let (again, room) = (ctx.now.after(AVOID_US), self.compaction.no_room_until);

@@ -13,12 +13,15 @@ use crate::interface::Compression;
 use crate::limits::{EGROUP_UNITS, LEAF_BLOCKS};
 use crate::map::lookup::{MapPage, PageWaiter};
 use crate::message::{Answer, Class, Question, Refusal, UnitRun};
+use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Pages fetched for one job at most: each fetch is an answer, so a job ends.
+/// A job that has fetched so many pages takes no further victim.
 const FETCHES_MAX: usize = 4 * EGROUP_UNITS;
+/// For one victim at most: its units may lie in as many leaves, each with pages of the past. Each fetch is an answer, so a job ends.
+const VICTIM_FETCHES_MAX: usize = 64 * EGROUP_UNITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -60,9 +63,12 @@ pub(super) struct Job {
     /// In the order of the new egroup once that is being placed.
     moves: Vec<Move>,
     named: Option<NamedEgroup>,
-    /// Pages looked at for the present victim, so that a small cache does not have them fetched again and again.
+    /// Pages looked at for the present leaf, so that a small cache does not have them fetched again and again.
     pages: BTreeMap<PagePlace, MapPage>,
+    leaf: u64,
+    /// Pages fetched for the job, and for the present victim.
     fetches: usize,
+    victim_fetches: usize,
 }
 
 impl Job {
@@ -81,7 +87,9 @@ impl Job {
             moves: Vec::new(),
             named: None,
             pages: BTreeMap::new(),
+            leaf: 0,
             fetches: 0,
+            victim_fetches: 0,
         }
     }
 
@@ -101,6 +109,7 @@ impl Job {
         self.live.clear();
         self.looked = 0;
         self.pages.clear();
+        self.victim_fetches = 0;
     }
 
     /// Live units that were not read yet, in runs.
@@ -207,6 +216,10 @@ impl Volume {
         let victim = *job.victims.front().expect("a job that looks has a victim");
         while job.looked < job.blocks.len() {
             let (unit, block) = (job.looked as u32, Block(job.blocks[job.looked]));
+            if block.0 / LEAF_BLOCKS != job.leaf {
+                job.leaf = block.0 / LEAF_BLOCKS;
+                job.pages.clear();
+            }
             match self.is_seen(block, victim, unit, &mut job.pages) {
                 Seen::InPage(kind, page, place) => {
                     return self.fetch_for_compaction(number, job, (kind, page, place), ctx);
@@ -234,6 +247,10 @@ impl Volume {
             job.moves.extend(std::mem::take(&mut job.live).into_values());
             job.done.push(victim);
             job.victims.pop_front();
+            if job.fetches > FETCHES_MAX && !planted(Bug::CompactedInVain) {
+                // What was found so far is not thrown away for the rest, which has its turn later.
+                job.victims.clear();
+            }
             job.begin_victim();
             return self.describe_victim(number, job, ctx);
         }
@@ -305,9 +322,14 @@ impl Volume {
         ctx: &mut Context,
     ) {
         job.fetches += 1;
+        job.victim_fetches += 1;
+        if job.victim_fetches > VICTIM_FETCHES_MAX {
+            self.give_up_victim(&mut job, ctx.now);
+            return self.describe_victim(number, job, ctx);
+        }
         let fetches = job.fetches;
         self.compaction.jobs.insert(number, job);
-        if fetches > FETCHES_MAX {
+        if planted(Bug::CompactedInVain) && fetches > FETCHES_MAX {
             return self.abandon_compaction(number, ctx);
         }
         self.fetch_page(kind, page, place, PageWaiter::Compact { job: number }, ctx);

@@ -12,6 +12,7 @@ mod observed;
 mod one_shard;
 mod paced;
 mod reopened;
+mod scattered;
 mod snapshots;
 mod undrained;
 mod world;
