@@ -120,6 +120,8 @@ struct Job {
     refused: bool,
     /// Without any group to go to it is tried again at this time.
     again_at: Option<Time>,
+    /// How often no group had room, since some had.
+    waits: u32,
 }
 
 impl Job {
@@ -266,6 +268,10 @@ impl Placing {
     }
 }
 
+/// What has nowhere to go tries again after so long.
+const AGAIN_US: u64 = 50_000;
+/// Pages that found no room so often, within a second, go in small pieces.
+const WAITS_MAX: u32 = 20;
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
 const POOL_SLACK: u64 = 1 << 20;
 
@@ -335,6 +341,7 @@ impl Volume {
             tried: BTreeSet::new(),
             refused: false,
             again_at: None,
+            waits: 0,
         };
         if job.units.is_empty() {
             // Nothing but zeros: there is nothing to write, only to name.
@@ -430,7 +437,7 @@ impl Volume {
         }
         if matches!(job.intent, Intent::Pages)
             && no_room
-            && let Some(stay) = self.split_pages(number, &job.units, ctx)
+            && let Some(stay) = self.split_pages(number, &job.units, job.waits >= WAITS_MAX, ctx)
         {
             job.units.data.truncate(stay);
             job.units.blocks.truncate(stay);
@@ -440,7 +447,8 @@ impl Volume {
         }
         // Pages have nowhere else to go: they wait until something is deleted or a drive is up.
         job.tried.clear();
-        job.again_at = Some(ctx.now.after(50_000));
+        job.again_at = Some(ctx.now.after(AGAIN_US));
+        job.waits += u32::from(no_room);
         self.placing.jobs.insert(number, job);
     }
 

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Pages that found no room are divided down to so many units: fewer would use up the entries of tables.
 const SPLIT_UNITS_MIN: usize = 120;
+/// To so many if they have waited for room: then nothing else will make some.
+const SPLIT_UNITS_LAST: usize = 16;
 
 #[derive(Debug)]
 pub(in crate::map) enum Page {
@@ -107,14 +109,21 @@ impl Volume {
 
     /// No group has a run for an egroup of pages this large: its last pages are placed apart from it. What is kept for pages may
     /// lie in pieces, and nothing is freed before all of them are written. Gives how many units stay; None: they are few.
-    pub(crate) fn split_pages(&mut self, number: u64, units: &Units, ctx: &mut Context) -> Option<usize> {
+    pub(crate) fn split_pages(
+        &mut self,
+        number: u64,
+        units: &Units,
+        has_waited: bool,
+        ctx: &mut Context,
+    ) -> Option<usize> {
+        let least = if has_waited { SPLIT_UNITS_LAST } else { SPLIT_UNITS_MIN };
         let job = self.checkpointing.job.as_mut().expect("pages are placed for a checkpoint");
         let gathered = job.placing.get_mut(&number).expect("the egroup is placed for this checkpoint");
         // What changes at the same instant stays together, and so does what goes with it.
         let divides = |at: usize| {
             let Placed { first, units: count, batch, .. } = gathered[at];
             let (before, behind) = (first as usize, units.len() - first as usize);
-            gathered[at - 1].batch != batch && count > 0 && before.min(behind) >= SPLIT_UNITS_MIN
+            gathered[at - 1].batch != batch && count > 0 && before.min(behind) >= least
         };
         let half = units.len().div_ceil(2);
         let far = |at: &usize| half.abs_diff(gathered[*at].first as usize);

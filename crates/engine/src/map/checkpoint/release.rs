@@ -3,6 +3,7 @@
 //! Leaves to others: deciding when (`map/checkpoint.rs`); deleting on drives (keepers).
 
 use crate::context::{Context, Purpose};
+use crate::formats::record::NamedEgroup;
 use crate::identity::{DriveId, EgroupId, GroupId};
 use crate::limits::EGROUP_UNITS;
 use crate::message::Question;
@@ -12,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// So many more egroups of pages than the pages need are nobody's concern.
 const MAP_EGROUPS_SPARE: usize = 12;
+/// Units of pages that one checkpoint writes again at most so that mostly dead egroups of pages become empty.
+const REWRITTEN_UNITS_MAX: u32 = 4 * EGROUP_UNITS as u32;
 /// Names in one question to delete.
 const DELETES_MAX: usize = 1024;
 
@@ -89,12 +92,18 @@ impl Volume {
         }
         // Half of the space of pages may be dead; then the emptiest go. Small maps are left alone.
         if units > 2 * live + EGROUP_UNITS as u64 / 4 {
-            let sparse = self
-                .map
-                .map_egroups
-                .values()
-                .filter(|named| self.map.index.live_units(named.egroup) * 4 < named.units * 3);
-            self.checkpointing.rewrite = sparse.map(|named| named.egroup).collect();
+            let live = |named: &NamedEgroup| self.map.index.live_units(named.egroup);
+            let sparse = self.map.map_egroups.values().filter(|named| live(named) * 4 < named.units * 3);
+            let mut sparse: Vec<_> = sparse.map(|named| (live(named), named.egroup)).collect();
+            sparse.sort_unstable();
+            // Not all at once: what is left of them takes new space before the old is free.
+            let mut units = 0;
+            let within = |&(live, _): &(u32, EgroupId)| {
+                units += live;
+                units <= REWRITTEN_UNITS_MAX || units == live
+            };
+            self.checkpointing.rewrite =
+                sparse.into_iter().take_while(within).map(|(_, egroup)| egroup).collect();
         }
     }
 }
