@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+/// `_IO(0x12, 97)` of linux/fs.h: the file system on the device is synced, and the device's own cache written back.
+const BLKFLSBUF: libc::c_ulong = 0x1261;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4C82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4C0A;
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
@@ -90,6 +92,14 @@ impl LoopDevice {
         device.sync_all()?;
         clear(&device)?;
         Ok(true)
+    }
+
+    /// Writes back what a file system on the device keeps in memory, and what others have left in its cache, although it is in use.
+    pub fn write_back(&self) -> io::Result<()> {
+        let device = File::open(&self.path)?;
+        // SAFETY: a call without an argument on an open descriptor.
+        let result = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The kernel takes the file away when the last user has gone.

@@ -143,6 +143,9 @@ impl Attachment {
             }
             if !matches!(self.device.release(), Ok(true)) {
                 let device = self.device.path().display();
+                if let Err(error) = self.device.write_back() {
+                    tracing::warn!(%device, %error, "what is in the page cache could not be written back");
+                }
                 say!("weft: {device} is still in use and gets I/O errors from now on");
                 self.device.detach_when_unused();
             }

@@ -284,3 +284,32 @@ fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
     let node = Node::start(&dir, &[]);
     node.stop();
 }
+
+#[test]
+fn a_stop_writes_what_a_file_system_has_in_memory() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new("attach-mounted");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "256M"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    mkfs("ext4", &device);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    // Nobody asks for any of it to be written.
+    std::fs::write(mounted.at.join("note"), vec![0x5a; 3 << 20]).expect("a file can be written");
+    node.stop();
+    let _ = try_tool(&["umount", "--lazy", mounted.text()]);
+    std::mem::forget(mounted);
+    let node = Node::start(&dir, &[]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    let mounted = Mounted::new(&device, &scratch.file("mnt"));
+    let note = std::fs::read(mounted.at.join("note")).expect("what was written before the stop is there");
+    assert!(note == vec![0x5a; 3 << 20], "{} bytes are left", note.len());
+    mounted.unmount();
+    node.weft(&["vdisk", "detach", "v"]);
+    node.stop();
+}
