@@ -19,3 +19,4 @@ pub use attach::boot_id;
 pub use control::{DRIVES_MAX, READ_CACHE_DEFAULT, Settings, StartError, run};
 pub use drives::DRIVE_BYTES_MIN;
 pub use uri::path_part;
+pub use words::stderr_without_waiting;
