@@ -327,6 +327,9 @@ impl Control {
     /// Lines about what is not as it should be.
     fn trouble(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        let is_away = |drive: &Drive| matches!(drive.standing, Standing::Down(_) | Standing::Opening);
+        let away = self.drives.iter().filter(|(_, drive)| is_away(drive));
+        let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
         for (id, drive) in &self.drives {
             match &drive.standing {
                 Standing::Down(reason) => lines.push(format!("drive {id} is down: {reason}")),
@@ -345,8 +348,14 @@ impl Control {
             let name = &family.config.name;
             if let Serving::Failed(reason) = &family.serving {
                 lines.push(format!(
-                    "vDisk {name} is not served: {reason}; what it has in the logs of drives stays there and fills them for others, \
-                     until it is served again or deleted"
+                    "vDisk {name} is not served: {reason}; what it has in the logs of drives stays there and leaves less room for \
+                     others, until it is served again or deleted"
+                ));
+            }
+            if family.serving == Serving::Opening && !away.is_empty() && self.stage == Stage::Ready {
+                lines.push(format!(
+                    "vDisk {name} is not served yet: what it needs is on a drive that is away (drive {}); it is served when that is back",
+                    away.join(", ")
                 ));
             }
             for (address, reason) in &family.export_trouble {

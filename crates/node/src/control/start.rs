@@ -24,7 +24,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_engine::DriveId;
 use weft_engine::FamilyId;
 use weft_engine::cluster::whole::WholeGroups;
@@ -37,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A start waits so long for a drive that does not answer, if there are others.
 const HANGS_WAIT: Duration = Duration::from_secs(30);
+/// While a drive is away, vDisks have this long to be opened before the others are exported without them.
+const AWAY_WAIT: Duration = Duration::from_secs(5);
 
 /// A process that ends waits so long for threads that do something for the control plane.
 const UNDER_WAY_WAIT: Duration = Duration::from_secs(5);
@@ -343,7 +345,14 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
             }
         }
     }
+    let since = Instant::now();
     wait_patiently(control, "vDisks are being opened", |control| {
+        // What one needs may be on a drive that is away. The others do not wait for it: it is exported when it is served.
+        let mut standings = control.drives.values().map(|drive| &drive.standing);
+        let is_away = |standing: &Standing| matches!(standing, Standing::Down(_) | Standing::Opening);
+        if since.elapsed() >= AWAY_WAIT && standings.any(is_away) {
+            return 0;
+        }
         // One that waits for the store is not waited for: it is served when the store takes its records.
         let waits = |family: &FamilyId| control.segment_wishes.iter().any(|wish| wish.family == *family);
         let opening = control.families.iter().filter(|(_, entry)| entry.serving == Serving::Opening);

@@ -1,6 +1,8 @@
 //! Directories and addresses that a node does not start with, and leaves as they are.
 
-use crate::support::{Node, Scratch, wait_until, weft_output};
+use crate::support::{
+    Node, Scratch, await_ready, expect, nbd_uri, spawn_node_telling, wait_until, weft_output, write,
+};
 use std::path::Path;
 
 /// What `weft up` says when it refuses, in one line and with exit code 2.
@@ -59,4 +61,76 @@ fn a_node_whose_terminal_goes_stops_cleanly() {
     node.signal(libc::SIGHUP);
     wait_until("it has ended", || !node.is_running());
     assert!(!dir.join("api").exists(), "nothing is left of the run: {}", node.log_text());
+}
+
+#[test]
+fn vdisks_on_drives_that_are_there_are_served_although_one_waits_for_a_drive_that_is_away() {
+    let scratch = Scratch::new("one-away");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drives", "2", "--drive-size", "256M", "--rf", "2"]);
+    let (both, one) = (scratch.socket("both"), scratch.socket("one"));
+    // Of vDisks with one copy, some have their log on the second drive.
+    let names: Vec<String> = (0..8).map(|number| format!("one{number}")).collect();
+    node.export_new("both", "32M", &both);
+    for name in &names {
+        node.weft(&["vdisk", "create", name, "--size", "16M", "--rf", "1"]);
+        node.export(name, &one.with_extension(name));
+        write(&nbd_uri(&one.with_extension(name), name), 3, "0 1M");
+    }
+    write(&nbd_uri(&both, "both"), 7, "0 1M");
+    node.kill();
+    let (data, away) = (dir.join("drive-1.data"), dir.join("drive-1.away"));
+    std::fs::rename(&data, &away).expect("a drive can be taken away");
+    let node = Node::start(&dir, &[]);
+    expect(&nbd_uri(&both, "both"), 7, "0 1M");
+    write(&nbd_uri(&both, "both"), 8, "1M 1M");
+    let states = |node: &Node| -> Vec<String> {
+        let listed = node.json(&["vdisk", "ls"]);
+        let vdisks = listed.as_array().or_else(|| listed["vdisks"].as_array()).expect("a list").clone();
+        vdisks.iter().map(|vdisk| vdisk["state"].as_str().expect("it has a state").to_string()).collect()
+    };
+    let waiting = states(&node).iter().filter(|state| *state == "opening").count();
+    assert!(waiting > 0, "some have what they need on the drive that is away: {:?}", states(&node));
+    let told = node.weft(&["status"]);
+    assert!(told.contains("is not served yet") && told.contains("drive 1"), "{told}");
+    node.stop();
+    std::fs::rename(&away, &data).expect("a drive can be brought back");
+    let node = Node::start(&dir, &[]);
+    for name in &names {
+        expect(&nbd_uri(&one.with_extension(name), name), 3, "0 1M");
+    }
+    expect(&nbd_uri(&both, "both"), 8, "1M 1M");
+    node.stop();
+}
+
+#[test]
+fn a_node_goes_on_although_nobody_reads_what_it_tells() {
+    let scratch = Scratch::new("unread");
+    let dir = scratch.file("node");
+    // A pipe that nobody reads, with room for a page or two.
+    let (reader, writer) = std::io::pipe().expect("a pipe can be made");
+    // SAFETY: a plain call on an open descriptor.
+    let set = unsafe { libc::fcntl(std::os::fd::AsRawFd::as_raw_fd(&writer), libc::F_SETPIPE_SZ, 4096) };
+    assert!(set >= 4096, "the pipe is small");
+    let stderr = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+    let mut child = spawn_node_telling(&dir, &["--drive-size", "256M", "--log", "trace"], stderr);
+    await_ready(&mut child, &dir).expect("it starts");
+    let run = |arguments: &[&str]| {
+        let output = weft_output(&[arguments, &["--dir", dir.to_str().expect("a plain name")]].concat());
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    let socket = scratch.socket("v");
+    run(&["vdisk", "create", "v", "--size", "32M"]);
+    run(&["vdisk", "export", "v", "--nbd", &format!("unix:{}", socket.display())]);
+    for number in 0..50 {
+        run(&["vdisk", "create", &format!("v{number}"), "--size", "16M"]);
+    }
+    write(&nbd_uri(&socket, "v"), 7, "0 1M");
+    expect(&nbd_uri(&socket, "v"), 7, "0 1M");
+    run(&["down"]);
+    wait_until("it has ended", || child.try_wait().expect("a child can be asked").is_some());
+    let mut told = Vec::new();
+    let mut reader = reader;
+    std::io::Read::read_to_end(&mut reader, &mut told).expect("a pipe can be read");
+    assert!(!told.is_empty(), "it told of something before the pipe was full");
 }

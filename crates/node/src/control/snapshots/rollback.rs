@@ -320,8 +320,10 @@ impl Control {
                     Ok(changed) if changed.record.rollback.is_some_and(|left| left.id == rollback.id) => {
                         tracing::info!(%family, "who serves this vDisk by now decides about its rollback");
                     }
-                    Ok(_) => {
+                    Ok(changed) => {
                         control.rolled_back.insert(rollback.id);
+                        // Before clients are let in, not when the store's news come: the vDisk may be smaller than it was.
+                        control.order_owner(family, Order::Resize { family, size: changed.record.size });
                         control.resume(family);
                     }
                     // The engine says so again when it is asked again.
