@@ -45,6 +45,8 @@ pub struct Socket {
     moved_bytes: u64,
     /// The socket is of no more use: nothing is received or sent any more.
     broken: bool,
+    /// No more requests are taken.
+    finished: bool,
     /// Set when the client has gone: what was asked for it elsewhere and not begun is not done any more.
     ended: Arc<AtomicBool>,
 }
@@ -101,6 +103,7 @@ impl Socket {
             outgoing: Outgoing::default(),
             moved_bytes: 0,
             broken: false,
+            finished: false,
             ended: Arc::default(),
         }
     }
@@ -132,6 +135,7 @@ impl Socket {
 
     /// No more requests are taken; what is open is answered.
     pub fn finish(&mut self) {
+        self.finished = true;
         self.connection.hang_up();
         // SAFETY: as above. A receive in flight ends.
         unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RD) };
@@ -292,7 +296,9 @@ impl Socket {
 
     /// Whether the client has closed its side: nothing is received while requests are held, so nothing else tells.
     pub fn is_closed_by_client(&self) -> bool {
-        let mut look = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // That we receive no more ourselves looks the same as a client that sends no more.
+        let events = if self.finished { 0 } else { libc::POLLRDHUP };
+        let mut look = libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one entry, alive during the call, which does not wait.
         unsafe { libc::poll(&raw mut look, 1, 0) > 0 }
     }

@@ -205,8 +205,9 @@ impl Worker {
                 socket.connection.reply(handle, reply);
             }
             Verdict::Again(since) => {
-                if let Some(since) = since {
-                    place.refused.insert(handle, since);
+                match since {
+                    Some(since) => drop(place.refused.insert(handle, since)),
+                    None => drop(place.refused.remove(&handle)),
                 }
                 // To the connection it is all the same why it has to ask again.
                 socket.connection.reply(handle, Reply::Error(RequestError::Busy));
@@ -216,8 +217,12 @@ impl Worker {
     }
 
     fn verdict(&mut self, now: Time, reply: &Reply, refused: Option<Time>) -> Verdict {
-        let wait = match reply {
-            Reply::Error(RequestError::Busy) => BUSY_RETRY_US,
+        match reply {
+            // Somebody serves it: for how long nobody does is counted anew.
+            Reply::Error(RequestError::Busy) => {
+                self.retry_after(now, BUSY_RETRY_US);
+                Verdict::Again(None)
+            }
             Reply::Error(RequestError::NotServed | RequestError::Fenced) if self.routes.may_change() => {
                 let since = refused.unwrap_or(now);
                 if self.ending {
@@ -227,12 +232,10 @@ impl Worker {
                     return Verdict::Give;
                 }
                 self.retry_after(now, REFUSED_RETRY_US);
-                return Verdict::Again(Some(since));
+                Verdict::Again(Some(since))
             }
-            _ => return Verdict::Give,
-        };
-        self.retry_after(now, wait);
-        Verdict::Again(refused)
+            _ => Verdict::Give,
+        }
     }
 
     /// There was no room for something of a client's.
