@@ -19,6 +19,14 @@ pub enum LabError {
     #[error("the place {place} is named by two targets, which would overwrite each other: name it once")]
     SamePlace { place: String },
     #[error(
+        "{one} and {other} are the same storage, for what was written to the one is read from the other: name it once"
+    )]
+    SameStorage { one: String, other: String },
+    #[error(
+        "{label}: durable={uri} leads to other storage: {why}. Nothing was written there; name an address of the same export"
+    )]
+    OtherStorage { label: String, uri: String, why: String },
+    #[error(
         "no target is called '{label}', so it cannot be the baseline: use the label of one of the targets"
     )]
     NoSuchBaseline { label: String },
@@ -73,6 +81,8 @@ impl LabError {
                 | BadTarget { .. }
                 | SameLabel { .. }
                 | SamePlace { .. }
+                | SameStorage { .. }
+                | OtherStorage { .. }
                 | NoSuchBaseline { .. }
                 | NoSuchVdisk { .. }
                 | TooSmall { .. }

@@ -1,6 +1,6 @@
 //! The lab's label: the first MiB of a target, by which the lab knows again what it may overwrite.
 //! Promises: a target that holds anything else is refused unless that may go, and nothing is written or made before all
-//! targets have been looked at.
+//! targets have been looked at; nothing is written by a target's second address before it was found to be the same storage.
 //! Leaves to others: the fill itself, which only touches what is behind the label (`plan`).
 
 use crate::error::LabError;
@@ -36,6 +36,13 @@ impl Place {
             Place::File(file) => file.write_all_at(bytes, offset).and_then(|()| file.sync_data()),
         }
     }
+
+    /// None: there is something else.
+    fn label(&mut self) -> Result<Option<Label>> {
+        let mut first = vec![0; LABEL_BYTES as usize];
+        self.read_at(0, &mut first)?;
+        Ok(Label::read(&first))
+    }
 }
 
 /// What is known about a target that was looked at.
@@ -56,12 +63,15 @@ pub struct Label {
     pub filled: u64,
     /// Bytes that some run may have written: behind them nothing is the lab's.
     pub touched: u64,
+    /// A number of this target in this run, by which it is known by whatever address; 0 in labels of older versions.
+    pub mark: u64,
 }
 
 impl Label {
     /// The whole of its MiB, so that no hole is left before the load.
     fn bytes(self) -> Vec<u8> {
-        whole(&format!("filled {}\ntouched {}\n", self.filled, self.touched))
+        let Label { filled, touched, mark } = self;
+        whole(&format!("filled {filled}\ntouched {touched}\nmark {mark}\n"))
     }
 
     /// Reads it back. None if even one byte of the MiB is another one: somebody else has used the target since.
@@ -69,13 +79,21 @@ impl Label {
         let text = String::from_utf8_lossy(&bytes[..4096]);
         let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok());
         let filled = number("filled ")?;
-        let Some(touched) = number("touched ") else {
+        let (label, is_whole) = match (number("touched "), number("mark ")) {
+            (Some(touched), Some(mark)) => {
+                let label = Label { filled, touched, mark };
+                (label, label.bytes() == bytes)
+            }
+            (Some(touched), None) => {
+                let lines = format!("filled {filled}\ntouched {touched}\n");
+                (Label { filled, touched, mark: 0 }, whole(&lines) == bytes)
+            }
             // As it was before what runs have touched was noted: they had filled what they touched.
-            let is_older = whole(&format!("filled {filled}\n")) == bytes;
-            return is_older.then_some(Label { filled, touched: filled });
+            (None, _) => {
+                (Label { filled, touched: filled, mark: 0 }, whole(&format!("filled {filled}\n")) == bytes)
+            }
         };
-        let label = Label { filled, touched };
-        (label.bytes() == bytes).then_some(label)
+        is_whole.then_some(label)
     }
 }
 
@@ -91,13 +109,7 @@ pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<L
     let unreachable = |why| LabError::Unreachable { label: target.label.clone(), why };
     let (mut place, capacity) = match &target.kind {
         Kind::Nbd { uri, .. } => {
-            let client = Client::connect(uri).map_err(unreachable)?;
-            if client.read_only {
-                return Err(unreachable(std::io::Error::new(
-                    ErrorKind::ReadOnlyFilesystem,
-                    "it is read-only",
-                )));
-            }
+            let client = writable(uri).map_err(unreachable)?;
             let size = client.size;
             (Place::Nbd(client), size)
         }
@@ -134,6 +146,11 @@ pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<L
             return Err(LabError::HoldsData { place: target.place().to_string(), bytes: settings.size });
         }
     }
+    // The server may take one connection at a time.
+    drop(place);
+    if let Some(uri) = target.second_address() {
+        look_at_second(target, uri, capacity, &first)?;
+    }
     let label = label.unwrap_or_default();
     let fill = match settings.prefill {
         Prefill::Always => true,
@@ -141,6 +158,68 @@ pub fn look_at(target: &Target, settings: &RunSettings) -> std::result::Result<L
         Prefill::Never => false,
     };
     Ok(Looked { capacity, fill, label })
+}
+
+/// Looks at the address by which durable writes go: whoever mistypes it would have somebody else's export overwritten. So it must
+/// show what the first address has shown, whatever may be destroyed there.
+fn look_at_second(
+    target: &Target,
+    uri: &str,
+    capacity: u64,
+    first: &[u8],
+) -> std::result::Result<(), LabError> {
+    let unreachable = |why| LabError::Unreachable { label: format!("{} (durable={uri})", target.label), why };
+    let mut client = writable(uri).map_err(unreachable)?;
+    if client.size != capacity {
+        let why = format!("it holds {} bytes, and {} holds {capacity}", client.size, target.place());
+        return Err(other_storage(target, uri, why));
+    }
+    let mut own = vec![0; LABEL_BYTES as usize];
+    client.read_at(0, &mut own).map_err(unreachable)?;
+    if own != first {
+        return Err(other_storage(target, uri, format!("it does not begin as {} does", target.place())));
+    }
+    Ok(())
+}
+
+fn other_storage(target: &Target, uri: &str, why: String) -> LabError {
+    LabError::OtherStorage { label: target.label.clone(), uri: uri.to_string(), why }
+}
+
+fn writable(uri: &str) -> Result<Client> {
+    let client = Client::connect(uri)?;
+    if client.read_only {
+        return Err(std::io::Error::new(ErrorKind::ReadOnlyFilesystem, "it is read-only"));
+    }
+    Ok(client)
+}
+
+/// Gives each target its label for a run that uses `size` bytes of it, with a mark of its own, and then reads the marks by all
+/// addresses: exports that are alike, because all are empty, cannot be told apart sooner.
+pub fn mark(targets: &[Target], looked: &mut [Looked], size: u64) -> std::result::Result<(), LabError> {
+    for (target, looked) in targets.iter().zip(looked.iter_mut()) {
+        let Label { filled, touched, .. } = looked.label;
+        looked.label = Label { filled, touched: touched.max(size), mark: rand::random_range(1..=u64::MAX) };
+        write(target, looked.label)?;
+    }
+    for (index, target) in targets.iter().enumerate() {
+        let unreachable = |why| LabError::Unreachable { label: target.label.clone(), why };
+        // Should it read something else that is no other target's, it is a server that keeps nothing: good enough for its speed.
+        let read = open(target).and_then(|mut place| place.label()).map_err(unreachable)?;
+        let is_of = |looked: &Looked| read.is_some_and(|read| read.mark == looked.label.mark);
+        if let Some(other) = looked.iter().position(is_of).filter(|&other| other != index) {
+            let (one, other) = (target.label.clone(), targets[other].label.clone());
+            return Err(LabError::SameStorage { one, other });
+        }
+        if let Some(uri) = target.second_address() {
+            let mut place = Place::Nbd(Client::connect(uri).map_err(unreachable)?);
+            if place.label().map_err(unreachable)? != Some(looked[index].label) {
+                let why = format!("what was just written to {} is not read there", target.place());
+                return Err(other_storage(target, uri, why));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes a file that is absent or empty as long as it has to be. The fill writes every block of it.
@@ -153,16 +232,18 @@ pub fn make(target: &Target, size: u64) -> std::result::Result<(), LabError> {
 
 /// Writes the label: that this target is the lab's, and how far.
 pub fn write(target: &Target, label: Label) -> std::result::Result<(), LabError> {
-    let mut place = match &target.kind {
+    open(target)
+        .and_then(|mut place| place.write_at(0, &label.bytes()))
+        .map_err(|why| LabError::Unreachable { label: target.label.clone(), why })
+}
+
+fn open(target: &Target) -> Result<Place> {
+    match &target.kind {
         Kind::Nbd { uri, .. } => Client::connect(uri).map(Place::Nbd),
         Kind::File(path) | Kind::Device(path) => {
             OpenOptions::new().read(true).write(true).open(path).map(Place::File)
         }
     }
-    .map_err(|why| LabError::Unreachable { label: target.label.clone(), why })?;
-    place
-        .write_at(0, &label.bytes())
-        .map_err(|why| LabError::Unreachable { label: target.label.clone(), why })
 }
 
 /// Opens the file, and gives its length. None for one that is absent or empty: it will be made.
@@ -310,7 +391,7 @@ mod tests {
         assert_eq!(look_at(&target, &settings).expect("absent"), absent);
         assert!(!Path::new(target.place()).exists(), "looking makes nothing");
         make(&target, size).expect("writable");
-        let label = Label { filled: size, touched: size };
+        let label = Label { filled: size, touched: size, mark: 7 };
         write(&target, label).expect("writable");
         let file = OpenOptions::new().write(true).open(target.place()).expect("there");
         file.write_all_at(&[1; 4096], LABEL_BYTES * 2).expect("writable");
@@ -329,7 +410,7 @@ mod tests {
         make(&target, size).expect("writable");
         let file = OpenOptions::new().write(true).open(target.place()).expect("there");
         let is_refused = || matches!(look_at(&target, &settings), Err(LabError::HoldsData { .. }));
-        write(&target, Label { filled: size / 2, touched: size / 2 }).expect("writable");
+        write(&target, Label { filled: size / 2, touched: size / 2, mark: 7 }).expect("writable");
         assert!(!is_refused());
         // The end of a device, behind all that the lab has ever touched.
         file.write_all_at(&[1], size - 1).expect("writable");
@@ -337,7 +418,7 @@ mod tests {
         file.write_all_at(&[0], size - 1).expect("writable");
         // A partition table, a superblock at 4 KiB: all leave the first bytes as they were.
         for at in [440, 512, 4096, LABEL_BYTES - 1] {
-            write(&target, Label { filled: size, touched: size }).expect("writable");
+            write(&target, Label { filled: size, touched: size, mark: 7 }).expect("writable");
             assert!(!is_refused());
             file.write_all_at(&[7], at).expect("writable");
             assert!(is_refused(), "{at}");
@@ -346,11 +427,31 @@ mod tests {
     }
 
     #[test]
-    fn a_label_of_an_older_version_is_known() {
-        let mut older = whole("filled 5000000\n");
-        assert_eq!(Label::read(&older), Some(Label { filled: 5_000_000, touched: 5_000_000 }));
-        older[4096] = 1;
-        assert_eq!(Label::read(&older), None);
+    fn labels_of_older_versions_are_known() {
+        for (lines, touched) in
+            [("filled 5000000\n", 5_000_000), ("filled 5000000\ntouched 6000000\n", 6_000_000)]
+        {
+            let mut older = whole(lines);
+            assert_eq!(Label::read(&older), Some(Label { filled: 5_000_000, touched, mark: 0 }));
+            older[4096] = 1;
+            assert_eq!(Label::read(&older), None);
+        }
+    }
+
+    #[test]
+    fn two_targets_that_are_one_storage_are_found_by_their_marks() {
+        let (one, settings) = file_target("one");
+        make(&one, settings.size).expect("writable");
+        // Another way to the same bytes that no comparison of paths finds.
+        let hard_link = std::env::temp_dir().join(format!("weft-label-{}-link", std::process::id()));
+        std::fs::hard_link(one.place(), &hard_link).expect("the same directory");
+        let two = Target { label: "two".into(), kind: Kind::File(hard_link), ..one.clone() };
+        let looked = look_at(&one, &settings).expect("empty");
+        let error = mark(&[one.clone(), two.clone()], &mut [looked, looked], settings.size);
+        assert!(matches!(&error, Err(LabError::SameStorage { .. })), "{error:?}");
+        assert!(mark(std::slice::from_ref(&two), &mut [looked], settings.size).is_ok());
+        remove(&one);
+        remove(&two);
     }
 
     #[test]

@@ -52,10 +52,11 @@ pub fn run(settings: RunSettings) -> Result<Outcome<Results>, LabError> {
     }
     let raw = settings.out.join("raw");
     std::fs::create_dir_all(&raw).map_err(|why| LabError::File { path: raw.clone(), why })?;
-    report::remove_old(&settings.out)?;
     for target in &settings.targets {
         label::make(target, settings.size)?;
     }
+    label::mark(&settings.targets, &mut looked, settings.size)?;
+    report::remove_old(&settings.out)?;
     Session::begin(settings, raw, &fio_version, &looked).go()
 }
 
@@ -221,9 +222,6 @@ impl Session {
                     self.write_label(index, self.settings.size)?;
                 }
                 self.progress.done(&rates(result.write.iops, result.write.bytes_per_s));
-            } else if stage == 0 && !self.watch.asked() {
-                // The rows that write make it ours too.
-                self.write_label(index, self.looked[index].label.filled)?;
             }
             self.results.targets[index].never_written_bytes =
                 label::never_written(target, self.settings.size);
@@ -233,7 +231,7 @@ impl Session {
 
     fn write_label(&mut self, index: usize, filled: u64) -> Result<(), LabError> {
         let label = &mut self.looked[index].label;
-        *label = Label { filled, touched: label.touched.max(self.settings.size) };
+        *label = Label { filled, ..*label };
         label::write(&self.settings.targets[index], *label)
     }
 

@@ -125,9 +125,11 @@ impl RunSettings {
             if self.targets[..index].iter().any(|other| other.label == target.label) {
                 return Err(LabError::SameLabel { label: target.label.clone() });
             }
-            let same_place = |other: &Target| other.place() == target.place();
-            if self.targets[..index].iter().any(same_place) {
-                return Err(LabError::SamePlace { place: target.place().to_string() });
+            let is_taken = |place: &&str| {
+                self.targets[..index].iter().any(|other| other.addresses().any(|taken| taken == *place))
+            };
+            if let Some(place) = target.addresses().find(is_taken) {
+                return Err(LabError::SamePlace { place: place.to_string() });
             }
         }
         if let Some(label) = &self.baseline
@@ -141,5 +143,28 @@ impl RunSettings {
     /// The label of the target that the others are divided by.
     pub(crate) fn baseline_label(&self) -> &str {
         self.baseline.as_deref().unwrap_or(&self.targets[0].label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_one_targets_also_if_only_durable_writes_go_there() {
+        let check = |targets: &[&str]| {
+            let parse = |text: &&str| Target::parse(text, &|_| None).expect("well formed");
+            RunSettings { targets: targets.iter().map(parse).collect(), ..Default::default() }.check()
+        };
+        assert!(check(&["nbd://h/a,durable=nbd://h/wt-a", "nbd://h/b,durable=nbd://h/wt-b"]).is_ok());
+        assert!(check(&["nbd://h/a,durable=nbd://h/a"]).is_ok(), "its own");
+        for targets in [
+            ["nbd://h/a,durable=nbd://h/wt", "nbd://h/b,durable=nbd://h/wt"],
+            ["nbd://h/a", "nbd://h/b,durable=nbd://h/a"],
+            ["nbd://h/a,durable=nbd://h/b", "nbd://h/b"],
+        ] {
+            let error = check(&targets).expect_err("one would overwrite the other");
+            assert!(matches!(error, LabError::SamePlace { .. }), "{targets:?}: {error}");
+        }
     }
 }

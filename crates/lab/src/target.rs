@@ -63,7 +63,10 @@ impl Target {
                 durable = Some(match way {
                     "always" => Durability::EveryWrite,
                     "flush" => Durability::FlushAfterWrite,
-                    uri if is_nbd(uri) => Durability::OtherUri(uri.to_string()),
+                    uri if is_nbd(uri) => {
+                        crate::nbd_client::Address::parse(uri).map_err(bad)?;
+                        Durability::OtherUri(uri.to_string())
+                    }
                     _ => return Err(bad("durable= wants always, flush or an NBD address")),
                 });
             } else {
@@ -117,6 +120,19 @@ impl Target {
             Kind::Nbd { uri, .. } => uri,
             Kind::File(path) | Kind::Device(path) => path.to_str().unwrap_or("(a path that is not text)"),
         }
+    }
+
+    /// The address by which its durable writes go, if that is another one: the same storage, or so it is said.
+    pub(crate) fn second_address(&self) -> Option<&str> {
+        match &self.durability {
+            Durability::OtherUri(other) => Some(other),
+            Durability::EveryWrite | Durability::FlushAfterWrite | Durability::OpenDsync => None,
+        }
+    }
+
+    /// All by which something is written to it.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.place()).chain(self.second_address())
     }
 
     pub(crate) fn server_pid(&self) -> Option<u32> {
@@ -241,6 +257,7 @@ mod tests {
             ("file:/tmp/x,pid=1", "NBD targets only"),
             ("nbd://h/e,pid=many", "process number"),
             ("nbd://h/e,durable=maybe", "wants always"),
+            ("nbd://h/e,durable=nbd://h:port/e", "its port"),
             ("file:/dev/null", "no file"),
             ("file:/tmp", "no file"),
             ("file:/tmp/a#2.img", "another name"),
