@@ -332,11 +332,39 @@ fn a_node_is_drained_and_removed() {
     cluster.wait_until_whole();
     load.tell_pause("it was stopped and removed");
     step("three nodes are left, and with a vDisk of three copies none can go");
-    cluster.weft(&["vdisk", "create", "three", "--size", "16M", "--rf", "3"]);
-    let refused = cluster.member(place).try_weft(&["node", "drain", &place.to_string(), "--no-wait"]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(2) && told.contains("vDisk three has 3"), "{told}");
-    cluster.weft(&["vdisk", "rm", "three", "--force"]);
+    let drain = ["node", "drain", &place.to_string(), "--no-wait"];
+    let is_refused = |cluster: &mut Cluster, arguments: &[&str], why: &str| {
+        let refused = cluster.member(place).try_weft(arguments);
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && told.contains(why), "{arguments:?}: {told}");
+    };
+    cluster.member(place).weft(&["container", "create", "many"]);
+    cluster.member(place).weft(&[
+        "vdisk",
+        "create",
+        "w",
+        "--size",
+        "16M",
+        "--container",
+        "many",
+        "--rf",
+        "3",
+    ]);
+    is_refused(&mut cluster, &drain, "vDisk w has 3: ");
+    step("what its container says is what counts, whatever it had before");
+    cluster.member(place).weft(&["container", "set", "many", "--rf", "2"]);
+    cluster.member(place).weft(&["vdisk", "set", "w", "--rf", "inherit"]);
+    cluster.member(place).weft(&drain);
+    cluster.member(place).weft(&["node", "drain", &place.to_string(), "--undo"]);
+    cluster.member(place).weft(&["vdisk", "rm", "w", "--force"]);
+    cluster.member(place).weft(&["vdisk", "create", "w", "--size", "16M", "--container", "many"]);
+    cluster.member(place).weft(&["container", "set", "many", "--rf", "3"]);
+    is_refused(&mut cluster, &drain, "vDisk w has 3, as container many says");
+    step("nor can a drive, which is the only one of its node");
+    let drive = cluster.drive_of(place).to_string();
+    is_refused(&mut cluster, &["drive", "remove", &drive, "--no-wait"], "without drive");
+    cluster.member(place).weft(&["vdisk", "rm", "w", "--force"]);
+    cluster.wait_until_whole();
     let left: Vec<PathBuf> =
         cluster.numbers().iter().map(|number| sockets[*number as usize].clone()).collect();
     compare_and_check(cluster, &left, load.stop());

@@ -98,6 +98,11 @@ impl ClusterConfig {
         family.policy(self.containers.get(&family.container).map(|entry| &entry.record))
     }
 
+    /// Whether a container says how many copies its vDisks have.
+    pub fn says_factor(&self, container: &str) -> bool {
+        self.containers.get(container).is_some_and(|entry| entry.record.factor.is_some())
+    }
+
     /// Takes the changes of the revisions up to `revision` over.
     pub fn apply(&mut self, revision: u64, changes: impl IntoIterator<Item = Change>) {
         assert!(revision >= self.revision, "changes come in order");

@@ -80,6 +80,13 @@ fn holds_any(mirror: &ClusterConfig, node: u32) -> bool {
     mirror.drives.values().any(|drive| drive.record.node == node && needed.contains(&drive.record.drive))
 }
 
+/// What is to be emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Node(u32),
+    Drive(DriveId),
+}
+
 /// Shorter, and a node that is started again would find its copies made elsewhere.
 const AWAY_SECONDS_MIN: u64 = 5;
 
@@ -207,6 +214,9 @@ pub async fn drain_drive(
     undo: bool,
 ) -> Result<ClusterDriveView, Refusal> {
     let id = find_drive(control, drive)?;
+    if !undo {
+        control.lock().member()?.check_drive_leaving(id)?;
+    }
     let changed = set_drive_leaving(control, id, !undo).await?;
     seen(control, changed.revision).await?;
     let control = control.lock();
@@ -374,33 +384,57 @@ impl Member {
         self.places_beside(None)
     }
 
-    fn places_beside(&self, leaving: Option<u32>) -> usize {
+    fn places_beside(&self, leaving: Option<Leaving>) -> usize {
         let drives = self.mirror.drives.values().map(|drive| &drive.record);
-        let leaves =
-            |drive: &&DriveRecord| matches!(drive.state, DriveRecordState::Draining | DriveRecordState::Lost);
+        let leaves = |drive: &&DriveRecord| {
+            matches!(drive.state, DriveRecordState::Draining | DriveRecordState::Lost)
+                || leaving == Some(Leaving::Drive(drive.id()))
+        };
         let kept = drives.filter(|drive| !leaves(drive));
         let mut nodes: BTreeMap<u32, usize> = BTreeMap::new();
         for drive in kept {
             *nodes.entry(drive.node).or_default() += 1;
         }
-        nodes.retain(|&node, _| self.is_in(node) && Some(node) != leaving);
+        nodes.retain(|&node, _| self.is_in(node) && leaving != Some(Leaving::Node(node)));
         if nodes.len() == 1 { nodes.values().sum() } else { nodes.len() }
     }
 
     /// Refuses to empty a node if the others cannot hold as many copies as there shall be: it would never be empty, or there would be
     /// fewer.
     fn check_leaving(&self, node: u32) -> Result<(), Refusal> {
-        let places = self.places_beside(Some(node));
-        let living = self.mirror.families.values().map(|family| &family.record);
-        let living = living.filter(|family| family.state == FamilyState::Live);
-        match living.max_by_key(|family| family.factor) {
-            Some(family) if family.factor as usize > places => Err(Refusal::bad_input(format!(
-                "without node {node} there is room for {places} copies apart from each other, and vDisk {} has {}: add nodes \
-                 (weft node join), or choose fewer copies first (weft vdisk set {} --rf)",
-                family.name, family.factor, family.name
-            ))),
-            _ => Ok(()),
+        self.check_places(self.places_beside(Some(Leaving::Node(node))), &format!("node {node}"))
+    }
+
+    /// The same for a drive. One that makes no difference may always go: who has too few places already shall not have to keep a
+    /// drive that begins to fail.
+    fn check_drive_leaving(&self, drive: DriveId) -> Result<(), Refusal> {
+        let places = self.places_beside(Some(Leaving::Drive(drive)));
+        if places >= self.places_known() {
+            return Ok(());
         }
+        self.check_places(places, &format!("drive {}", drive.0))
+    }
+
+    fn check_places(&self, places: usize, without: &str) -> Result<(), Refusal> {
+        let families = self.mirror.families.values().map(|family| &family.record);
+        let living = families.filter(|family| family.state == FamilyState::Live);
+        // As many as shall be, which its container may say: its record tells what it had when it was last told by itself.
+        let wanted = living.map(|family| (self.mirror.policy(family).factor, family));
+        let Some((factor, family)) = wanted.max_by_key(|(factor, _)| *factor) else { return Ok(()) };
+        if factor as usize <= places {
+            return Ok(());
+        }
+        let name = &family.name;
+        let (whose, how) = if family.inherits_factor && self.mirror.says_factor(&family.container) {
+            let container = &family.container;
+            (format!(", as container {container} says"), format!("weft container set {container} --rf"))
+        } else {
+            (String::new(), format!("weft vdisk set {name} --rf"))
+        };
+        Err(Refusal::bad_input(format!(
+            "without {without} there is room for {places} copies apart from each other, and vDisk {name} has {factor}{whose}: add \
+             nodes (weft node join) or drives, or choose fewer copies first ({how})"
+        )))
     }
 
     pub(super) fn is_in(&self, node: u32) -> bool {
