@@ -131,13 +131,15 @@ fn disturb(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> 
 }
 
 fn tell<R: Serialize>(outcome: &Outcome<R>, json: bool) -> ExitCode {
-    if json {
-        output::json(&serde_json::to_value(&outcome.results).expect("results are plain data"));
+    let due = u8::from(outcome.failed || outcome.interrupted);
+    let text = if json {
+        let results = serde_json::to_value(&outcome.results).expect("results are plain data");
+        output::json_text(&results) + "\n"
     } else {
-        output::write(outcome.table.as_bytes());
-        output::line(&format!("report: {}", outcome.report.display()));
-    }
-    ExitCode::from(u8::from(outcome.failed || outcome.interrupted))
+        format!("{}report: {}\n", outcome.table, outcome.report.display())
+    };
+    output::write_due(text.as_bytes(), due);
+    ExitCode::from(due)
 }
 
 fn platform(place: &Place, text: &str) -> Result<PlatformTarget, Trouble> {

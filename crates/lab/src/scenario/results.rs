@@ -139,6 +139,14 @@ pub struct ClientFloor {
 }
 
 impl TargetRun {
+    /// Some of it gave no figures, or something failed that figures do not show: a database that gets errors is no healthy one.
+    pub fn is_troubled(&self) -> bool {
+        self.error.is_some()
+            || self.errors > 0
+            || self.verdict.is_none()
+            || self.events.iter().any(|event| event.error.is_some())
+    }
+
     /// The seconds of a stream; empty if it had no I/O.
     pub fn seconds(&self, stream: Stream) -> &[Second] {
         self.series.iter().find(|one| one.stream == stream).map_or(&[], |one| &one.seconds)
@@ -151,5 +159,18 @@ impl TargetRun {
             .filter(|event| event.error.is_none())
             .map(|event| event.took_s)
             .max_by(f64::total_cmp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_troubled_if_one_io_has_failed() {
+        let calm = TargetRun { verdict: Some(Verdict::default()), ..TargetRun::default() };
+        assert!(!calm.is_troubled());
+        let failed = TargetRun { errors: 1, ..calm };
+        assert!(failed.is_troubled(), "whatever its figures are");
     }
 }

@@ -396,16 +396,11 @@ impl Session {
         let table = table::terminal(&results);
         let report = page::write_all(&self.settings.out, &results)
             .map_err(|error| LabError::Unwritten { why: error.to_string(), table: table.clone() })?;
-        let troubled = |run: &TargetRun| {
-            run.error.is_some()
-                || run.verdict.is_none()
-                || run.events.iter().any(|event| event.error.is_some())
-        };
         Ok(Outcome {
             table,
             report,
             interrupted: results.interrupted,
-            failed: results.runs.iter().any(troubled),
+            failed: results.runs.iter().any(TargetRun::is_troubled),
             results,
         })
     }

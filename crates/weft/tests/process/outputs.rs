@@ -2,6 +2,7 @@
 
 use crate::support::{Node, Scratch, WEFT};
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -84,5 +85,28 @@ fn a_check_that_nobody_reads_says_all_the_same_whether_drives_are_sound() {
     damage(&dir.join("drive-0.data"));
     for line in [&["check", text][..], &["--json", "check", text]] {
         assert_eq!(weft(line, closed(), Stdio::null()).status.code(), Some(1), "{line:?}");
+    }
+}
+
+#[test]
+fn a_measurement_that_failed_says_so_whoever_reads_its_table() {
+    let scratch = Scratch::new("unread-lab");
+    // A fio that can be asked for its version, and fails at everything else.
+    let fio = scratch.file("fio");
+    std::fs::write(&fio, "#!/bin/sh\n[ \"$1\" = --version ] && echo fio-3.33 && exit 0\nexit 1\n")
+        .expect("writable");
+    std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("its own");
+    let path = format!("{}:{}", scratch.file("").display(), std::env::var("PATH").expect("there is one"));
+    let (target, out) = (format!("file:{}", scratch.file("a.img").display()), scratch.file("out"));
+    for json in [false, true] {
+        let mut command = Command::new(WEFT);
+        command.args(["lab", "run", "four-corners", "--size", "16M", "--prefill", "never", "--runtime", "1"]);
+        command.args(["--warm-up", "0", "--idle", "0", "--target", &target, "--out"]).arg(&out);
+        command.args(json.then_some("--json")).env("PATH", &path).stdin(Stdio::null());
+        command.stdout(closed()).stderr(Stdio::piped());
+        let output =
+            command.spawn().and_then(std::process::Child::wait_with_output).expect("weft can be run");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(out.join("results.json").exists(), "it came as far as the table: {output:?}");
     }
 }
