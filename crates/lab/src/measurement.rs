@@ -41,7 +41,8 @@ pub struct Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerUse {
     pub cpu_us: u64,
-    pub cpu_us_per_io: f64,
+    /// None where the server did other I/Os too, which are not known: a neighbour's.
+    pub cpu_us_per_io: Option<f64>,
     pub resident_bytes: u64,
 }
 
@@ -195,8 +196,8 @@ impl Summary {
             good.iter().map(|run| run.read.figure(figure) + run.write.figure(figure)).collect()
         };
         let samples = |figure| -> Vec<f64> { good.iter().flat_map(|run| run.samples(figure)).collect() };
-        let server = |of: &dyn Fn(&ServerUse) -> f64| -> Option<f64> {
-            let values: Vec<f64> = good.iter().filter_map(|run| run.server.as_ref().map(of)).collect();
+        let server = |of: &dyn Fn(&ServerUse) -> Option<f64>| -> Option<f64> {
+            let values: Vec<f64> = good.iter().filter_map(|run| run.server.as_ref().and_then(of)).collect();
             statistics::median(&values)
         };
         let client: Vec<f64> = good.iter().map(|run| run.client_cpu_percent).collect();
@@ -215,7 +216,8 @@ impl Summary {
                 .max_by(f64::total_cmp),
             client_cpu_percent: statistics::median(&client)?,
             server_cpu_us_per_io: server(&|server| server.cpu_us_per_io),
-            server_resident_bytes: server(&|server| server.resident_bytes as f64).map(|bytes| bytes as u64),
+            server_resident_bytes: server(&|server| Some(server.resident_bytes as f64))
+                .map(|bytes| bytes as u64),
         })
     }
 
@@ -262,12 +264,12 @@ impl LatencySummary {
 }
 
 impl ServerUse {
-    /// From a look before and one after.
-    pub fn between(before: Usage, after: Usage, ios: u64) -> ServerUse {
+    /// From a look before and one after. `ios`: all that the server did in between, if that is known.
+    pub fn between(before: Usage, after: Usage, ios: Option<u64>) -> ServerUse {
         let cpu_us = after.cpu_us.saturating_sub(before.cpu_us);
         ServerUse {
             cpu_us,
-            cpu_us_per_io: cpu_us as f64 / ios.max(1) as f64,
+            cpu_us_per_io: ios.map(|ios| cpu_us as f64 / ios.max(1) as f64),
             resident_bytes: after.resident_bytes,
         }
     }
@@ -317,7 +319,7 @@ mod tests {
             write: Direction::default(),
             flush: Direction::default(),
             client_cpu_percent: 50.0,
-            server: Some(ServerUse { cpu_us: 10, cpu_us_per_io: 5.0, resident_bytes: 7 }),
+            server: Some(ServerUse { cpu_us: 10, cpu_us_per_io: Some(5.0), resident_bytes: 7 }),
             cut: false,
             error: None,
             files: String::new(),

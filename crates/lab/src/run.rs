@@ -442,7 +442,7 @@ fn take(figures: &mut RunFigures, result: FioResult, before: Option<Usage>, afte
     figures.flush = result.flush;
     figures.client_cpu_percent = result.client_cpu_percent;
     if let (Some(before), Some(after)) = (before, after) {
-        figures.server = Some(ServerUse::between(before, after, figures.read.ios + figures.write.ios));
+        figures.server = Some(ServerUse::between(before, after, Some(figures.ios())));
     }
 }
 

@@ -218,7 +218,8 @@ pub fn csv(results: &Results) -> String {
                     continue;
                 }
                 let server = run.server.map_or((String::new(), String::new()), |server| {
-                    (format!("{:.3}", server.cpu_us_per_io), server.resident_bytes.to_string())
+                    let cpu_us = server.cpu_us_per_io.map_or(String::new(), |us| format!("{us:.3}"));
+                    (cpu_us, server.resident_bytes.to_string())
                 });
                 let fields = [
                     measurement.row.clone(),

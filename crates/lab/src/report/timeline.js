@@ -121,7 +121,7 @@ function drawTables() {
   table("figures", columns.map(column => column[0]), results.runs.map(run => {
     const verdict = run.verdict;
     if (!verdict) return { cells: [of(run), "failed", ...columns.slice(2).map(() => "")] };
-    return { cells: [of(run), number(verdict.iops_mean), percent(verdict.in_band_share), `${(verdict.variation * 100).toFixed(1)} %`, verdict.below_90_s, percent(Math.max(0, verdict.worst_shortfall)), number(verdict.lost_ios), number(run.whole.us_p50), number(run.whole.us_p99), number(run.whole.us_max / 1000), run.errors, run.server ? number(run.server.cpu_us_per_io) : "–"] };
+    return { cells: [of(run), number(verdict.iops_mean), percent(verdict.in_band_share), `${(verdict.variation * 100).toFixed(1)} %`, verdict.below_90_s, percent(Math.max(0, verdict.worst_shortfall)), number(verdict.lost_ios), number(run.whole.us_p50), number(run.whole.us_p99), number(run.whole.us_max / 1000), run.errors, run.server && run.server.cpu_us_per_io !== null ? number(run.server.cpu_us_per_io) : "–"] };
   }));
   table("phases", ["target", "phase", "seconds", "IOPS", "in band", "p50 us", "p99 us", "p99.9 us", "max ms", "log p50 us", "log p99 us", "scan MiB/s"], results.runs.flatMap(run => run.phases.map((phase, at) => {
     const one = phase.window;

@@ -264,7 +264,10 @@ impl Session {
             .map_err(|why| self.failed(target, "reading fio's logs", why.to_string()))?;
         run.errors = result.errors;
         if let (Some(before), Some(after)) = (before, after) {
-            run.server = Some(ServerUse::between(before, after, result.read.ios + result.write.ios));
+            // What it did for the neighbour too is in its CPU, and cannot be told apart.
+            let is_alone = !matches!(self.settings.disturbance, Disturbance::Neighbour { .. });
+            let ios = is_alone.then_some(result.read.ios + result.write.ios);
+            run.server = Some(ServerUse::between(before, after, ios));
         }
         match &timeline.scan {
             Some(Err(failure)) => run.error = Some(format!("the neighbour: {}", failure.why)),

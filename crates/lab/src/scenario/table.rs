@@ -27,7 +27,11 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ("p99 us", "99 of 100 took no longer."),
     ("max ms", "The longest one took, in milliseconds."),
     ("errors", "I/Os that failed."),
-    ("CPU us", "User and system time of the target's server per I/O of the database, in microseconds."),
+    (
+        "CPU us",
+        "User and system time of the target's server per I/O of the database, in microseconds. A dash: the work is done by the \
+         kernel, the process is not known, or it served a neighbour as well.",
+    ),
 ];
 
 /// Columns of the phases.
@@ -57,7 +61,9 @@ fn cells(run: &TargetRun) -> Vec<String> {
         thousands(run.whole.us_p99),
         format!("{:.1}", run.whole.us_max / 1000.0),
         run.errors.to_string(),
-        run.server.map_or_else(|| "-".to_string(), |server| format!("{:.1}", server.cpu_us_per_io)),
+        run.server
+            .and_then(|server| server.cpu_us_per_io)
+            .map_or_else(|| "-".to_string(), |us| format!("{us:.1}")),
     ]);
     cells
 }
@@ -404,6 +410,7 @@ mod tests {
     use super::super::results::{ClientFloor, Event, Phase, Window};
     use super::super::verdict::{Band, Verdict};
     use super::*;
+    use crate::measurement::ServerUse;
     use crate::provenance::Provenance;
 
     fn results(run: TargetRun) -> ScenarioResults {
@@ -445,6 +452,15 @@ mod tests {
             "{text}"
         );
         assert_eq!(events_csv(&results).lines().count(), 3);
+    }
+
+    #[test]
+    fn cpu_that_went_into_other_ios_too_is_not_divided_by_those_of_the_database() {
+        let used = |cpu_us_per_io| {
+            let server = ServerUse { cpu_us: 500, cpu_us_per_io, resident_bytes: 7 };
+            cells(&TargetRun { server: Some(server), ..calm() }).pop().expect("the last column")
+        };
+        assert_eq!((used(Some(5.0)), used(None)), ("5.0".to_string(), "-".to_string()));
     }
 
     #[test]

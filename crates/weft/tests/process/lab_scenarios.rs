@@ -41,6 +41,7 @@ fn snapshots_of_a_group_under_load_are_taken_told_of_and_removed() {
     assert_eq!(run["phases"].as_array().map(Vec::len), Some(3), "before, with and after: {run}");
     assert!(run["after_all"]["us_p"].as_f64().is_some_and(|p| p > 0.0 && p <= 1.0), "{run}");
     assert!(run["server"]["cpu_us"].as_u64().is_some_and(|us| us > 0), "the node's CPU is known: {run}");
+    assert!(run["server"]["cpu_us_per_io"].as_f64().is_some_and(|us| us > 0.0), "{run}");
     let page = std::fs::read_to_string(format!("{out}/report.html")).expect("written");
     assert!(page.contains("snapshot 3"));
     nothing_is_left(&node);
@@ -81,6 +82,9 @@ fn a_neighbour_on_the_same_node_and_a_vdisk_that_compresses() {
     );
     let phases = results["runs"][0]["phases"].as_array().expect("a list");
     assert_eq!(phases.len(), 3, "{results}");
+    let server = &results["runs"][0]["server"];
+    assert!(server["cpu_us"].as_u64().is_some_and(|us| us > 0), "{server}");
+    assert!(server["cpu_us_per_io"].is_null(), "it read for the neighbour, too: {server}");
     assert!(phases[1]["window"]["scan_bytes_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{phases:?}");
     nothing_is_left(&node);
 
