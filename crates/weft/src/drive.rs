@@ -125,7 +125,21 @@ fn remove(place: &Place, drive: u32, undo: bool, wait: bool, json: bool) -> Resu
             return Ok(());
         }
         let undoing = format!("`weft drive remove {drive} --undo` takes it back");
-        emptying::wait(&format!("drive {drive}"), &undoing, || left(&client, drive))?;
+        // As with a node: whoever is asked may hear of it a little later.
+        let mut begun = false;
+        emptying::wait(&format!("drive {drive}"), &undoing, || {
+            let (left, found) = left(&client, drive)?;
+            match found["leaving"] == true {
+                true => begun = true,
+                false if begun => {
+                    return Err(Trouble::bad_input(format!(
+                        "drive {drive} is not being emptied any more: somebody took it back, or gave it up as lost"
+                    )));
+                }
+                false => {}
+            }
+            Ok((left, found))
+        })?;
     }
     let answer = client.delete(&format!("/v1/drives/{drive}"))?;
     tell(json, &answer, || {
@@ -144,5 +158,6 @@ fn left(client: &Client, drive: u32) -> Result<(Left, Value), Trouble> {
     };
     let view: ClusterDriveView = document(found.clone())?;
     let groups = view.groups + view.former;
-    Ok((Left { vdisks: 0, groups, done: groups == 0 }, found.clone()))
+    // Behind its last group it is needed until no log names it.
+    Ok((Left { vdisks: 0, groups, done: groups == 0 && !view.needed }, found.clone()))
 }

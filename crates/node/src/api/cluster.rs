@@ -121,6 +121,10 @@ pub struct ClusterDriveView {
     pub groups_led: u32,
     /// Groups that it was a member of and that still need it.
     pub former: u32,
+    /// Somebody's data may still be on it: of a group, or of the log of a vDisk. What is needed is not taken out.
+    pub needed: bool,
+    /// It is to be emptied by itself, not only with its node.
+    pub leaving: bool,
     /// Why it is not up; empty otherwise.
     pub reason: String,
 }

@@ -326,6 +326,11 @@ fn a_node_is_drained_and_removed() {
         if view["drained"].as_bool() == Some(true) { Ok(()) } else { Err(view.to_string()) }
     });
     load.tell_pause("everything was moved off it");
+    let empty = cluster.drive_of(leaving);
+    let drives = cluster.json(&["drive", "ls"]).expect("the cluster lists its drives");
+    for drive in drives.as_array().expect("a list") {
+        assert_eq!(drive["needed"], drive["drive"] != empty, "all but that of the drained node: {drive}");
+    }
     cluster.member(leaving).stop();
     cluster.weft(&["node", "remove", &leaving.to_string()]);
     load.go_on(SOME);

@@ -82,9 +82,13 @@ fn nodes(state: &str, drained: bool) -> Value {
 
 /// Drive 3 is in node 7 and keeps copies of so many groups.
 fn drives(groups: usize) -> Value {
+    drives_with(groups, groups > 0, true)
+}
+
+fn drives_with(groups: usize, needed: bool, leaving: bool) -> Value {
     json!([
-        { "drive": 1, "node": 0, "state": "up", "groups": 32 },
-        { "drive": 3, "node": 7, "state": "up", "groups": groups, "former": 0 },
+        { "drive": 1, "node": 0, "state": "up", "groups": 32, "needed": true },
+        { "drive": 3, "node": 7, "state": "up", "groups": groups, "former": 0, "needed": needed, "leaving": leaving },
     ])
 }
 
@@ -146,6 +150,32 @@ fn a_drive_is_emptied_before_it_is_forgotten() {
     let (code, told, complaints) = api.weft(&["drive", "remove", "3"]);
     assert!(code == 0 && told.contains("drive 3 is empty"), "{code}: {told}{complaints}");
     assert_eq!(api.orders(), [r#"POST /v1/drives/3/drain {"undo":false}"#, "DELETE /v1/drives/3"]);
+}
+
+#[test]
+fn a_drive_without_groups_is_waited_for_while_a_log_names_it() {
+    let is_needed = |number: usize| number < 6;
+    let api = Api::new(move |request, _, number| match request {
+        "GET /v1/drives" => (200, drives_with(4_usize.saturating_sub(number), is_needed(number), true)),
+        "DELETE /v1/drives/3" if is_needed(number) => (409, json!({ "error": "drive 3 is still needed" })),
+        _ => (200, json!({ "done": true })),
+    });
+    let (code, told, complaints) = api.weft(&["drive", "remove", "3"]);
+    assert!(code == 0 && told.contains("drive 3 is empty"), "{code}: {told}{complaints}");
+    assert_eq!(api.orders(), [r#"POST /v1/drives/3/drain {"undo":false}"#, "DELETE /v1/drives/3"]);
+}
+
+#[test]
+fn a_drive_that_somebody_takes_back_is_not_forgotten() {
+    let api = Api::new(|request, _, number| match request {
+        // It was taken back when it was all but empty.
+        "GET /v1/drives" if number < 4 => (200, drives(4)),
+        "GET /v1/drives" => (200, drives_with(0, false, false)),
+        _ => (200, json!({ "done": true })),
+    });
+    let (code, _, complaints) = api.weft(&["drive", "remove", "3"]);
+    assert!(code == 2 && complaints.contains("somebody took it back"), "{code}: {complaints}");
+    assert_eq!(api.orders(), [r#"POST /v1/drives/3/drain {"undo":false}"#]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How the cluster is, as this node sees it: made from the store's contents, and from what the other nodes answer.
 
 use super::asking::ask_living;
-use super::nodes::is_drained;
+use super::nodes::{is_drained, needed_drives};
 use super::{Member, Phase};
 use crate::api::{
     ClusterDriveView, ClusterView, CopiesView, GroupPlaceView, NodeView, RepairView, ReportView, StatsView,
@@ -450,6 +450,7 @@ impl Control {
         let mirror = &member.mirror;
         let groups: Vec<&GroupRecord> = mirror.groups.values().map(|group| &group.record).collect();
         let up = drives_up(mirror);
+        let needed = needed_drives(mirror);
         let views = mirror.drives.values().map(|entry| {
             let record = &entry.record;
             let drive = record.drive;
@@ -485,6 +486,8 @@ impl Control {
                 groups_led: groups.iter().filter(|group| group.members.first() == Some(&drive)).count()
                     as u32,
                 former: groups.iter().filter(|group| group.former.contains(&drive)).count() as u32,
+                needed: needed.contains(&drive),
+                leaving: record.state == DriveRecordState::Draining,
                 reason,
             }
         });
