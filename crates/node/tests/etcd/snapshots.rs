@@ -96,17 +96,28 @@ fn a_vdisk_goes_only_if_it_may_as_etcd_says() {
     let key = cluster.create_snapshot(&a_snapshot(family.0, "s", 5)).expect("it is made").record.key();
     let unexported = |record: &FamilyConfig| record.exports.is_empty();
     let state = || cluster.load().expect("it loads").families[&family].record.state;
-    assert_eq!(cluster.begin_removal(family, true, unexported).expect("etcd answers"), None);
+    let now = || cluster.revision_now().expect("etcd answers");
+    assert_eq!(cluster.begin_removal(family, Some(now()), unexported).expect("etcd answers"), None);
     assert_eq!(
-        cluster.begin_removal(family, false, |_| true).expect("etcd answers"),
+        cluster.begin_removal(family, None, |_| true).expect("etcd answers"),
         None,
         "its snapshot stays"
     );
+    let before = now();
+    let attached = cluster
+        .change_snapshot(&key, SnapshotId(5), |record| record.attached.push(2))
+        .expect("it is attached");
+    assert_eq!(
+        cluster.begin_removal(family, Some(before), |_| true).expect("etcd answers"),
+        None,
+        "it was attached since"
+    );
     assert_eq!(state(), FamilyState::Live);
-    let removed = cluster.begin_removal(family, true, |_| true).expect("etcd answers").expect("it goes");
+    let looked_at = Some(attached.revision);
+    let removed = cluster.begin_removal(family, looked_at, |_| true).expect("etcd answers").expect("it goes");
     assert_eq!((removed.record.state, removed.record.exports.len()), (FamilyState::Dropping, 0));
     assert_eq!(state(), FamilyState::Dropping);
-    let again = cluster.begin_removal(family, false, |_| false).expect("etcd answers");
+    let again = cluster.begin_removal(family, None, |_| false).expect("etcd answers");
     assert_eq!(again.expect("it goes already").record.state, FamilyState::Dropping);
     cluster.remove_snapshot(&key, SnapshotId(5)).expect("it is removed");
 }

@@ -176,12 +176,13 @@ impl ClusterStore {
         })
     }
 
-    /// Its drives are to forget it, if its record still says that it `may_go` and, unless they go with it, it has no snapshots; None
-    /// otherwise. Whoever decided that looked at what a node had heard: here it is as etcd itself says.
+    /// Its drives are to forget it, if its record still says that it `may_go`; None otherwise. Whoever decided that looked at what a
+    /// node had heard: here it is as etcd itself says. Its snapshots go with it if they were `looked_at` as of that revision of the
+    /// store, and no record of one was made or changed since (one attached, say); None: it must not have any.
     pub fn begin_removal(
         &self,
         family: FamilyId,
-        with_snapshots: bool,
+        looked_at: Option<u64>,
         may_go: impl Fn(&FamilyConfig) -> bool,
     ) -> Result<Option<Versioned<FamilyConfig>>, ClusterError> {
         let key = self.keys.family(family);
@@ -198,17 +199,21 @@ impl ClusterStore {
             }
             let record =
                 FamilyConfig { state: FamilyState::Dropping, exports: Vec::new(), ..found.record.clone() };
-            let mut transaction = Transaction::new().when(Compare::unchanged(&key, found.revision));
-            if !with_snapshots {
-                transaction = transaction.when(Compare::none_in(&first_snapshot, &end));
-            }
-            let transaction = transaction.put(&key, &json(&record), None).otherwise_get(&key);
+            let snapshots = match looked_at {
+                Some(revision) => Compare::none_put_since(&first_snapshot, &end, revision),
+                None => Compare::none_in(&first_snapshot, &end),
+            };
+            let transaction = Transaction::new()
+                .when(Compare::unchanged(&key, found.revision))
+                .when(snapshots)
+                .put(&key, &json(&record), None)
+                .otherwise_get(&key);
             let answer = self.etcd.transact(&transaction)?;
             if answer.succeeded {
                 return Ok(Some(Versioned { record, revision: answer.revision }));
             }
             if answer.found[0].as_ref().is_some_and(|now| now.mod_revision == found.revision) {
-                // The record is as it was, so there are snapshots.
+                // The record is as it was, so it is the snapshots.
                 return Ok(None);
             }
             patience.wait()?;

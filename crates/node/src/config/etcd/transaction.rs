@@ -35,6 +35,14 @@ impl Compare {
         compare
     }
 
+    /// No key in [`first`, `end`) was put since this revision of the store. (That one was deleted is not seen.)
+    pub fn none_put_since(first: &str, end: &str, revision: u64) -> Self {
+        let mut compare = Self::unchanged(first, revision + 1);
+        compare.0.range_end = Some(Text(end.to_string()));
+        compare.0.result = "LESS";
+        compare
+    }
+
     /// The key was made at this revision and has been there since, whatever was put into it.
     pub fn created(key: &str, create_revision: u64) -> Self {
         Self(CompareForm {

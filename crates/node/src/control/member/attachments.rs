@@ -83,12 +83,18 @@ pub(in crate::control) async fn claim(control: &SharedControl, what: &Exportable
         })
     })
     .await?;
+    let going = || Refusal::conflict(format!("{} is being removed, or goes back to a snapshot", what.who()));
     if claimed.attached.contains(&node) {
-        return seen(control, claimed.revision).await;
+        seen(control, claimed.revision).await?;
+        // The removal of a vDisk looks at its snapshots, if they were claimed before it. One that came before is known by now.
+        let control = control.lock();
+        let vdisk = control.member()?.mirror.families.get(&what.disk.family);
+        let is_there = vdisk.is_some_and(|vdisk| vdisk.record.state == FamilyState::Live);
+        return if is_there { Ok(()) } else { Err(going()) };
     }
     Err(match claimed.attached.first() {
         Some(&other) if claimed.is_usable => control.lock().attached_to(&what.name, other),
-        _ => Refusal::conflict(format!("{} is being removed, or goes back to a snapshot", what.who())),
+        _ => going(),
     })
 }
 

@@ -107,7 +107,7 @@ pub(in crate::control) async fn create(
         let unused = |record: &FamilyConfig| {
             record.exports.is_empty() && record.attached.is_empty() && record.clones_made == 0
         };
-        let _ = with_store(control, move |store| store.begin_removal(family, false, unused)).await;
+        let _ = with_store(control, move |store| store.begin_removal(family, None, unused)).await;
         return Err(Refusal::failed(format!(
             "vDisk {} could not be made: {reason}; see `weft cluster status`, then try again",
             wanted.name
@@ -158,24 +158,24 @@ pub(in crate::control) async fn delete(
     name: &str,
     how: Deletion,
 ) -> Result<String, Refusal> {
-    let (family, clones_made, attached) = {
+    let (family, clones_made, attached, looked_at) = {
         let control = control.lock();
         let family = control.check_deletable(name, how)?;
         let config = &control.families[&family].config;
-        (family, config.clones_made, config.attached.clone())
+        let looked_at = how.with_snapshots.then_some(control.member()?.mirror.revision);
+        (family, config.clones_made, config.attached.clone(), looked_at)
     };
-    // Clones of before are gone, and nodes that it was attached to; whether a new one was made at this moment, or it was
-    // attached, exported or snapshotted, is known where the record is.
+    // Clones of before are gone, and nodes that it was attached to; whether a new one was made at this moment, or it or a
+    // snapshot of it was attached or exported, or one was taken, is known where the records are.
     let may_go = move |record: &FamilyConfig| {
         record.clones_made == clones_made
             && record.attached == attached
             && (how.force || record.exports.is_empty())
     };
-    let removed =
-        with_store(control, move |store| store.begin_removal(family, how.with_snapshots, may_go)).await?;
+    let removed = with_store(control, move |store| store.begin_removal(family, looked_at, may_go)).await?;
     if removed.is_none() {
         return Err(Refusal::conflict(format!(
-            "vDisk {name} was attached or exported, or a snapshot of it taken or cloned, at this moment; look again \
+            "vDisk {name} or a snapshot of it was attached or exported, or one taken or cloned, at this moment; look again \
              (weft vdisk show {name})"
         )));
     }
