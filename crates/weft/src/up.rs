@@ -70,7 +70,6 @@ fn trouble(error: &StartError, dir: &Path) -> Trouble {
         | StartError::Config(_)
         | StartError::Membership(_)
         | StartError::Cluster(_)
-        | StartError::Life(_)
         | StartError::NoDrive { .. }
         | StartError::Api { .. } => false,
     };

@@ -34,6 +34,7 @@ pub use cache::READ_CACHE_DEFAULT;
 pub use drives::DRIVES_MAX;
 pub use start::{Settings, StartError, run};
 
+use crate::config::cluster::ClusterError;
 use crate::config::{
     ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
     ScheduleRecord, SnapshotKey, SnapshotRecord,
@@ -100,6 +101,8 @@ pub struct Control {
     changed: Arc<Notify>,
     /// Told when the node shall stop.
     stop: Arc<Notify>,
+    /// Why it stops, if it is for good and nobody has asked this node to.
+    ended_by: Option<ClusterError>,
 }
 
 /// Whether the node decides for itself.
@@ -264,7 +267,18 @@ impl Control {
             to_resume: BTreeSet::new(),
             changed: Arc::new(Notify::new()),
             stop: Arc::new(Notify::new()),
+            ended_by: None,
         }
+    }
+
+    /// This node is none of the cluster's any more. One that stops anyway does as it was asked.
+    fn end(&mut self, why: ClusterError) {
+        if self.stage == Stage::Stopping || self.ended_by.is_some() {
+            return;
+        }
+        tracing::error!(%why, "this node ends");
+        self.ended_by = Some(why);
+        self.stop.notify_one();
     }
 
     /// Sends an order to the shard that serves a vDisk.

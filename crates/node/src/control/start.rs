@@ -103,8 +103,6 @@ pub enum StartError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error(transparent)]
-    Life(#[from] member::LifeError),
-    #[error(transparent)]
     Join(#[from] JoinError),
     #[error(transparent)]
     Drive(#[from] DriveError),
@@ -116,6 +114,15 @@ pub enum StartError {
     Io { doing: String, source: io::Error },
     #[error("{0}")]
     Refused(Refusal),
+}
+
+impl From<member::LifeError> for StartError {
+    fn from(error: member::LifeError) -> Self {
+        match error {
+            member::LifeError::Cluster(error) => error.into(),
+            member::LifeError::Membership(error) => error.into(),
+        }
+    }
 }
 
 impl From<Refusal> for StartError {
@@ -258,7 +265,10 @@ pub(super) async fn serve(
         }
     }
     api.abort();
-    Ok(())
+    match control.lock().ended_by.take() {
+        Some(why) => Err(why.into()),
+        None => Ok(()),
+    }
 }
 
 fn assemble(

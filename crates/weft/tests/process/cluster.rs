@@ -331,11 +331,12 @@ fn a_node_is_drained_and_removed() {
     for drive in drives.as_array().expect("a list") {
         assert_eq!(drive["needed"], drive["drive"] != empty, "all but that of the drained node: {drive}");
     }
-    cluster.member(leaving).stop();
-    cluster.weft(&["node", "remove", &leaving.to_string()]);
+    cluster.member(place).weft(&["node", "remove", &leaving.to_string()]);
+    let code = cluster.member(leaving).wait_for_the_end();
+    assert_eq!(code, Some(2), "what was removed says so when it ends, as at every start");
     load.go_on(SOME);
     cluster.wait_until_whole();
-    load.tell_pause("it was stopped and removed");
+    load.tell_pause("it was removed, and has ended");
     step("three nodes are left, and with a vDisk of three copies none can go");
     let drain = ["node", "drain", &place.to_string(), "--no-wait"];
     let is_refused = |cluster: &mut Cluster, arguments: &[&str], why: &str| {

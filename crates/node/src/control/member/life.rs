@@ -92,8 +92,7 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
                 Err(LifeError::Cluster(
                     error @ (ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. }),
                 )) => {
-                    tracing::error!(%error, "this node ends");
-                    control.lock().stop.notify_one();
+                    control.lock().end(error);
                     return;
                 }
                 Err(error) => tracing::warn!(%error, "this node is not back in the cluster yet"),

@@ -1,7 +1,7 @@
 //! Following the store: what it says becomes what this node knows, and then what it does.
 
 use super::{Member, Phase};
-use crate::config::cluster::{News, NodeState};
+use crate::config::cluster::{ClusterError, News, NodeState};
 use crate::config::{FamilyConfig, FamilyState};
 use crate::control::{Control, Family, Serving, SharedControl};
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ pub async fn follow(control: SharedControl, mut news: Receiver<News>) {
         }
         member.note_repair();
         if member.is_removed() {
-            tracing::error!("this node was taken out of the cluster: it stops");
-            control.stop.notify_one();
+            let node = member.node;
+            control.end(ClusterError::NodeRemoved { node });
         }
         control.reconcile();
         control.changed.notify_waiters();
