@@ -89,12 +89,16 @@ cargo_is_new() {
 
 if ! cargo_is_new; then
     echo "== installing Rust with rustup (no cargo of at least $minimum_rust is here)"
-    if ! curl --proto '=https' --tlsv1.2 --silent --show-error --fail --retry 3 https://sh.rustup.rs -o /tmp/weft-rustup.$$; then
+    # In a directory of its own: a name that others can guess in /tmp, they can put there before, and it is run.
+    rustup=$(mktemp -d)
+    trap 'rm -rf "$rustup"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    if ! curl --proto '=https' --tlsv1.2 --silent --show-error --fail --retry 3 https://sh.rustup.rs -o "$rustup/init.sh"; then
         echo "ensure-tools: rustup cannot be fetched: install Rust $minimum_rust or newer from https://rustup.rs and run again" >&2
         exit 1
     fi
-    sh /tmp/weft-rustup.$$ -y --no-modify-path --profile minimal --component rustfmt --component clippy </dev/null
-    rm -f /tmp/weft-rustup.$$
+    sh "$rustup/init.sh" -y --no-modify-path --profile minimal --component rustfmt --component clippy </dev/null
     # An older cargo of the system must not hide the new one.
     if ! PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH" cargo_is_new; then
         echo "ensure-tools: Rust was installed, but cargo is still older than $minimum_rust: run \`rustup update stable\`" >&2
