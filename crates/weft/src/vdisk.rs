@@ -128,7 +128,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             let path = format!("/v1/vdisks/{}/attach", path_part(&name));
             let answer = Client::find(&place)?.post(&path, &json!({ "read_only": read_only }))?;
             let device = text(&answer["device"]);
-            if !json && !is_of_this_machine(&answer) {
+            if !is_of_this_machine(&answer) {
                 let node =
                     answer["node"].as_u64().map_or("the node".to_string(), |node| format!("node {node}"));
                 return Err(Trouble::failed(format!(

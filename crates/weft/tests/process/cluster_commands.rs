@@ -263,3 +263,14 @@ fn the_state_of_a_cluster_is_a_page_or_json() {
     let groups: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(groups, json!([{ "group": 2, "former": [5] }]));
 }
+
+#[test]
+fn a_device_of_another_machine_is_not_printed_in_any_form() {
+    let api =
+        Api::new(|_, _, _| (200, json!({ "device": "/dev/loop7", "read_only": false, "boot": "another" })));
+    for form in [&[][..], &["--json"]] {
+        let (code, told, complaints) = api.weft(&[&["vdisk", "attach", "v"][..], form].concat());
+        assert_eq!((code, told.as_str()), (1, ""), "{form:?}: {complaints}");
+        assert!(complaints.contains("not on this one"), "{form:?}: {complaints}");
+    }
+}
