@@ -168,17 +168,19 @@ fn check(offline: &Offline) -> Report {
 
 /// All drives at once, each on a thread of its own.
 fn check_drives(drives: &[OfflineDrive], progress: &Progress) -> Vec<Checked> {
+    at_once(drives, progress, |drive| check_drive(drive, progress))
+}
+
+fn at_once<T: Sync, R: Send>(all: &[T], progress: &Progress, read: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let read = &read;
     std::thread::scope(|scope| {
         let shower = scope.spawn(|| progress.show());
-        let readers: Vec<_> =
-            drives.iter().map(|drive| scope.spawn(move || check_drive(drive, progress))).collect();
-        let checked = readers
-            .into_iter()
-            .map(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
+        let readers: Vec<_> = all.iter().map(|one| scope.spawn(move || read(one))).collect();
+        let ended: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
+        // Whatever came of it: the scope waits for the line's thread, also when it is left by a panic.
         progress.end();
         shower.thread().unpark();
-        checked
+        ended.into_iter().map(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }
 
@@ -248,5 +250,18 @@ fn unknown_families(offline: &Offline, drives: &BTreeMap<DriveId, Contents>, fin
             let text = format!("{strangers} egroups belong to vDisks that do not exist any more");
             findings.note("egroups_of_unknown_vdisks", Some(contents.drive), None, text);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_panics_ends_the_check_also_where_progress_is_shown() {
+        let progress = Progress::on_a_terminal();
+        let work = || at_once(&[1, 2, 3], &progress, |drive| assert_ne!(*drive, 2, "as this test wants it"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err());
+        assert_eq!(at_once(&[1, 2], &Progress::on_a_terminal(), |drive| drive * 2), [2, 4]);
     }
 }

@@ -24,6 +24,11 @@ impl Progress {
         }
     }
 
+    #[cfg(test)]
+    pub fn on_a_terminal() -> Self {
+        Self { shown: true, ..Self::begin() }
+    }
+
     /// So many bytes more are to be read.
     pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
