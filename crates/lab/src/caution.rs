@@ -1,7 +1,8 @@
 //! When the figures should not be trusted: what was read was never written, the client was the bottleneck, or the
 //! samples are too far apart. Each warning is one sentence that says what to do.
 
-use crate::measurement::{Measurement, Results};
+use crate::measurement::{Measurement, Results, TargetFacts};
+use std::collections::BTreeMap;
 
 /// Above this share of what the client reaches on nothing, the client is part of the answer.
 const NULL_SHARE_MAX: f64 = 0.5;
@@ -32,6 +33,7 @@ pub fn warnings(results: &Results) -> Vec<String> {
             ));
         }
     }
+    warnings.extend(shared_servers(&results.targets));
     // The same trouble in many rows is one warning that names them: a wall of text is read by nobody.
     let mut grouped = Grouped::default();
     for measurement in &results.measurements {
@@ -44,6 +46,28 @@ pub fn warnings(results: &Results) -> Vec<String> {
         );
     }
     warnings
+}
+
+/// Work that is put off is done by the process, whichever target is measured then.
+fn shared_servers(targets: &[TargetFacts]) -> Vec<String> {
+    let mut labels = BTreeMap::<u32, Vec<&str>>::new();
+    for target in targets {
+        if let Some(pid) = target.server_pid {
+            labels.entry(pid).or_default().push(&target.label);
+        }
+    }
+    labels.retain(|_, labels| labels.len() > 1);
+    labels
+        .into_values()
+        .map(|labels| {
+            format!(
+                "{}: these targets share a server process, so each may pay for what the one before has left to be done, in time \
+                 and in CPU. Rest longer (--idle), repeat (--repeats: each repeat begins with another target), or give each a \
+                 server of its own.",
+                labels.join(", ")
+            )
+        })
+        .collect()
 }
 
 /// What is wrong in which rows.
@@ -117,7 +141,7 @@ fn mib(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measurement::{NullRate, RunFigures, Summary, TargetFacts};
+    use crate::measurement::{NullRate, RunFigures, Summary};
 
     fn results(summary: Summary) -> Results {
         let rows = crate::plan::rows(&Default::default());
@@ -158,6 +182,22 @@ mod tests {
         let summary =
             Summary { iops_median: 400.0, spread: Some(0.05), variation: Some(0.1), ..Default::default() };
         assert_eq!(warnings(&results(summary)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn targets_of_one_server_process_are_told_of() {
+        let mut results = results(Summary::default());
+        let target = |label: &str, server_pid| TargetFacts {
+            label: label.into(),
+            server_pid,
+            ..results.targets[0].clone()
+        };
+        results.targets = [("a", Some(7)), ("b", Some(8)), ("c", Some(7)), ("d", None), ("e", None)]
+            .map(|(label, pid)| target(label, pid))
+            .into();
+        let warned = warnings(&results);
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert!(warned[0].starts_with("a, c: these targets share a server process"), "{warned:?}");
     }
 
     #[test]

@@ -49,6 +49,11 @@ pub fn stages(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     rows.chunk_by(|one, next| one.compressible_percent == next.compressible_percent)
 }
 
+/// In which order a repeat of a row goes over so many targets.
+pub fn turn(targets: usize, repeat: u32) -> impl Iterator<Item = usize> {
+    (0..targets).map(move |place| (place + repeat as usize) % targets)
+}
+
 /// All rows of a run, in order.
 pub fn rows(settings: &RunSettings) -> Vec<Row> {
     match settings.rows {
@@ -138,6 +143,13 @@ mod tests {
         }
         let corners = super::rows(&RunSettings::default());
         assert_eq!(super::stages(&corners).count(), 1);
+    }
+
+    #[test]
+    fn every_target_is_first_and_last_equally_often() {
+        let orders: Vec<Vec<usize>> = (0..4).map(|repeat| turn(3, repeat).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+        assert_eq!(turn(1, 7).collect::<Vec<_>>(), [0]);
     }
 
     #[test]

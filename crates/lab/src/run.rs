@@ -278,16 +278,17 @@ impl Session {
         }
     }
 
-    /// One row: all repeats, in each of them all targets in turn.
+    /// One row: all repeats, in each of them all targets in turn. Each repeat begins with another target: what one leaves behind
+    /// (work put off, a warm CPU, a full cache of the host) is not always the same one's to bear.
     fn measure(&mut self, row: &Row) {
         let targets = self.settings.targets.clone();
         let mut runs: Vec<Vec<RunFigures>> = vec![Vec::new(); targets.len()];
         for repeat in 0..self.settings.repeats {
-            for (index, target) in targets.iter().enumerate() {
+            for index in plan::turn(targets.len(), repeat) {
                 if self.watch.asked() {
                     break;
                 }
-                let figures = self.measure_once(row, index, target, repeat);
+                let figures = self.measure_once(row, index, &targets[index], repeat);
                 // Stopped before fio had anything to say: no run, and no failure of the target either.
                 if !figures.cut || figures.has_figures() {
                     runs[index].push(figures);

@@ -44,6 +44,7 @@ fn two_files_are_measured_compared_and_reported() {
     let place = Place::new("pair");
     let mut settings = place.settings(&["one", "two"]);
     settings.baseline = Some("two".into());
+    settings.repeats = 2;
     let outcome = weft_lab::run(settings.clone()).expect("fio runs on files");
     assert!(!outcome.failed, "{}", outcome.table);
     assert!(!outcome.interrupted);
@@ -56,11 +57,19 @@ fn two_files_are_measured_compared_and_reported() {
         let latency = way.expect("the row's direction has latencies");
         assert!(latency.us_p50 <= latency.us_p99 && latency.us_p99 <= latency.us_p999, "{latency:?}");
         let run = &measurement.runs[0];
+        assert_eq!(measurement.runs.len(), 2);
         assert!(!run.read.series.is_empty() || !run.write.series.is_empty(), "samples are kept");
         for ending in ["fio", "json"] {
             let file = settings.out.join("raw").join(format!("{}.{ending}", run.files));
             assert!(file.exists(), "{}", file.display());
         }
+    }
+    for row in &results.rows {
+        let began = |target: &str, repeat: usize| {
+            let mut of_row = results.of_row(&row.key);
+            of_row.find(|one| one.target == target).expect("measured").runs[repeat].started_s
+        };
+        assert!(began("one", 0) < began("two", 0) && began("two", 1) < began("one", 1), "they take turns");
     }
     for target in &results.targets {
         assert!(target.prefilled);
