@@ -32,6 +32,13 @@ pub fn warnings(results: &Results) -> Vec<String> {
                 target.label
             ));
         }
+        if target.in_cluster && target.server_pid.is_some() {
+            warnings.push(format!(
+                "{}: of its cluster only the node that exports it is in the CPU and the memory; what other nodes do for it is not \
+                 counted.",
+                target.label
+            ));
+        }
     }
     warnings.extend(shared_servers(&results.targets));
     // The same trouble in many rows is one warning that names them: a wall of text is read by nobody.
@@ -153,6 +160,7 @@ mod tests {
             durable_writes: String::new(),
             capacity_bytes: 0,
             server_pid: None,
+            in_cluster: false,
             idle_cpu_percent: None,
             idle_resident_bytes: None,
             prefilled: true,
@@ -182,6 +190,15 @@ mod tests {
         let summary =
             Summary { iops_median: 400.0, spread: Some(0.05), variation: Some(0.1), ..Default::default() };
         assert_eq!(warnings(&results(summary)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_part_of_a_cluster_is_not_taken_for_all_of_it() {
+        let mut results = results(Summary::default());
+        results.targets[0].in_cluster = true;
+        assert_eq!(warnings(&results), Vec::<String>::new(), "nothing of it is counted");
+        results.targets[0].server_pid = Some(7);
+        assert!(warnings(&results).join("").contains("only the node that exports it"));
     }
 
     #[test]

@@ -121,6 +121,9 @@ pub struct TargetFacts {
     pub durable_writes: String,
     pub capacity_bytes: u64,
     pub server_pid: Option<u32>,
+    /// That process is one of several that do the work.
+    #[serde(default)]
+    pub in_cluster: bool,
     /// Before any load, percent of one core.
     pub idle_cpu_percent: Option<f64>,
     pub idle_resident_bytes: Option<u64>,

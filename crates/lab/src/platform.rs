@@ -162,7 +162,7 @@ const FORMS: &str = "it should be weft:NAME, qcow2-internal:DIR, qcow2-chain:DIR
 fn nbd(volume: &Volume, uri: String, server_pid: Option<u32>) -> Target {
     Target {
         label: volume.name.clone(),
-        kind: crate::target::Kind::Nbd { uri, server_pid },
+        kind: crate::target::Kind::Nbd { uri, server_pid, in_cluster: false },
         durability: Durability::EveryWrite,
     }
 }

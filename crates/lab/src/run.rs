@@ -460,6 +460,7 @@ fn facts(target: &Target, looked: &Looked) -> TargetFacts {
         durable_writes: target.durability_explained().to_string(),
         capacity_bytes: looked.capacity,
         server_pid: target.server_pid(),
+        in_cluster: matches!(target.kind, Kind::Nbd { in_cluster: true, .. }),
         idle_cpu_percent: None,
         idle_resident_bytes: None,
         prefilled: looked.fill,

@@ -35,7 +35,7 @@ pub const COLUMNS: &[(&str, &str)] = &[
     ),
     (
         "server CPU us",
-        "User and system time of the target's server process and its children per I/O, in microseconds, the rest after the row included. A dash: the work is done by the kernel, or the process is not known.",
+        "User and system time of the target's server process and its children per I/O, in microseconds, the rest after the row included. Of a cluster only the node that exports the vDisk counts. A dash: the work is done by the kernel, or the process is not known.",
     ),
     ("RSS MiB", "Resident memory of the server process after the row."),
 ];

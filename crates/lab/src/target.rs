@@ -25,7 +25,12 @@ pub enum Durability {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    Nbd { uri: String, server_pid: Option<u32> },
+    Nbd {
+        uri: String,
+        server_pid: Option<u32>,
+        /// That process is one of several that do the work.
+        in_cluster: bool,
+    },
     File(PathBuf),
     Device(PathBuf),
 }
@@ -43,8 +48,10 @@ pub struct Target {
 pub struct WeftExport {
     /// An NBD URI of the vDisk.
     pub uri: String,
-    /// The node's process, for its CPU and memory.
+    /// The process of the node that exports it, for its CPU and memory.
     pub server_pid: Option<u32>,
+    /// Other nodes may serve it, or keep copies.
+    pub in_cluster: bool,
 }
 
 impl Target {
@@ -76,11 +83,13 @@ impl Target {
         }
         let (kind, default_durability) = if let Some(name) = place.strip_prefix("weft:") {
             let export = resolve(name).ok_or_else(|| LabError::NoSuchVdisk { name: name.to_string() })?;
-            let kind = Kind::Nbd { uri: export.uri, server_pid: pid.or(export.server_pid) };
+            let (uri, in_cluster) = (export.uri, export.in_cluster);
+            let kind = Kind::Nbd { uri, server_pid: pid.or(export.server_pid), in_cluster };
             (kind, Durability::EveryWrite)
         } else if is_nbd(&place) {
             crate::nbd_client::Address::parse(&place).map_err(bad)?;
-            (Kind::Nbd { uri: place.clone(), server_pid: pid }, Durability::FlushAfterWrite)
+            let (uri, in_cluster) = (place.clone(), false);
+            (Kind::Nbd { uri, server_pid: pid, in_cluster }, Durability::FlushAfterWrite)
         } else if let Some(path) = place.strip_prefix("file:") {
             if path.is_empty() {
                 return Err(bad("file: wants a path behind it"));
@@ -215,8 +224,11 @@ mod tests {
 
     fn parse(text: &str) -> Result<Target, LabError> {
         Target::parse(text, &|name| {
-            (name == "demo")
-                .then(|| WeftExport { uri: "nbd+unix:///demo?socket=/run/w".into(), server_pid: Some(7) })
+            (name == "demo").then(|| WeftExport {
+                uri: "nbd+unix:///demo?socket=/run/w".into(),
+                server_pid: Some(7),
+                in_cluster: true,
+            })
         })
     }
 
@@ -226,7 +238,7 @@ mod tests {
         assert_eq!(weft.label, "weft:demo");
         assert_eq!(
             weft.kind,
-            Kind::Nbd { uri: "nbd+unix:///demo?socket=/run/w".into(), server_pid: Some(7) }
+            Kind::Nbd { uri: "nbd+unix:///demo?socket=/run/w".into(), server_pid: Some(7), in_cluster: true }
         );
         assert_eq!(weft.durability, Durability::EveryWrite);
 

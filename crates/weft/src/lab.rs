@@ -9,6 +9,7 @@ use crate::output;
 use crate::status::list;
 use crate::trouble::Trouble;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub fn run(command: LabCommand, json: bool) -> Result<ExitCode, Trouble> {
         LabCommand::Report { dir } => {
             let report = weft_lab::report(&dir).map_err(|error| told(&error))?;
             if json {
-                output::json(&serde_json::json!({ "report": report.display().to_string() }));
+                output::json(&json!({ "report": report.display().to_string() }));
             } else {
                 output::line(&format!("report: {}", report.display()));
             }
@@ -38,8 +39,7 @@ pub fn run(command: LabCommand, json: bool) -> Result<ExitCode, Trouble> {
 
 fn profiles(json: bool) {
     if json {
-        let all =
-            PROFILES.iter().map(|profile| serde_json::json!({ "name": profile.name, "job": profile.text }));
+        let all = PROFILES.iter().map(|profile| json!({ "name": profile.name, "job": profile.text }));
         output::json(&all.collect());
         return;
     }
@@ -193,13 +193,25 @@ fn targets(arguments: &LabRunArguments) -> Result<Vec<Target>, Trouble> {
 fn export_of(place: &Place, name: &str) -> Result<WeftExport, Trouble> {
     let client = Client::find(place)?;
     let vdisk = client.get(&format!("/v1/vdisks/{}", path_part(name)))?;
-    let writable = list(&vdisk["exports"]).iter().find(|export| export["read_only"] != true);
-    let Some(uri) = writable.and_then(|export| export["uri"].as_str()) else {
+    let exports = list(&vdisk["exports"]);
+    let in_cluster = exports.iter().any(|export| export["node"].is_u64());
+    let asked = if in_cluster { client.get("/v1/cluster")?["this_node"].as_u64() } else { None };
+    let Some((uri, is_of_asked)) = choose_export(exports, asked) else {
         return Err(Trouble::bad_input(format!(
             "vDisk `{name}` has no writable export to measure: `weft vdisk export {name} --nbd unix:PATH` makes one"
         )));
     };
-    Ok(WeftExport { uri: uri.to_string(), server_pid: server_pid(&client)? })
+    // The process of the node that was asked is not the one that does the work for another's export.
+    let server_pid = if is_of_asked { server_pid(&client)? } else { None };
+    Ok(WeftExport { uri, server_pid, in_cluster })
+}
+
+/// The address of a writable export, best of the node that was asked (None: it is alone); and whether it is one of that node.
+fn choose_export(exports: &[Value], asked: Option<u64>) -> Option<(String, bool)> {
+    let writable = || exports.iter().filter(|export| export["read_only"] != true);
+    let is_of_asked = |export: &&Value| export["node"].as_u64() == asked;
+    let export = writable().find(is_of_asked).or_else(|| writable().next())?;
+    Some((export["uri"].as_str()?.to_string(), is_of_asked(&export)))
 }
 
 fn told(error: &LabError) -> Trouble {
@@ -207,5 +219,25 @@ fn told(error: &LabError) -> Trouble {
         Trouble::bad_input(error.to_string())
     } else {
         Trouble::failed(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_export_of_the_node_that_was_asked_is_measured_if_it_has_one() {
+        let export = |uri: &str, node: u64, read_only: bool| json!({ "uri": uri, "node": node, "read_only": read_only });
+        let exports = [export("r", 1, true), export("zero", 0, false), export("one", 1, false)];
+        assert_eq!(choose_export(&exports, Some(1)), Some(("one".to_string(), true)));
+        assert_eq!(
+            choose_export(&exports, Some(2)),
+            Some(("zero".to_string(), false)),
+            "its process does nothing for it"
+        );
+        assert_eq!(choose_export(&exports[..1], Some(1)), None);
+        let alone = [json!({ "uri": "u", "read_only": false })];
+        assert_eq!(choose_export(&alone, None), Some(("u".to_string(), true)));
     }
 }
