@@ -9,7 +9,7 @@ use crate::identity::{FamilyId, Seq, Time};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::{Home, Place};
-use crate::keeper::ring::Ring;
+use crate::keeper::ring::{LAST_BLOCKS, Ring};
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeSet;
@@ -71,6 +71,11 @@ impl Carrying {
         };
         let exhausted = if self.exhausted { ", they leave no room to go on beside them" } else { "" };
         format!("{} families stuck{load}{exhausted}", self.stuck.len())
+    }
+
+    /// What has been read has no place in the ring.
+    pub fn waits_for_room(&self) -> bool {
+        self.load.as_ref().is_some_and(|load| load.records.is_some())
     }
 
     /// The family lets go of something, or is no more.
@@ -205,13 +210,14 @@ impl Ring {
         let blocks_of = |held: &[Held]| {
             header_blocks(held.len()) + held.iter().map(|(_, record, _)| record.payload_blocks()).sum::<u64>()
         };
-        if self.place(blocks_of(&held), self.last_slack()).is_none() {
+        if self.place(blocks_of(&held), LAST_BLOCKS).is_none() {
             // All of them together may not fit before the end of the ring, nor at its beginning.
             let first = held[0].0;
             held.retain(|(number, ..)| *number == first);
         }
         let blocks = blocks_of(&held);
-        let Some(position) = self.place(blocks, self.last_slack()) else {
+        // Into the slack as well: it lets go of the oldest record.
+        let Some(position) = self.place(blocks, LAST_BLOCKS) else {
             load.records = Some(held);
             self.carrying.load = Some(load);
             return;

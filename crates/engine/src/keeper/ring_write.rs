@@ -69,7 +69,7 @@ impl Ring {
         let trims_due = self.untold_since.is_some_and(|since| now.since(since) >= TRIM_TOLD_US);
         let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due;
         // Dead frames are free only when a durable frame says so: if nothing else does, an empty one.
-        let wanted = records > 0 || self.dead_blocks() >= self.blocks / 16;
+        let wanted = records > 0 || self.carrying.waits_for_room() || self.dead_blocks() >= self.blocks / 16;
         let reclaims = self.flying.is_empty() && self.dead > 0 && self.used() > self.blocks / 4 && wanted;
         if !urgent && !reclaims {
             return false;
