@@ -20,10 +20,10 @@ pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
     let options = config_file::complete(arguments.options, arguments.config.as_deref())?;
     // Logs go to stderr: stdout has the one line that says that the node serves.
     let log = options.log.as_deref().unwrap_or(LOG_DEFAULT);
-    let (stderr, _written) = weft_node::stderr_without_waiting();
+    let (stderr, _listener) = weft_node::stderr_without_waiting();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(log))
-        .with_writer(stderr)
+        .with_writer(move || stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         // A line that cannot be written (a full drive, a closed pipe) is lost. To tell of that would fail too, with a panic.

@@ -210,6 +210,7 @@ impl SharedControl {
     pub fn lock(&self) -> MutexGuard<'_, Control> {
         self.0.lock().unwrap_or_else(|_| {
             say!("weft: the control plane failed an assertion: this node ends, as in a crash");
+            crate::words::last_words();
             std::process::abort()
         })
     }
@@ -368,7 +369,8 @@ impl Control {
             }
             if family.serving == Serving::Opening && !away.is_empty() && self.stage == Stage::Ready {
                 lines.push(format!(
-                    "vDisk {name} is not served yet: what it needs is on a drive that is away (drive {}); it is served when that is back",
+                    "vDisk {name} is not served yet: what it needs may be on a drive that is away (drive {}); bring that back, and start \
+                     the node again if the drive was missing when it started",
                     away.join(", ")
                 ));
             }

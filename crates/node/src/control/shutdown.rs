@@ -3,7 +3,7 @@
 use super::{Serving, SharedControl, Stage, attachments, member};
 use crate::api::{API_FILE, RUN_FILE};
 use crate::shard_loop::{Mail, Shards};
-use crate::words::say;
+use crate::words::{self, say};
 use std::time::Duration;
 use weft_engine::interface::Order;
 
@@ -50,6 +50,7 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
         Ok(Err(_)) => tracing::error!("a shard did not stop cleanly"),
         Err(_) => {
             say!("weft: a drive does not answer; the node ends without waiting for it");
+            words::last_words();
             std::process::exit(1);
         }
     }

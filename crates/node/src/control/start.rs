@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A start waits so long for a drive that does not answer, if there are others.
 const HANGS_WAIT: Duration = Duration::from_secs(30);
-/// While a drive is away, vDisks have this long to be opened before the others are exported without them.
+/// While a drive is away and no vDisk has become ready for this long, those that are not are not waited for.
 const AWAY_WAIT: Duration = Duration::from_secs(5);
 
 /// A process that ends waits so long for threads that do something for the control plane.
@@ -260,6 +260,7 @@ pub(super) async fn serve(
         () = shutdown::stop(control, shards) => {}
         () = signals.wait() => {
             say!("weft: stopped at once; the next start replays what was not settled");
+            words::last_words();
             // Not by way of what is still under way: it may wait for a drive that never answers.
             std::process::exit(0);
         }
@@ -355,18 +356,19 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
             }
         }
     }
-    let since = Instant::now();
+    let (mut since, mut least) = (Instant::now(), usize::MAX);
     wait_patiently(control, "vDisks are being opened", |control| {
-        // What one needs may be on a drive that is away. The others do not wait for it: it is exported when it is served.
-        let mut standings = control.drives.values().map(|drive| &drive.standing);
-        let is_away = |standing: &Standing| matches!(standing, Standing::Down(_) | Standing::Opening);
-        if since.elapsed() >= AWAY_WAIT && standings.any(is_away) {
-            return 0;
-        }
         // One that waits for the store is not waited for: it is served when the store takes its records.
         let waits = |family: &FamilyId| control.segment_wishes.iter().any(|wish| wish.family == *family);
         let opening = control.families.iter().filter(|(_, entry)| entry.serving == Serving::Opening);
-        opening.filter(|(family, _)| !waits(family)).count()
+        let left = opening.filter(|(family, _)| !waits(family)).count();
+        if left < least {
+            (since, least) = (Instant::now(), left);
+        }
+        // What some need may be on a drive that is away. The others do not wait for it: it is exported when it is served.
+        let mut standings = control.drives.values().map(|drive| &drive.standing);
+        let is_away = |standing: &Standing| matches!(standing, Standing::Down(_) | Standing::Opening);
+        if since.elapsed() >= AWAY_WAIT && standings.any(is_away) { 0 } else { left }
     })
     .await;
     let mut control = control.lock();

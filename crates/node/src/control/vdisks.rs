@@ -106,8 +106,11 @@ pub async fn create(control: &SharedControl, wanted: CreateVdisk) -> Result<Vdis
         .await
         .unwrap_or_else(|| Err(format!("no answer within {} s", CREATE_WAIT.as_secs())));
     if let Err(reason) = served {
-        // Nobody has it yet: it goes again.
-        let _ = control.lock().begin_delete(&wanted.name, Deletion { force: true, with_snapshots: true });
+        // Nobody has it yet: it goes again, unless it has gone and another has its name.
+        let mut control = control.lock();
+        if control.family_named(&wanted.name) == Some(family) {
+            let _ = control.begin_delete(&wanted.name, Deletion { force: true, with_snapshots: true });
+        }
         return Err(Refusal::failed(format!(
             "vDisk {} could not be made: {reason}; see `weft status`, then try again",
             wanted.name

@@ -102,16 +102,29 @@ pub enum Mail {
 pub struct Answer {
     deliver: Option<Box<dyn FnOnce(Reply) + Send>>,
     has_ended: Option<Arc<AtomicBool>>,
+    /// Whoever asked asks again itself.
+    asks_again: bool,
 }
 
 impl Answer {
     pub fn new(deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
-        Self { deliver: Some(Box::new(deliver)), has_ended: None }
+        Self { deliver: Some(Box::new(deliver)), has_ended: None, asks_again: false }
     }
 
     /// Of somebody who may not have any more requests carried out, also none of before, once `has_ended` is set.
     pub fn until(has_ended: Arc<AtomicBool>, deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
-        Self { deliver: Some(Box::new(deliver)), has_ended: Some(has_ended) }
+        Self { deliver: Some(Box::new(deliver)), has_ended: Some(has_ended), asks_again: false }
+    }
+
+    /// Likewise, of somebody who asks again what cannot be carried out now: it is not kept for later.
+    pub fn at_once(has_ended: Arc<AtomicBool>, deliver: impl FnOnce(Reply) + Send + 'static) -> Self {
+        let mut answer = Self::until(has_ended, deliver);
+        answer.asks_again = true;
+        answer
+    }
+
+    pub(super) fn asks_again(&self) -> bool {
+        self.asks_again
     }
 
     /// Whether the request may (still) be carried out.

@@ -33,7 +33,7 @@ pub use worker::owner_of;
 
 use crate::config::cluster::Deadline;
 use crate::memory;
-use crate::words::say;
+use crate::words::{self, say};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,6 +132,7 @@ fn run(setup: Setup, begun: &std::sync::mpsc::Sender<io::Result<()>>) {
             "weft: shard {shard} failed an assertion (see above); the node stops rather than serve wrong data. \
              Nothing acknowledged is lost: start it again, and please report this"
         );
+        words::last_words();
         std::process::exit(EXIT_ASSERTION);
     }
 }

@@ -253,6 +253,11 @@ impl Socket {
             return;
         }
         if result <= 0 {
+            if result == 0 && self.finished {
+                // It is we who receive no more: what is open is answered, and a write of which a part is missing was none.
+                self.payload = None;
+                return;
+            }
             // The client has gone. What the engine has of it is still done and, if somebody listens, answered.
             if self.payload.take().is_some() || result < 0 {
                 self.break_off();
@@ -297,10 +302,27 @@ impl Socket {
     /// Whether the client has closed its side: nothing is received while requests are held, so nothing else tells.
     pub fn is_closed_by_client(&self) -> bool {
         // That we receive no more ourselves looks the same as a client that sends no more.
+        if self.finished && self.has_fin() {
+            return true;
+        }
         let events = if self.finished { 0 } else { libc::POLLRDHUP };
         let mut look = libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one entry, alive during the call, which does not wait.
         unsafe { libc::poll(&raw mut look, 1, 0) > 0 }
+    }
+
+    /// Whether a TCP connection is not whole any more while our side has not ended it. Of a Unix socket that is not known here; it
+    /// hangs up when its client goes.
+    fn has_fin(&self) -> bool {
+        const ESTABLISHED: u8 = 1;
+        // The first byte of `struct tcp_info` is the state.
+        let (mut state, mut len) = ([0_u8; 8], 8);
+        let into = state.as_mut_ptr().cast();
+        // SAFETY: the kernel writes at most `len` bytes.
+        let told = unsafe {
+            libc::getsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut len)
+        };
+        told == 0 && len > 0 && state[0] != ESTABLISHED
     }
 
     /// Replies wait to be sent, and nothing is in the way.

@@ -378,7 +378,7 @@ impl Worker {
 
     /// `told`: when it is, which may be later in the turn than `now`.
     fn on_reply(&mut self, now: Time, told: Time, ticket: Ticket, reply: Reply, source: Option<Source>) {
-        let open = self.tickets.close(ticket);
+        let mut open = self.tickets.close(ticket);
         let again = match reply {
             Reply::Error(RequestError::Busy) => true,
             Reply::Error(RequestError::NotServed | RequestError::Fenced) => self.routes.may_change(),
@@ -393,6 +393,7 @@ impl Worker {
             };
             self.families.entry(open.family).or_default().count(asker.node(), open.kind, took_us, &reply);
         }
+        self.note_served(&mut open.origin, &reply);
         self.deliver(now, open.family, open.origin, reply);
     }
 

@@ -57,6 +57,24 @@ impl Control {
         }
     }
 
+    /// Before clients are let in, not when the store's news come: a vDisk that was rolled back may be smaller than it was. If the news
+    /// are here already, they have told, and may have told of a later size.
+    pub(in crate::control) fn resize_before_the_news(
+        &mut self,
+        family: FamilyId,
+        changed: &Versioned<FamilyConfig>,
+    ) {
+        let Some(member) = self.part.member_mut() else { return };
+        let is_known =
+            member.mirror.families.get(&family).is_some_and(|known| known.revision >= changed.revision);
+        let served = member.served.get_mut(&family);
+        let Some(served) = served.filter(|served| !is_known && served.size != changed.record.size) else {
+            return;
+        };
+        served.size = changed.record.size;
+        self.order_owner(family, Order::Resize { family, size: changed.record.size });
+    }
+
     fn reconcile_family(
         &mut self,
         family: FamilyId,

@@ -322,8 +322,7 @@ impl Control {
                     }
                     Ok(changed) => {
                         control.rolled_back.insert(rollback.id);
-                        // Before clients are let in, not when the store's news come: the vDisk may be smaller than it was.
-                        control.order_owner(family, Order::Resize { family, size: changed.record.size });
+                        control.resize_before_the_news(family, &changed);
                         control.resume(family);
                     }
                     // The engine says so again when it is asked again.

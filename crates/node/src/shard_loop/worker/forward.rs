@@ -123,10 +123,10 @@ impl Worker {
         let answer = match origin {
             Origin::Socket { slot, generation, handle } => {
                 let home = Arc::clone(&self.mailbox);
-                // Held there until somebody serves the vDisk, it could come behind what the client, back on another
-                // connection, has had answered meanwhile.
+                // Kept there until somebody serves the vDisk, it could come behind what the client, back on another connection, has
+                // had answered meanwhile: only its own shard sees that it has gone.
                 let ended = self.socket(slot).ended();
-                Answer::until(ended, move |reply| {
+                Answer::at_once(ended, move |reply| {
                     home.send(Mail::Answered { slot, generation, handle, reply })
                 })
             }
@@ -163,12 +163,30 @@ impl Worker {
         }
     }
 
+    /// Whoever serves it has answered, if only to be asked again: for how long nobody does is counted anew.
+    pub(super) fn note_served(&mut self, origin: &mut Origin, reply: &Reply) {
+        if !matches!(reply, Reply::Error(RequestError::Busy)) {
+            return;
+        }
+        match origin {
+            Origin::Socket { slot, generation, handle } => {
+                let place = &mut self.sockets[*slot as usize];
+                if place.generation == *generation {
+                    place.refused.remove(handle);
+                }
+            }
+            Origin::Elsewhere { refused, .. } => *refused = None,
+            Origin::Remote(_) => {}
+        }
+    }
+
     /// A reply goes to whoever asked, unless it is to be asked again.
     pub(super) fn deliver(&mut self, now: Time, family: FamilyId, origin: Origin, reply: Reply) {
         match origin {
             Origin::Socket { slot, generation, handle } => {
                 self.answer_socket(now, slot, generation, handle, reply);
             }
+            Origin::Elsewhere { answer, .. } if answer.asks_again() => answer.give(reply),
             Origin::Elsewhere { answer, request, refused } => match self.verdict(now, &reply, refused) {
                 Verdict::Give | Verdict::Leave => answer.give(reply),
                 Verdict::Again(refused) => self.held.push(Held { family, request, answer, refused }),
@@ -205,9 +223,8 @@ impl Worker {
                 socket.connection.reply(handle, reply);
             }
             Verdict::Again(since) => {
-                match since {
-                    Some(since) => drop(place.refused.insert(handle, since)),
-                    None => drop(place.refused.remove(&handle)),
+                if let Some(since) = since {
+                    place.refused.insert(handle, since);
                 }
                 // To the connection it is all the same why it has to ask again.
                 socket.connection.reply(handle, Reply::Error(RequestError::Busy));
@@ -218,10 +235,9 @@ impl Worker {
 
     fn verdict(&mut self, now: Time, reply: &Reply, refused: Option<Time>) -> Verdict {
         match reply {
-            // Somebody serves it: for how long nobody does is counted anew.
             Reply::Error(RequestError::Busy) => {
                 self.retry_after(now, BUSY_RETRY_US);
-                Verdict::Again(None)
+                Verdict::Again(refused)
             }
             Reply::Error(RequestError::NotServed | RequestError::Fenced) if self.routes.may_change() => {
                 let since = refused.unwrap_or(now);
@@ -326,7 +342,7 @@ impl Worker {
 
     /// The owner has answered. Numbers that are not known are of requests that were asked again meanwhile.
     fn on_forwarded(&mut self, now: Time, from: ShardId, number: u64, reply: Reply) {
-        let Some(forward) = self.forwards.remove(number) else { return };
+        let Some(mut forward) = self.forwards.remove(number) else { return };
         if forward.route.shard != from || !answers(forward.kind, &reply) {
             tracing::error!(shard = from.0, "a shard answered something else than it was asked");
             self.peers.distrust(from);
@@ -334,6 +350,7 @@ impl Worker {
             return self.deliver(now, forward.family, forward.origin, refused);
         }
         self.observer.stages.record_us(Stage::Forward, now.since(forward.since));
+        self.note_served(&mut forward.origin, &reply);
         self.deliver(now, forward.family, forward.origin, reply);
     }
 
