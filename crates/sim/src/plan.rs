@@ -336,6 +336,10 @@ impl Parameters {
                 faults.push(Fault::KillNode);
             }
         }
+        if plan == Plan::Crowd && seed % 4 == 2 {
+            // Beside a vDisk that nobody serves, so that logs with damage are carried on.
+            faults.extend([Fault::FlipInStore, Fault::UnreadableBlock, Fault::FlipOnRead, Fault::KillNode]);
+        }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
             // While one drive's copies are not to be trusted, no other may be away: a write that went to the

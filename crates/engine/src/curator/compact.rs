@@ -58,6 +58,8 @@ pub(crate) struct Compaction {
     pub(super) units_max: UnitsMax,
     /// Nothing begins before this.
     not_before: Time,
+    /// Nothing was found worth it, and is not looked for before this unless space is short.
+    nothing_until: Time,
     /// Refusals in a row, and until when what could as well stay as it is is left alone for them.
     refusals: u32,
     pub(super) no_room_until: Time,
@@ -184,6 +186,9 @@ impl Volume {
             // The longer it waits, the emptier egroups become, and the less there is to move.
             self.compaction.not_before = self.compaction.not_before.max(idle_at);
         }
+        if !full && !cramped && ctx.now < self.compaction.nothing_until {
+            return;
+        }
         if ctx.now < self.compaction.not_before {
             self.compaction.more = true;
             return;
@@ -205,8 +210,10 @@ impl Volume {
         let percent = if full { LIVE_PERCENT_WHEN_FULL } else { ctx.limits.compact_live_percent };
         let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
-            // Nothing is worth it: whoever looked through all of them looks again when things may have changed.
-            self.compaction.not_before = ctx.now.after(AVOID_US);
+            if !full && !cramped {
+                // Nothing is worth it: whoever looked through all of them looks again when things may have changed.
+                self.compaction.nothing_until = ctx.now.after(AVOID_US);
+            }
             if self.compaction.refusals > 0 {
                 // What was refused is left alone for a while, and then tried again.
                 let (again, room) = (ctx.now.after(AVOID_US), self.compaction.no_room_until);

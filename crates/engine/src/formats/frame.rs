@@ -72,6 +72,20 @@ impl RecordKind {
     }
 }
 
+/// Where a record comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Copied {
+    /// Its owner appended it.
+    No = 0,
+    /// It lay in an older frame, and was carried on so that this one can be freed: later records may lie before it.
+    On = 1,
+    /// Likewise, but it could not be read any more: without a payload it says that there was one.
+    Lost = 2,
+    /// No record: of the family records may be missing behind what is there, so nobody knows here where its log ends.
+    Unsure = 3,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
     pub family: FamilyId,
@@ -87,8 +101,7 @@ pub struct RecordHeader {
     pub count: u64,
     /// The lowest record accepted in this epoch: those of older epochs from there on are void.
     pub begin: Seq,
-    /// It lay in an older frame before, and was written again so that this one can be freed: later records may lie before it.
-    pub carried: bool,
+    pub copied: Copied,
 }
 
 impl RecordHeader {
@@ -151,7 +164,7 @@ impl FrameHeader {
             put_u32(bytes, 16, record.kind as u32);
             put_u32(bytes, 20, record.payload_crc);
             put_u32(bytes, 24, record.payload_len);
-            put_u32(bytes, 28, record.carried.into());
+            put_u32(bytes, 28, record.copied as u32);
             put_u64(bytes, 32, record.block);
             put_u64(bytes, 40, record.count);
             put_u64(bytes, 48, record.begin.0);
@@ -216,7 +229,13 @@ fn decode_record(bytes: &[u8]) -> Option<RecordHeader> {
         block: u64_at(bytes, 32),
         count: u64_at(bytes, 40),
         begin: Seq(u64_at(bytes, 48)),
-        carried: u32_at(bytes, 28) != 0,
+        copied: match u32_at(bytes, 28) {
+            0 => Copied::No,
+            1 => Copied::On,
+            2 => Copied::Lost,
+            3 => Copied::Unsure,
+            _ => return None,
+        },
     })
 }
 
@@ -238,7 +257,7 @@ mod tests {
             block: random.random(),
             count: random.random(),
             begin: Seq(random.random()),
-            carried: random.random(),
+            copied: [Copied::No, Copied::On, Copied::Lost, Copied::Unsure][random.random_range(0..4)],
         });
         FrameHeader {
             records: records.collect(),

@@ -42,8 +42,10 @@ pub(super) enum Work {
     Frame {
         number: u64,
     },
-    /// Frames of the log that are read to be carried on.
-    Load,
+    /// Frames of the log that are read to be carried on, or the payload of a record of theirs.
+    Load {
+        piece: Option<usize>,
+    },
     /// A part of a job of reading the log.
     LogPart {
         job: u64,
@@ -93,7 +95,7 @@ impl Work {
             Work::Superblock { .. }
             | Work::Sweep { .. }
             | Work::Doubtful { .. }
-            | Work::Load
+            | Work::Load { .. }
             | Work::LogPart { .. }
             | Work::Units { .. }
             | Work::UnitsAgain { .. }

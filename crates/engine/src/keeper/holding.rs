@@ -52,8 +52,10 @@ pub(super) struct Run {
 #[derive(Default)]
 pub(super) struct Holding {
     pub places: BTreeMap<Seq, Place>,
-    /// Records that would be held if they could be read, with their epochs.
-    pub lost: BTreeMap<Seq, Epoch>,
+    /// Records that would be held if they could be read.
+    pub lost: BTreeMap<Seq, Place>,
+    /// Where it is written that nobody knows here where its log ends.
+    pub unsure: Option<Place>,
     pub run: Run,
     pub trimmed: Seq,
     /// The lowest epoch that may ask; in memory, perhaps not durable yet.
@@ -63,6 +65,8 @@ pub(super) struct Holding {
     /// A frame with a newer fence, or a new copy of the durable one, is in flight.
     pub fence_moving: bool,
     pub fence_waiters: Vec<(Caller, Epoch)>,
+    /// When it let go of something last.
+    pub let_go_at: Time,
     /// Some of it was carried on, so that its places do not follow each other in the ring.
     pub was_carried: bool,
     /// Who asked last in the highest epoch.
@@ -87,22 +91,25 @@ impl Holding {
     }
 
     /// Takes out the records up to `up_to`.
-    pub fn take_trimmed(&mut self, up_to: Seq) -> BTreeMap<Seq, Place> {
+    pub fn take_trimmed(&mut self, up_to: Seq) -> Vec<Place> {
         self.trimmed = self.trimmed.max(up_to);
-        self.lost.retain(|seq, _| *seq > up_to);
-        if self.places.first_key_value().is_none_or(|(low, _)| *low > up_to) {
-            return BTreeMap::new();
+        let mut gone = Vec::new();
+        for places in [&mut self.lost, &mut self.places] {
+            if places.first_key_value().is_some_and(|(low, _)| *low <= up_to) {
+                let kept = places.split_off(&up_to.next());
+                gone.extend(std::mem::replace(places, kept).into_values());
+            }
         }
-        let kept = self.places.split_off(&up_to.next());
-        std::mem::replace(&mut self.places, kept)
+        gone
     }
 
     /// Takes out the records at and after `from` that are older than `epoch`.
     pub fn take_older(&mut self, from: Seq, epoch: Epoch) -> Vec<Place> {
-        self.lost.retain(|seq, lost| *seq < from || *lost >= epoch);
-        let void = self.places.range(from..).filter(|(_, place)| place.epoch < epoch);
-        let void: Vec<Seq> = void.map(|(seq, _)| *seq).collect();
-        void.iter().filter_map(|seq| self.places.remove(seq)).collect()
+        let mut void = Vec::new();
+        for places in [&mut self.lost, &mut self.places] {
+            void.extend(places.extract_if(from.., |_, place| place.epoch < epoch).map(|(_, place)| place));
+        }
+        void
     }
 
     /// Takes out what is still queued, `low` being the lowest: as if it had not been accepted.

@@ -217,7 +217,7 @@ impl Keeper {
                     }
                 }
             }
-            Work::Load => ring.on_load_read(read, desk),
+            Work::Load { piece } => ring.on_load_read(piece, read, desk),
             Work::LogPart { job, part } => ring.on_log_read(job, part, read, desk),
             Work::Stored { job } => store.on_written(job),
             Work::Flush => store.on_flushed(desk),

@@ -94,6 +94,9 @@ pub(super) struct Ring {
     pub session_after: u64,
     /// The last frame that was needed when the drive was opened, and could not be found.
     pub missing: Option<u64>,
+    /// The first of them, and the families that may have had something in one. As long as one of these has no owner that knows where its
+    /// log ends, the ring is not freed beyond that: else nobody would know any more, at the next opening, that something is missing.
+    pub floor: Option<(u64, BTreeSet<FamilyId>)>,
 
     pub queue: VecDeque<Queued>,
     /// Blocks of what is queued and not void, with room for their headers.
@@ -138,6 +141,7 @@ impl Ring {
             session_first: 1,
             session_after: 0,
             missing: None,
+            floor: None,
             queue: VecDeque::new(),
             queued_blocks: 0,
             queued_to: 0,
@@ -220,7 +224,9 @@ impl Ring {
         let Some(holding) = self.holdings.get(&family) else { return false };
         // Those that were carried on lie behind others.
         let looked_at = if holding.was_carried { usize::MAX } else { 1 };
-        holding.places.values().take(looked_at).any(|place| Some(place.home) == oldest)
+        let places =
+            holding.places.values().take(looked_at).chain(holding.lost.values()).chain(&holding.unsure);
+        places.into_iter().any(|place| Some(place.home) == oldest)
     }
 
     /// Blocks that client data leaves for map and checkpoint records: a quarter, and what no record can use, because
@@ -266,7 +272,29 @@ impl Ring {
 
     /// The oldest frame still needed, as the next frame will say.
     pub fn tail_number(&self) -> u64 {
-        self.frames.get(self.dead).map_or(self.next_number, |frame| frame.number)
+        self.not_beyond_the_floor(self.frames.get(self.dead).map_or(self.next_number, |frame| frame.number))
+    }
+
+    pub fn not_beyond_the_floor(&self, tail: u64) -> u64 {
+        self.floor.as_ref().map_or(tail, |(floor, _)| tail.min(*floor))
+    }
+
+    /// The family has an owner who knows where its log ends, or is no more.
+    pub fn release(&mut self, family: FamilyId) {
+        let holding = self.holdings.get_mut(&family);
+        if let Some(place) = holding.and_then(|holding| holding.unsure.take()) {
+            self.let_go(&place);
+        }
+        self.lift_floor(family);
+    }
+
+    pub fn lift_floor(&mut self, family: FamilyId) {
+        if let Some((_, families)) = &mut self.floor
+            && families.remove(&family)
+            && families.is_empty()
+        {
+            self.floor = None;
+        }
     }
 
     pub fn frame_mut(&mut self, number: u64) -> Option<&mut Frame> {
@@ -296,6 +324,10 @@ impl Ring {
     pub fn count_dead(&mut self) {
         let settled = self.frames.len() - self.flying.len();
         while self.dead < settled && self.frames[self.dead].live == 0 && self.frames[self.dead].fences == 0 {
+            let next = self.frames.get(self.dead + 1).map_or(self.next_number, |next| next.number);
+            if self.not_beyond_the_floor(next) < next {
+                return;
+            }
             self.dead += 1;
         }
     }

@@ -89,7 +89,8 @@ impl Ring {
         };
         // What is behind the damage follows it: a gap would be noticed.
         let incomplete =
-            self.missing.is_some_and(|missing| holding.last_frame().is_none_or(|number| number < missing));
+            self.missing.is_some_and(|missing| holding.last_frame().is_none_or(|number| number < missing))
+                || holding.unsure.is_some();
         let mut held = Held { room, incomplete, ..Held::default() };
         for (seq, place) in holding.places.iter().filter(|(_, place)| place.is_settled(self.settled)) {
             if held.low == Seq(0) {
@@ -150,6 +151,8 @@ impl Ring {
         for place in holding.enter(epoch, begin, last) {
             self.let_go(&place);
         }
+        // Its owner knows where its log ends.
+        self.release(caller.family);
         for record in records {
             self.enqueue(caller.family, epoch, record, frees);
         }
@@ -214,13 +217,11 @@ impl Ring {
             told: false,
         };
         let former = holding.places.insert(record.seq, place);
-        holding.lost.remove(&record.seq);
+        let lost = holding.lost.remove(&record.seq);
         let begin = holding.run.begin;
         self.queued_blocks += queued_cost(blocks);
         self.queue.push_back(Queued { family, epoch, begin, record, blocks, frees, void: false });
-        if let Some(former) = former {
-            self.let_go(&former);
-        }
+        former.iter().chain(&lost).for_each(|place| self.let_go(place));
     }
 
     fn answer_when_settled(&mut self, now: Time, caller: Caller, epoch: Epoch, last: Seq, desk: &mut Desk) {
@@ -238,8 +239,8 @@ impl Ring {
         if gone.is_empty() {
             return;
         }
-        gone.values().for_each(|place| self.let_go(place));
-        self.carrying.moves_again(family);
+        gone.iter().for_each(|place| self.let_go(place));
+        self.lets_go(now, family);
         self.count_dead();
         self.untold_trims.insert(family);
         self.untold_since.get_or_insert(now);
@@ -275,8 +276,12 @@ impl Ring {
         } else {
             self.wanted_fences.remove(&family);
         }
+        std::mem::take(&mut holding.lost)
+            .values()
+            .chain(&holding.unsure)
+            .for_each(|place| self.let_go(place));
         self.untold_trims.remove(&family);
-        self.carrying.moves_again(family);
+        self.lets_go(Time(0), family);
         self.wanted_drops.insert(family);
         self.count_dead();
         true

@@ -1,14 +1,17 @@
 //! Going on beside what pins the ring. A family that lets go of nothing (nobody can serve it, or its owner waits for a drive that is
 //! away) would keep all others from the ring once its records are the oldest ones. They are carried on: read, and written again
 //! at the head. `docs/decisions/0041-what-pins-a-ring-is-carried-on.md`.
-//! Promises: a record lies where it lay until its copy counts; only what passes its checksum is carried on, as it is.
+//! Promises: a record lies where it lay until its copy counts; only what passes its checksum is carried on, as it is; of what could not
+//! be read any more it stays known that it was there.
 
-use crate::buffer::{BLOCK, Buffer};
-use crate::formats::frame::{FrameHeader, RecordHeader, header_blocks};
-use crate::identity::{FamilyId, Seq, Time};
-use crate::interface::{Area, DriveWork};
+use crate::buffer::{BLOCK, Buffer, zeros};
+use crate::formats::frame::{
+    Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks,
+};
+use crate::identity::{Epoch, FamilyId, Seq, Time};
+use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Desk, Work};
-use crate::keeper::holding::{Home, Place};
+use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{LAST_BLOCKS, Ring};
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::sabotage::{Bug, planted};
@@ -16,6 +19,10 @@ use std::collections::BTreeSet;
 
 /// While the ring is short, owners have this long to let go of what is in its oldest frame.
 const PINNED_US: u64 = 5_000_000;
+/// What could not be read so often, five seconds apart, is taken for lost, as the next opening would.
+const UNREAD_MAX: u32 = 3;
+/// Others have to get at least this part of the ring in a round, or another one is in vain.
+const GAINED_PART: u64 = 16;
 
 /// What is known of whoever keeps the ring from going round.
 #[derive(Default)]
@@ -24,9 +31,8 @@ pub(super) struct Carrying {
     /// Families that let go of nothing while all waited for them, and not since.
     stuck: BTreeSet<FamilyId>,
     load: Option<Load>,
-    /// Since which frame a round of the ring is counted, and the blocks carried on in it.
-    round: (u64, u64),
-    /// More than half of the ring was: nobody would gain anything by another round.
+    round: Round,
+    /// The last round was in vain.
     exhausted: bool,
 }
 
@@ -35,20 +41,35 @@ pub(super) struct Carrying {
 struct Seen {
     number: u64,
     since: Time,
-    /// Records that were held in it when it was read and found to hold some that are not stuck.
+    /// Records that were held in it when it was read and could not be carried on, or not all of them.
     looked_at: Option<u32>,
+    /// It cannot be read as a whole: what is held in it is read piece by piece.
+    in_pieces: bool,
+    /// How often a piece could not be read.
+    unread: u32,
+}
+
+/// Once round the ring: what was carried on first in it, and blocks of all frames since, and of those with copies.
+#[derive(Default)]
+struct Round {
+    first: u64,
+    blocks: u64,
+    carried: u64,
 }
 
 /// The records of the oldest frames on their way to the head.
 struct Load {
     /// Numbers of frames that lie side by side, and where each begins.
     frames: Vec<(u64, u64)>,
-    /// Whatever is in the first is stuck.
-    is_pinned: bool,
-    /// With the frames they lie in, and their payloads. None while they are read.
-    records: Option<Vec<Held>>,
+    records: Vec<Held>,
+    /// Reads that have not ended, and whether one failed.
+    reads: usize,
+    failed: bool,
+    /// Records that could not be read by themselves, as places in `records`.
+    bad: Vec<usize>,
 }
 
+/// A record, the frame it lies in, and its payload.
 type Held = (u64, RecordHeader, Buffer);
 
 /// A record that a frame in flight carries on.
@@ -57,113 +78,255 @@ pub(super) struct Carried {
     pub seq: Seq,
     /// The frame it lies in as long as the other does not count.
     pub from: u64,
-    /// Where the new frame has its payload.
+    /// Where the new frame has its payload, and of how many bytes.
     pub payload: u64,
+    pub payload_len: u32,
 }
 
 impl Carrying {
+    /// What has been read has no place in the ring.
+    pub fn waits_for_room(&self) -> bool {
+        self.load.as_ref().is_some_and(|load| load.reads == 0)
+    }
+
+    /// A frame of so many blocks was written.
+    pub fn note_frame(&mut self, blocks: u64) {
+        self.round.blocks += blocks;
+    }
+
     /// For people who wonder why the ring stands still.
     pub fn describe(&self) -> String {
         let load = match &self.load {
             None => "",
-            Some(Load { records: None, .. }) => ", the oldest frames are read",
-            Some(Load { records: Some(_), .. }) => ", the oldest frames wait for room",
+            Some(Load { reads: 0, .. }) => ", the oldest frames wait for room",
+            Some(_) => ", the oldest frames are read",
         };
         let exhausted = if self.exhausted { ", they leave no room to go on beside them" } else { "" };
         format!("{} families stuck{load}{exhausted}", self.stuck.len())
     }
+}
 
-    /// What has been read has no place in the ring.
-    pub fn waits_for_room(&self) -> bool {
-        self.load.as_ref().is_some_and(|load| load.records.is_some())
+impl Holding {
+    fn held_in(&self, record: &RecordHeader, number: u64) -> Option<&Place> {
+        let is_it = |place: &&Place| place.home == Home::Frame(number) && place.epoch == record.epoch;
+        let place = self.places.get(&record.seq).filter(is_it);
+        place.or_else(|| self.lost.get(&record.seq).filter(is_it))
     }
 
-    /// The family lets go of something, or is no more.
-    pub fn moves_again(&mut self, family: FamilyId) {
-        self.stuck.remove(&family);
-        self.exhausted = false;
+    /// The header of a record as its frame would have it.
+    fn header(&self, family: FamilyId, seq: Seq, place: &Place, copied: Copied) -> RecordHeader {
+        let Place { epoch, kind, payload_crc, payload_len, block, count, .. } = *place;
+        // Of an older epoch nothing is left that this could make void.
+        let begin = if epoch == self.run.epoch { self.run.begin } else { seq };
+        RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin, copied }
     }
 }
 
 impl Ring {
+    /// The family lets go of something, or is no more.
+    pub fn lets_go(&mut self, now: Time, family: FamilyId) {
+        self.release(family);
+        if let Some(holding) = self.holdings.get_mut(&family) {
+            holding.let_go_at = now;
+        }
+        if self.carrying.stuck.remove(&family) {
+            self.carrying.exhausted = false;
+        }
+    }
+
     /// Begins to carry on what is in the oldest frame if it has been waited for.
     pub fn carry(&mut self, now: Time, desk: &mut Desk) {
-        let oldest =
-            self.frames.get(self.dead).filter(|frame| frame.live > 0 && frame.number <= self.settled);
+        // One in which nothing is held is needed because of the floor alone, or its fence, which is carried on by itself.
+        let oldest = self
+            .frames
+            .get(self.dead)
+            .filter(|frame| (frame.live > 0 || self.floor.is_some()) && frame.number <= self.settled);
         let Some(oldest) = oldest.filter(|_| self.is_urgent() && !planted(Bug::PinsStay)) else {
             self.carrying.seen = None;
             self.carrying.exhausted = false;
             return;
         };
-        let (number, position, live) = (oldest.number, oldest.position, oldest.live);
-        let begun = Seen { number, since: now, looked_at: None };
-        let seen = self.carrying.seen.filter(|seen| seen.number == number).unwrap_or(begun);
-        self.carrying.seen = Some(seen);
+        let (number, live) = (oldest.number, oldest.live);
+        let begun = Seen { number, since: now, looked_at: None, in_pieces: false, unread: 0 };
+        let mut seen = self.carrying.seen.filter(|seen| seen.number == number).unwrap_or(begun);
         let is_pinned = now.since(seen.since) >= PINNED_US;
         let may_be_stuck = !self.carrying.stuck.is_empty() && seen.looked_at != Some(live);
-        if self.carrying.load.is_some() || self.carrying.exhausted || !is_pinned && !may_be_stuck {
+        self.carrying.seen = Some(seen);
+        // What a frame in flight carries on would only be read and written once more.
+        let is_on_its_way =
+            self.carrying.load.is_some() || self.flying.iter().any(|flying| !flying.carried.is_empty());
+        if is_on_its_way || self.carrying.exhausted || !is_pinned && !may_be_stuck {
             return;
         }
         if is_pinned {
+            let lets_go = |holding: &Holding| holding.let_go_at > seen.since;
+            let stuck = self.holdings.iter().filter(|(_, holding)| !lets_go(holding));
+            self.carrying.stuck.extend(stuck.map(|(family, _)| *family));
             // If nothing comes of it, it is tried again after the same time.
-            self.carrying.seen = Some(begun);
+            seen.since = now;
+            self.carrying.seen = Some(seen);
+        }
+        if live == 0 {
+            return self.load_the_unsure(number);
+        }
+        if seen.in_pieces {
+            return self.load_pieces(number, desk);
         }
         let (frames, end) = self.oldest_side_by_side();
-        let len = u32::try_from((end - position) * BLOCK as u64).expect("frames are smaller than 4 GiB");
-        let read = DriveWork::Read { offset: position * BLOCK as u64, len };
-        desk.submit(Area::Log, read, Work::Load);
-        self.carrying.load = Some(Load { frames, is_pinned, records: None });
+        let first = frames[0].1;
+        let len = u32::try_from((end - first) * BLOCK as u64).expect("frames are smaller than 4 GiB");
+        let read = DriveWork::Read { offset: first * BLOCK as u64, len };
+        desk.submit(Area::Log, read, Work::Load { piece: None });
+        self.carrying.load =
+            Some(Load { frames, records: Vec::new(), reads: 1, failed: false, bad: Vec::new() });
+    }
+
+    /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
+    fn load_the_unsure(&mut self, number: u64) {
+        let Some((_, families)) = &self.floor else { return };
+        let records =
+            families.iter().take(RECORDS_IN_ONE_BLOCK).map(|&family| (number, unsure(family), zeros(0)));
+        let (records, frames) = (records.collect(), vec![(number, 0)]);
+        self.carrying.load = Some(Load { frames, records, reads: 0, failed: false, bad: Vec::new() });
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
     fn oldest_side_by_side(&self) -> (Vec<(u64, u64)>, u64) {
-        let mut oldest =
-            self.frames.iter().skip(self.dead).take(self.frames.len() - self.flying.len() - self.dead);
-        let first = oldest.next().expect("the caller has seen it");
+        let settled = self.frames.len() - self.flying.len();
+        let first = &self.frames[self.dead];
         let (mut frames, mut live) = (vec![(first.number, first.position)], first.live);
-        let mut end = self.blocks;
-        for next in oldest {
-            end = if next.position > first.position { next.position } else { self.blocks };
+        let mut end = self.end_of(self.dead);
+        for at in self.dead + 1..settled {
+            let (next, behind) = (&self.frames[at], self.end_of(at));
             live += next.live;
-            let fits = end - first.position <= self.frame_blocks_max && live as usize <= DATA_RECORDS_MAX;
-            if !fits || end == self.blocks {
-                return (frames, end);
+            if next.position < first.position
+                || behind - first.position > self.frame_blocks_max
+                || live as usize > DATA_RECORDS_MAX
+            {
+                break;
             }
             frames.push((next.number, next.position));
+            end = behind;
         }
         (frames, end)
     }
 
-    /// The frames that may be carried on were read; None if they could not be.
-    pub fn on_load_read(&mut self, read: Option<Buffer>, desk: &Desk) {
+    /// Where the next frame begins, or the ring ends: a frame never wraps.
+    fn end_of(&self, at: usize) -> u64 {
+        let next = self.frames.get(at + 1).map_or(self.head, |next| next.position);
+        if next > self.frames[at].position { next } else { self.blocks }
+    }
+
+    /// Reads only what is held in this frame, each payload by itself: something beside it cannot be read.
+    fn load_pieces(&mut self, number: u64, desk: &mut Desk) {
+        let mut load =
+            Load { frames: vec![(number, 0)], records: Vec::new(), reads: 0, failed: false, bad: Vec::new() };
+        for (&family, holding) in &self.holdings {
+            let here = |places: (&Seq, &Place)| places.1.home == Home::Frame(number);
+            for (&seq, place) in holding.places.iter().filter(|&held| here(held)) {
+                let blocks = u64::from(place.payload_len).div_ceil(BLOCK as u64);
+                if blocks > 0 {
+                    let len = u32::try_from(blocks * BLOCK as u64).expect("records are smaller than 4 GiB");
+                    let read = DriveWork::Read { offset: place.payload * BLOCK as u64, len };
+                    desk.submit(Area::Log, read, Work::Load { piece: Some(load.records.len()) });
+                    load.reads += 1;
+                }
+                let header = holding.header(family, seq, place, Copied::On);
+                load.records.push((number, header, zeros(0)));
+            }
+            if holding.unsure.is_some_and(|place| place.home == Home::Frame(number)) {
+                load.records.push((number, unsure(family), zeros(0)));
+            }
+            for (&seq, place) in holding.lost.iter().filter(|&held| here(held)) {
+                load.records.push((
+                    number,
+                    as_lost(holding.header(family, seq, place, Copied::Lost)),
+                    zeros(0),
+                ));
+            }
+        }
+        self.carrying.load = Some(load);
+        self.end_load(desk);
+    }
+
+    /// Frames that may be carried on were read, or a payload; None if that was not possible.
+    pub fn on_load_read(&mut self, piece: Option<usize>, read: Option<Buffer>, desk: &mut Desk) {
         let mut load = self.carrying.load.take().expect("it is kept while it is read");
-        let Some(read) = read else { return };
-        let mut records = Vec::new();
+        load.reads -= 1;
+        match (piece, read) {
+            (None, Some(read)) => self.take_frames(&mut load, &read, desk),
+            (Some(at), Some(read)) => {
+                let (_, record, payload) = &mut load.records[at];
+                if !is_sound(record, &read) {
+                    load.bad.push(at);
+                }
+                *payload = read;
+            }
+            (None, None) => load.failed = true,
+            (Some(at), None) => load.bad.push(at),
+        }
+        load.failed |= !load.bad.is_empty();
+        self.carrying.load = Some(load);
+        self.end_load(desk);
+    }
+
+    /// All was read.
+    fn end_load(&mut self, desk: &mut Desk) {
+        let Some(load) = self.carrying.load.take_if(|load| load.reads == 0) else { return };
+        let first = load.frames[0].0;
+        let is_stuck = |held: &Held| self.carrying.stuck.contains(&held.1.family);
+        if !load.failed && !load.records.is_empty() && load.records.iter().all(is_stuck) {
+            self.carrying.load = Some(load);
+            return;
+        }
+        // Not before something of it is let go of, or its time has come.
+        let live = self.frame_mut(first).map(|frame| frame.live);
+        if let Some(seen) = self.carrying.seen.as_mut().filter(|seen| seen.number == first) {
+            // Piece by piece at once, if that was not tried.
+            seen.looked_at = if load.failed && !seen.in_pieces { None } else { live };
+            seen.in_pieces |= load.failed;
+            seen.unread += u32::from(!load.bad.is_empty());
+            if seen.unread >= UNREAD_MAX {
+                (seen.unread, seen.looked_at) = (0, None);
+                self.take_for_lost(&load, desk);
+            }
+        }
+    }
+
+    /// What cannot be read is as lost as the next opening would find it; that it was there is carried on.
+    fn take_for_lost(&mut self, load: &Load, desk: &mut Desk) {
+        for (number, record, _) in load.bad.iter().map(|&at| &load.records[at]) {
+            let Some(holding) = self.holdings.get_mut(&record.family) else { continue };
+            let is_it = |place: &Place| place.home == Home::Frame(*number) && place.epoch == record.epoch;
+            if !holding.places.get(&record.seq).is_some_and(is_it) {
+                continue;
+            }
+            let place = holding.places.remove(&record.seq).expect("just seen");
+            if !place.told {
+                let damage = Damage::Log { offset: place.payload * BLOCK as u64 };
+                desk.notice(Notice::Damage { drive: desk.drive, damage });
+            }
+            if let Some(former) = holding.lost.insert(record.seq, place) {
+                self.let_go(&former);
+            }
+        }
+    }
+
+    /// What is held in frames that were read together, up to the first that holds something of others.
+    fn take_frames(&self, load: &mut Load, read: &Buffer, desk: &Desk) {
         let first = load.frames[0];
         for &(number, position) in &load.frames {
             let bytes = read.slice((position - first.1) as usize * BLOCK..read.len());
-            // What is not as it was written stays, and is tried again.
-            let Some(held) = self.held_in(number, position, &bytes, desk) else { break };
-            if load.is_pinned && number == first.0 {
-                self.carrying.stuck.extend(held.iter().map(|(_, record, _)| record.family));
+            let Some(held) = self.held_in(number, position, &bytes, desk) else {
+                // What is not as it was written stays for now.
+                load.failed = number == first.0;
+                return;
+            };
+            let is_others = held.iter().any(|held| !self.carrying.stuck.contains(&held.1.family));
+            load.records.extend(if is_others && number != first.0 { Vec::new() } else { held });
+            if is_others {
+                return;
             }
-            if held.iter().any(|(_, record, _)| !self.carrying.stuck.contains(&record.family)) {
-                break;
-            }
-            records.extend(held);
-        }
-        if records.is_empty() {
-            return self.look_no_more(first.0);
-        }
-        load.records = Some(records);
-        self.carrying.load = Some(load);
-    }
-
-    /// Not before something of it is let go of, or its time has come.
-    fn look_no_more(&mut self, number: u64) {
-        let live = self.frame_mut(number).map(|frame| frame.live);
-        if let Some(seen) = self.carrying.seen.as_mut().filter(|seen| seen.number == number) {
-            seen.looked_at = live;
         }
     }
 
@@ -179,78 +342,93 @@ impl Ring {
         let mut held = Vec::new();
         for record in header.records {
             let end = at + record.payload_blocks() as usize * BLOCK;
-            if self.is_held_in(&record, number) {
+            if let Some(is_lost) = self.is_held_in(&record, number) {
                 let payload = (end <= read.len()).then(|| read.slice(at..end))?;
-                let is_sound = record.payload_len == 0
-                    || payload.slice(0..record.payload_len as usize).checksum() == record.payload_crc;
-                if !is_sound && !planted(Bug::CarriedUnchecked) {
+                if record.copied == Copied::Unsure {
+                    held.push((number, record, zeros(0)));
+                } else if is_lost {
+                    held.push((number, as_lost(record), zeros(0)));
+                } else if is_sound(&record, &payload) {
+                    held.push((number, RecordHeader { copied: Copied::On, ..record }, payload));
+                } else {
                     return None;
                 }
-                held.push((number, record, payload));
             }
             at = end;
         }
         (held.len() == frame.live as usize).then_some(held)
     }
 
-    fn is_held_in(&self, record: &RecordHeader, number: u64) -> bool {
-        let holding = self.holdings.get(&record.family).filter(|_| record.kind.is_logged());
-        let place = holding.and_then(|holding| holding.places.get(&record.seq));
-        place.is_some_and(|place| place.home == Home::Frame(number) && place.epoch == record.epoch)
+    /// Whether the record is held in this frame, and cannot be read.
+    fn is_held_in(&self, record: &RecordHeader, number: u64) -> Option<bool> {
+        let holding = self.holdings.get(&record.family).filter(|_| record.kind.is_logged())?;
+        if record.copied == Copied::Unsure {
+            let is_written = holding.unsure.is_some_and(|place| place.home == Home::Frame(number));
+            let is_wanted =
+                self.floor.as_ref().is_some_and(|(_, families)| families.contains(&record.family));
+            return (is_written || is_wanted).then_some(false);
+        }
+        holding.held_in(record, number)?;
+        Some(!holding.places.get(&record.seq).is_some_and(|place| place.home == Home::Frame(number)))
     }
 
     /// Writes what was read, as far as it is still held, in a frame of its own. At least as much as it takes becomes free when it counts.
     pub fn write_carried(&mut self, desk: &mut Desk) {
-        let Some(mut load) = self.carrying.load.take_if(|load| load.records.is_some()) else { return };
-        let mut held = load.records.take().expect("just seen");
-        held.retain(|(number, record, _)| self.is_held_in(record, *number));
-        if held.is_empty() || self.begins_a_round_in_vain(load.frames[0].0) {
+        let Some(mut load) = self.carrying.load.take_if(|load| load.reads == 0) else { return };
+        let mut held = std::mem::take(&mut load.records);
+        held.retain(|(number, record, _)| self.is_held_in(record, *number).is_some());
+        let is_unsure = held.iter().all(|(_, record, _)| record.copied == Copied::Unsure);
+        if held.is_empty() || !is_unsure && self.begins_a_round_in_vain(load.frames[0].0) {
             return;
         }
-        let blocks_of = |held: &[Held]| {
-            header_blocks(held.len()) + held.iter().map(|(_, record, _)| record.payload_blocks()).sum::<u64>()
+        let fits = |held: &[Held]| {
+            let payload: u64 = held.iter().map(|(_, record, _)| record.payload_blocks()).sum();
+            let blocks = header_blocks(held.len()) + payload;
+            // Into the slack as well: it lets go of the oldest record.
+            self.place(blocks, LAST_BLOCKS).map(|position| (position, blocks))
         };
-        if self.place(blocks_of(&held), LAST_BLOCKS).is_none() {
-            // All of them together may not fit before the end of the ring, nor at its beginning.
-            let first = held[0].0;
-            held.retain(|(number, ..)| *number == first);
-        }
-        let blocks = blocks_of(&held);
-        // Into the slack as well: it lets go of the oldest record.
-        let Some(position) = self.place(blocks, LAST_BLOCKS) else {
-            load.records = Some(held);
+        // All of them together may not fit before the end of the ring, nor at its beginning.
+        let most = (1..=held.len()).rev().find_map(|most| Some((most, fits(&held[..most])?)));
+        let Some((most, (position, blocks))) = most else {
+            load.records = held;
             self.carrying.load = Some(load);
             return;
         };
-        self.carrying.round.1 += blocks;
-        for (_, record, _) in &mut held {
-            record.carried = true;
-        }
+        held.truncate(most);
+        self.carrying.round.carried += blocks;
         self.write_frame_with(position, 0, 0, held, desk);
     }
 
-    /// When what was carried on comes round again: whether that was more than half of the ring.
+    /// When what was carried on comes round again: whether others have gained nothing by it. More than half of the ring was carried
+    /// on, or hardly anything else was written.
     fn begins_a_round_in_vain(&mut self, number: u64) -> bool {
-        let (first, blocks) = self.carrying.round;
+        let Round { first, blocks, carried } = self.carrying.round;
         if number < first {
             return false;
         }
-        self.carrying.exhausted = first > 0 && blocks > self.blocks / 2;
-        self.carrying.round = (self.next_number, 0);
+        let gained = blocks.saturating_sub(carried);
+        let in_vain = carried > self.blocks / 2 || gained < self.blocks / GAINED_PART;
+        self.carrying.exhausted = first > 0 && in_vain;
+        self.carrying.round = Round { first: self.next_number, blocks: 0, carried: 0 };
         self.carrying.exhausted
     }
 
     /// A frame counts: what it carries on is held there from now on, as far as it is held at all.
     pub fn settle_carried(&mut self, number: u64, carried: Vec<Carried>) {
-        for Carried { family, seq, from, payload } in carried {
-            let holding = self.holdings.get_mut(&family);
-            let place = holding.and_then(|holding| {
+        for Carried { family, seq, from, payload, payload_len } in carried {
+            if seq == Seq(0) {
+                self.settle_unsure(number, family, from);
+                continue;
+            }
+            let place = self.holdings.get_mut(&family).and_then(|holding| {
                 holding.was_carried = true;
-                holding.places.get_mut(&seq)
+                let is_there = |place: &&mut Place| place.home == Home::Frame(from);
+                let place = holding.places.get_mut(&seq).filter(is_there);
+                place.or_else(|| holding.lost.get_mut(&seq).filter(is_there))
             });
-            if let Some(place) = place.filter(|place| place.home == Home::Frame(from)) {
-                let moved =
-                    Place { home: Home::Frame(number), payload, carried: true, told: false, ..*place };
+            if let Some(place) = place {
+                let home = Home::Frame(number);
+                let moved = Place { home, payload, payload_len, carried: true, told: false, ..*place };
                 let former = std::mem::replace(place, moved);
                 self.let_go(&former);
             } else {
@@ -258,4 +436,47 @@ impl Ring {
             }
         }
     }
+
+    fn settle_unsure(&mut self, number: u64, family: FamilyId, from: u64) {
+        let is_wanted = self.floor.as_ref().is_some_and(|(_, families)| families.contains(&family));
+        let holding = self.holdings.get_mut(&family).filter(|holding| {
+            is_wanted || holding.unsure.is_some_and(|place| place.home == Home::Frame(from))
+        });
+        let Some(holding) = holding else {
+            self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
+            return;
+        };
+        let record = unsure(family);
+        let former = holding.unsure.replace(super::ring_replay::place_of(number, 0, &record));
+        former.iter().for_each(|former| self.let_go(former));
+        self.lift_floor(family);
+    }
+}
+
+/// What says that nobody knows here where the log of a family ends. It has no number.
+fn unsure(family: FamilyId) -> RecordHeader {
+    RecordHeader {
+        family,
+        epoch: Epoch(0),
+        seq: Seq(0),
+        kind: RecordKind::Data,
+        payload_crc: 0,
+        payload_len: 0,
+        block: 0,
+        count: 0,
+        begin: Seq(0),
+        copied: Copied::Unsure,
+    }
+}
+
+fn is_sound(record: &RecordHeader, payload: &Buffer) -> bool {
+    let len = record.payload_len as usize;
+    len == 0
+        || payload.len() >= len && payload.slice(0..len).checksum() == record.payload_crc
+        || planted(Bug::CarriedUnchecked)
+}
+
+/// What says of a record that it was there.
+fn as_lost(record: RecordHeader) -> RecordHeader {
+    RecordHeader { copied: Copied::Lost, payload_crc: 0, payload_len: 0, ..record }
 }

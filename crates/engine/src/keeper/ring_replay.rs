@@ -4,12 +4,13 @@
 //! there; one that never settled is either held as if it had, or gone for ever.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::{RecordHeader, RecordKind};
-use crate::identity::{Epoch, Seq};
+use crate::formats::frame::{Copied, RecordHeader, RecordKind};
+use crate::identity::{Epoch, FamilyId, Seq};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
-use std::collections::BTreeMap;
+use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Numbers left out after an opening, so that those of frames that were dropped are never used again.
 const NUMBERS_SKIPPED: u64 = 1000;
@@ -99,8 +100,22 @@ impl Ring {
             self.session_first = chain.seen + NUMBERS_SKIPPED;
             self.next_number = self.session_first;
         }
+        self.put_floor(chain.missing.first().copied());
         self.count_dead();
         Replayed { damage, dropped: chain.seen > chain.last }
+    }
+
+    /// See [`Ring::floor`].
+    fn put_floor(&mut self, first: Option<u64>) {
+        let (Some(first), Some(last)) = (first, self.missing) else { return };
+        let may_have_more = |holding: &Holding| {
+            !holding.places.is_empty()
+                && holding.unsure.is_none()
+                && holding.last_frame().is_none_or(|number| number < last)
+        };
+        let families = self.holdings.iter().filter(|(_, holding)| may_have_more(holding));
+        let families: BTreeSet<FamilyId> = families.map(|(family, _)| *family).collect();
+        self.floor = (!families.is_empty() && !planted(Bug::CarriedIsTheEnd)).then_some((first, families));
     }
 
     fn replay_frame(&mut self, found: &FoundFrame, damage: &mut Vec<u64>) {
@@ -114,9 +129,11 @@ impl Ring {
                 RecordKind::Fence => self.replay_fence(number, record),
                 RecordKind::Trim => self.replay_trim(record),
                 RecordKind::Drop => self.replay_drop(record),
+                _ if record.copied == Copied::Unsure => self.replay_unsure(number, payload, record),
+                _ if record.copied == Copied::Lost => self.replay_lost(number, payload, record),
                 _ if *sound => self.replay_record(number, payload, record),
                 _ => {
-                    self.replay_lost(record);
+                    self.replay_lost(number, payload, record);
                     damage.push(payload * BLOCK as u64);
                 }
             }
@@ -136,40 +153,38 @@ impl Ring {
     }
 
     /// It was here, and cannot be read any more: whoever asks where the log ended has to know.
-    fn replay_lost(&mut self, record: &RecordHeader) {
+    fn replay_lost(&mut self, number: u64, payload: u64, record: &RecordHeader) {
         if !self.enter(record) {
             return;
         }
         let holding = self.holdings.get_mut(&record.family).expect("just made");
-        if !holding.has(record.seq, record.epoch) {
-            holding.lost.insert(record.seq, record.epoch);
+        if holding.has(record.seq, record.epoch) {
+            return;
         }
+        let former = holding.lost.insert(record.seq, place_of(number, payload, record));
+        self.frames.back_mut().expect("just added").live += 1;
+        former.iter().for_each(|former| self.let_go(former));
+    }
+
+    fn replay_unsure(&mut self, number: u64, payload: u64, record: &RecordHeader) {
+        let holding = self.holdings.entry(record.family).or_default();
+        let former = holding.unsure.replace(place_of(number, payload, record));
+        self.frames.back_mut().expect("just added").live += 1;
+        former.iter().for_each(|former| self.let_go(former));
     }
 
     fn replay_record(&mut self, number: u64, payload: u64, record: &RecordHeader) {
         if !self.enter(record) {
             return;
         }
-        let place = Place {
-            home: Home::Frame(number),
-            payload,
-            payload_len: record.payload_len,
-            payload_crc: record.payload_crc,
-            epoch: record.epoch,
-            kind: record.kind,
-            block: record.block,
-            count: record.count,
-            carried: record.carried,
-            told: false,
-        };
         let holding = self.holdings.get_mut(&record.family).expect("just made");
-        holding.lost.remove(&record.seq);
-        holding.was_carried |= record.carried;
+        let lost = holding.lost.remove(&record.seq);
+        let place = place_of(number, payload, record);
+        holding.was_carried |= place.carried;
         let former = holding.places.insert(record.seq, place);
         self.frames.back_mut().expect("just added").live += 1;
-        if let Some(former) = former {
-            self.let_go(&former);
-        }
+        let unsure = holding.unsure.take_if(|_| record.copied == Copied::No);
+        former.iter().chain(&lost).chain(&unsure).for_each(|place| self.let_go(place));
     }
 
     fn replay_fence(&mut self, number: u64, record: &RecordHeader) {
@@ -187,7 +202,8 @@ impl Ring {
     fn replay_trim(&mut self, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         let gone = holding.take_trimmed(record.seq);
-        gone.values().for_each(|place| self.let_go(place));
+        let unsure = holding.unsure.take();
+        gone.iter().chain(&unsure).for_each(|place| self.let_go(place));
     }
 
     fn replay_drop(&mut self, record: &RecordHeader) {
@@ -196,7 +212,12 @@ impl Ring {
         let former = self.holdings.remove(&record.family).unwrap_or_default();
         let holding = Holding { fence: former.fence.max(record.epoch), ..Holding::default() };
         self.holdings.insert(record.family, holding);
-        former.places.values().for_each(|place| self.let_go(place));
+        former
+            .places
+            .values()
+            .chain(former.lost.values())
+            .chain(&former.unsure)
+            .for_each(|place| self.let_go(place));
         if let Some((_, number)) = former.durable_fence {
             self.frame_mut(number).expect("frames that count stay").fences -= 1;
         }
@@ -208,5 +229,20 @@ impl Ring {
             let (low, high) = (holding.places.first_key_value()?, holding.places.last_key_value()?);
             Some((*family, *low.0, *high.0))
         })
+    }
+}
+
+pub(super) fn place_of(number: u64, payload: u64, record: &RecordHeader) -> Place {
+    Place {
+        home: Home::Frame(number),
+        payload,
+        payload_len: record.payload_len,
+        payload_crc: record.payload_crc,
+        epoch: record.epoch,
+        kind: record.kind,
+        block: record.block,
+        count: record.count,
+        carried: record.copied != Copied::No,
+        told: false,
     }
 }

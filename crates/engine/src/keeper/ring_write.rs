@@ -3,7 +3,7 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::frame::{
-    FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks, records_in,
+    Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks, records_in,
 };
 use crate::formats::payload;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
@@ -217,7 +217,8 @@ impl Ring {
         let is_carried =
             |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
         let first = (self.dead..).find(|&at| !is_carried(at)).expect("there are not so many frames");
-        tail.max(self.frames.get(first).map_or(self.next_number, |frame| frame.number))
+        let first = self.frames.get(first).map_or(self.next_number, |frame| frame.number);
+        tail.max(self.not_beyond_the_floor(first))
     }
 
     /// An empty frame that says what counts, written before anything else of this session.
@@ -271,7 +272,8 @@ impl Ring {
         self.place_records(&header, number, position);
         live += carried.len() as u32;
         for (from, record, payload) in carried {
-            flying.carried.push(Carried { from, payload: 0, family: record.family, seq: record.seq });
+            let (family, seq, payload_len) = (record.family, record.seq, record.payload_len);
+            flying.carried.push(Carried { family, seq, from, payload: 0, payload_len });
             header.records.push(record);
             if !payload.is_empty() {
                 push_pieces(&mut pieces, payload);
@@ -283,6 +285,7 @@ impl Ring {
             payload += record.payload_blocks();
         }
         let blocks = header.blocks();
+        self.carrying.note_frame(blocks);
         pieces[0] = header.encode().freeze();
         self.frames.push_back(Frame { number, position, live, fences: 0 });
         if planted(Bug::CarriedUnseen) {
@@ -359,7 +362,7 @@ impl Ring {
                 block: place.block,
                 count: place.count,
                 begin: queued.begin,
-                carried: false,
+                copied: Copied::No,
             };
             if let Some(payload) = payload::encode(&queued.record) {
                 record.payload_crc = payload.slice(0..place.payload_len as usize).checksum();
@@ -439,8 +442,8 @@ impl Ring {
 /// A record of the keeper's own; it has no payload.
 fn own_record(family: FamilyId, kind: RecordKind, epoch: Epoch, seq: Seq, count: u64) -> RecordHeader {
     let (payload_crc, payload_len, block, begin) = (0, 0, 0, Seq(0));
-    let carried = false;
-    RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin, carried }
+    let copied = Copied::No;
+    RecordHeader { family, epoch, seq, kind, payload_crc, payload_len, block, count, begin, copied }
 }
 
 /// Adds a payload. Drives want page-aligned memory: what is not, is copied.

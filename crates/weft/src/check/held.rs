@@ -6,7 +6,7 @@ use super::contents::Contents;
 use std::collections::BTreeMap;
 use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::checksum::crc32c;
-use weft_engine::formats::frame::{RecordHeader, RecordKind};
+use weft_engine::formats::frame::{Copied, RecordHeader, RecordKind};
 use weft_engine::formats::payload;
 use weft_engine::formats::record::Record;
 use weft_engine::interface::Area;
@@ -53,7 +53,9 @@ impl Held {
             self.run = (epoch, begin);
         }
         let overtaken = epoch < run_epoch && seq >= run_begin;
-        if seq > self.trimmed && !overtaken {
+        // A copy that is damaged stands in for nothing.
+        let has_better = self.records.get(&seq).is_some_and(|had| had.header.epoch == epoch && had.sound);
+        if seq > self.trimmed && !overtaken && (record.sound || !has_better) {
             self.records.insert(seq, record);
         }
     }
@@ -73,6 +75,7 @@ pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<Fam
         for (header, sound) in frame.header.records.iter().zip(&frame.sound) {
             let held = families.entry(header.family).or_default();
             match header.kind {
+                _ if header.copied == Copied::Unsure => {}
                 RecordKind::Fence => {
                     held.fence = held.fence.max(header.epoch);
                     held.void(header.seq, Epoch(header.count as u32));
@@ -86,7 +89,8 @@ pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<Fam
                 | RecordKind::Map
                 | RecordKind::Checkpoint
                 | RecordKind::Mark => {
-                    let record = HeldRecord { header: *header, payload, frame: *number, sound: *sound };
+                    let sound = *sound && header.copied != Copied::Lost;
+                    let record = HeldRecord { header: *header, payload, frame: *number, sound };
                     held.on_record(record);
                 }
             }
@@ -124,7 +128,7 @@ mod tests {
             block: 0,
             count: 1,
             begin: Seq(begin),
-            carried: false,
+            copied: Copied::No,
         };
         HeldRecord { header, payload: 0, frame: 1, sound: true }
     }

@@ -1,7 +1,7 @@
 //! What pins the ring of a drive is carried on, so that others can go on beside it.
 
 use super::*;
-use crate::formats::frame::RecordHeader;
+use crate::formats::frame::{Copied, RecordHeader};
 
 /// Blocks of the ring of these stories.
 const RING: u64 = 128;
@@ -13,6 +13,8 @@ struct Pinned {
     rig: Rig,
     stuck: Vec<Record>,
     next: u64,
+    epoch: u32,
+    first: u64,
 }
 
 impl Pinned {
@@ -25,19 +27,19 @@ impl Pinned {
         }
         // Its next owner has fenced, and cannot do more.
         assert_eq!(rig.fence(1, 2).low, Seq(1));
-        Self { rig, stuck, next: 1 }
+        Self { rig, stuck, next: 1, epoch: 1, first: 1 }
     }
 
     fn question(&self) -> Question {
         let records = vec![data(self.next, 2, 2)];
-        Question::Append { first: Seq(1), trim: Seq(self.next.saturating_sub(KEPT)), records }
+        Question::Append { first: Seq(self.first), trim: Seq(self.next.saturating_sub(KEPT)), records }
     }
 
     /// The other family appends a record and lets go of an older one. False if it was not let in for half a minute.
     fn goes_on(&mut self) -> bool {
         let until = self.rig.now.after(30_000_000);
         while self.rig.now < until {
-            if self.rig.ask(2, 1, self.question()).is_ok() {
+            if self.rig.ask(2, self.epoch, self.question()).is_ok() {
                 self.next += 1;
                 return true;
             }
@@ -74,7 +76,7 @@ impl Pinned {
             if self.rig.drive.submitted.is_empty() {
                 self.rig.now = self.rig.now.after(100_000);
                 let question = self.question();
-                let call = self.rig.begin(2, 1, question);
+                let call = self.rig.begin(2, self.epoch, question);
                 if matches!(self.rig.answers.get(&call), Some(Err(_))) {
                     self.rig.keeper.on_wake(self.rig.now, &mut self.rig.effects);
                     self.rig.take_effects();
@@ -201,7 +203,7 @@ fn before_the_end_of_the_stuck(rig: &mut Rig) -> Option<u64> {
     let (&newest, header) = frames.last_key_value()?;
     let tail = header.tail;
     let mut counting = frames.range(tail..newest);
-    let is_last = |record: &RecordHeader| record.carried && record.seq == Seq(21);
+    let is_last = |record: &RecordHeader| record.copied == Copied::On && record.seq == Seq(21);
     let (&carried, _) = counting.find(|(_, header)| header.records.iter().any(is_last))?;
     let is_others = |header: &FrameHeader| {
         !header.records.is_empty() && header.records.iter().all(|record| record.family == FamilyId(2))
@@ -216,8 +218,105 @@ fn behind_damage_what_was_carried_on_is_no_end_of_a_log() {
 }
 
 #[test]
+fn others_go_on_beside_a_log_whose_end_is_not_known_and_that_stays_so() {
+    let mut story = Pinned::new(12, 20);
+    assert!(story.goes_round(1));
+    // A frame behind all of the first family, and before the last of the other.
+    let frames = story.rig.frames();
+    let (_, header) = frames.iter().rev().nth(1).expect("there are many");
+    story.rig.drive.write((Area::Log, header.position), vec![0; BLOCK].into(), true);
+    for lives in 1..4 {
+        story.rig.reopen();
+        assert!(story.rig.fence(1, 2).incomplete, "in life {lives}");
+        // Whoever owns the other one looks, and writes again what is missing.
+        let high = story.rig.fence(2, lives + 1).high;
+        story.epoch = lives + 1;
+        story.next = high.0 + 1;
+        story.first = story.next;
+        assert!(story.goes_round(2), "in life {lives}: {}", story.rig.keeper.describe());
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "in life {lives}");
+    }
+    story.rig.append_ok(1, 3, 21, vec![data(21, 1, 1)]);
+    story.rig.reopen();
+    assert!(!story.rig.fence(1, 3).incomplete, "its owner has decided where it ends");
+}
+
+#[test]
+fn that_a_record_was_lost_stays_known_when_what_is_before_it_is_carried_on() {
+    let mut story = Pinned::new(8, 20);
+    let last = story.rig.frames().into_iter().rev().find(|(_, header)| {
+        header.records.iter().any(|record| record.family == FamilyId(1) && record.seq == Seq(20))
+    });
+    let (_, header) = last.expect("it was appended");
+    let payload = header.position + header.blocks() - 1;
+    story.rig.drive.write((Area::Log, payload), vec![0; BLOCK].into(), true);
+    story.rig.reopen();
+    assert_eq!((story.rig.damages(), story.rig.fence(1, 2).high), (1, Seq(20)), "it was there");
+    story.next = 1;
+    story
+        .rig
+        .ask(2, 1, Question::Append { first: Seq(1), trim: Seq(0), records: Vec::new() })
+        .expect("it is there");
+    for rounds in 1..4 {
+        assert!(story.goes_round(2), "{}", story.rig.keeper.describe());
+        story.rig.reopen();
+        assert_eq!(story.rig.fence(1, 2).high, Seq(20), "after {rounds} more lives");
+        assert_eq!(story.rig.read_log(1, 2), story.stuck[..19]);
+    }
+    story.rig.ask(1, 3, Question::Trim { up_to: Seq(20) }).expect("trims");
+    assert!(story.goes_round(2));
+    assert_eq!(story.rig.fence(1, 4).high, Seq(0));
+}
+
+#[test]
+fn beside_what_cannot_be_read_the_rest_is_carried_on() {
+    for block in 0..16 {
+        let mut story = Pinned::new(10, 20);
+        // In a frame of three records: its header, or a payload; or what is behind it.
+        story.rig.drive.unreadable.insert((Area::Log, block));
+        let frames = story.rig.frames();
+        let bad = frames
+            .values()
+            .find(|header| (header.position..header.position + header.blocks()).contains(&block));
+        let is_payload = bad.is_some_and(|header| block >= header.position + header.header_blocks());
+        assert!(story.goes_round(2), "block {block}: {}", story.rig.keeper.describe());
+        assert!(story.rig.damages() > 0 || !is_payload, "block {block}: what was lost is told");
+        // At the next opening a payload that cannot be read is known to be lost, and others go on beside it.
+        story.rig.reopen();
+        story.rig.fence(2, story.next as u32 + 1);
+        assert_eq!(story.rig.fence(1, 2).high, Seq(20));
+    }
+}
+
+#[test]
+fn what_is_on_its_way_is_not_carried_on_once_more() {
+    let mut story = Pinned::new(11, 20);
+    story.carries();
+    let writes = |rig: &Rig| {
+        let is_write = |submitted: &&Submitted| matches!(submitted.operation.work, DriveWork::Write { .. });
+        rig.drive.submitted.iter().filter(is_write).count()
+    };
+    let on_their_way = writes(&story.rig);
+    for _ in 0..100 {
+        story.rig.now = story.rig.now.after(20_000);
+        story.rig.keeper.on_wake(story.rig.now, &mut story.rig.effects);
+        story.rig.take_effects();
+        let read = story
+            .rig
+            .drive
+            .submitted
+            .iter()
+            .position(|submitted| matches!(submitted.operation.work, DriveWork::Read { .. }));
+        if let Some(read) = read {
+            story.rig.end(read);
+        }
+    }
+    assert_eq!(writes(&story.rig), on_their_way);
+}
+
+#[test]
 fn a_family_with_more_than_half_of_the_ring_is_not_carried_round_and_round() {
-    let mut story = Pinned::new(7, 54);
+    let mut story = Pinned::new(7, 70);
     assert!(!story.goes_round(4), "there is no room beside it");
     let mut writes = 0;
     for _ in 0..600 {
