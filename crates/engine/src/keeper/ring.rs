@@ -279,6 +279,12 @@ impl Ring {
         self.floor.as_ref().map_or(tail, |(floor, _)| tail.min(*floor))
     }
 
+    /// Whether the oldest frame is needed because of the floor, whatever is in it.
+    pub fn is_on_the_floor(&self) -> bool {
+        let next = self.frames.get(self.dead + 1).map_or(self.next_number, |next| next.number);
+        self.not_beyond_the_floor(next) < next
+    }
+
     /// The family has an owner who knows where its log ends, or is no more.
     pub fn release(&mut self, family: FamilyId) {
         let holding = self.holdings.get_mut(&family);
@@ -324,8 +330,7 @@ impl Ring {
     pub fn count_dead(&mut self) {
         let settled = self.frames.len() - self.flying.len();
         while self.dead < settled && self.frames[self.dead].live == 0 && self.frames[self.dead].fences == 0 {
-            let next = self.frames.get(self.dead + 1).map_or(self.next_number, |next| next.number);
-            if self.not_beyond_the_floor(next) < next {
+            if self.is_on_the_floor() {
                 return;
             }
             self.dead += 1;

@@ -249,7 +249,10 @@ impl Ring {
     /// The families of which records are held, or a fence that keeps its frame.
     pub fn families(&self) -> impl Iterator<Item = FamilyId> + '_ {
         let held = |holding: &Holding| {
-            !holding.places.is_empty() || !holding.lost.is_empty() || holding.durable_fence.is_some()
+            !holding.places.is_empty()
+                || !holding.lost.is_empty()
+                || holding.unsure.is_some()
+                || holding.durable_fence.is_some()
         };
         self.holdings.iter().filter(move |(_, holding)| held(holding)).map(|(family, _)| *family)
     }

@@ -15,7 +15,7 @@ use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{LAST_BLOCKS, Ring};
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::sabotage::{Bug, planted};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// While the ring is short, owners have this long to let go of what is in its oldest frame.
 const PINNED_US: u64 = 5_000_000;
@@ -31,6 +31,8 @@ pub(super) struct Carrying {
     /// Families that let go of nothing while all waited for them, and not since.
     stuck: BTreeSet<FamilyId>,
     load: Option<Load>,
+    /// How often records of the oldest frame could not be read by themselves, five seconds apart.
+    unread: BTreeMap<(FamilyId, Seq), u32>,
     round: Round,
     /// The last round was in vain.
     exhausted: bool,
@@ -45,8 +47,6 @@ struct Seen {
     looked_at: Option<u32>,
     /// It cannot be read as a whole: what is held in it is read piece by piece.
     in_pieces: bool,
-    /// How often a piece could not be read.
-    unread: u32,
 }
 
 /// Once round the ring: what was carried on first in it, and blocks of all frames since, and of those with copies.
@@ -64,6 +64,8 @@ struct Load {
     records: Vec<Held>,
     /// Reads that have not ended, and whether one failed.
     reads: usize,
+    /// Its time had come: it counts for what cannot be read.
+    is_pinned: bool,
     failed: bool,
     /// Records that could not be read by themselves, as places in `records`.
     bad: Vec<usize>,
@@ -130,7 +132,9 @@ impl Ring {
             holding.let_go_at = now;
         }
         if self.carrying.stuck.remove(&family) {
+            // What was carried on of it does not speak against the others.
             self.carrying.exhausted = false;
+            self.carrying.round = Round::default();
         }
     }
 
@@ -147,7 +151,7 @@ impl Ring {
             return;
         };
         let (number, live) = (oldest.number, oldest.live);
-        let begun = Seen { number, since: now, looked_at: None, in_pieces: false, unread: 0 };
+        let begun = Seen { number, since: now, looked_at: None, in_pieces: false };
         let mut seen = self.carrying.seen.filter(|seen| seen.number == number).unwrap_or(begun);
         let is_pinned = now.since(seen.since) >= PINNED_US;
         let may_be_stuck = !self.carrying.stuck.is_empty() && seen.looked_at != Some(live);
@@ -170,7 +174,7 @@ impl Ring {
             return self.load_the_unsure(number);
         }
         if seen.in_pieces {
-            return self.load_pieces(number, desk);
+            return self.load_pieces(number, is_pinned, desk);
         }
         let (frames, end) = self.oldest_side_by_side();
         let first = frames[0].1;
@@ -178,7 +182,7 @@ impl Ring {
         let read = DriveWork::Read { offset: first * BLOCK as u64, len };
         desk.submit(Area::Log, read, Work::Load { piece: None });
         self.carrying.load =
-            Some(Load { frames, records: Vec::new(), reads: 1, failed: false, bad: Vec::new() });
+            Some(Load { frames, records: Vec::new(), reads: 1, is_pinned, failed: false, bad: Vec::new() });
     }
 
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
@@ -187,7 +191,8 @@ impl Ring {
         let records =
             families.iter().take(RECORDS_IN_ONE_BLOCK).map(|&family| (number, unsure(family), zeros(0)));
         let (records, frames) = (records.collect(), vec![(number, 0)]);
-        self.carrying.load = Some(Load { frames, records, reads: 0, failed: false, bad: Vec::new() });
+        let (is_pinned, failed) = (true, false);
+        self.carrying.load = Some(Load { frames, records, reads: 0, is_pinned, failed, bad: Vec::new() });
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -218,9 +223,9 @@ impl Ring {
     }
 
     /// Reads only what is held in this frame, each payload by itself: something beside it cannot be read.
-    fn load_pieces(&mut self, number: u64, desk: &mut Desk) {
-        let mut load =
-            Load { frames: vec![(number, 0)], records: Vec::new(), reads: 0, failed: false, bad: Vec::new() };
+    fn load_pieces(&mut self, number: u64, is_pinned: bool, desk: &mut Desk) {
+        let (frames, failed) = (vec![(number, 0)], false);
+        let mut load = Load { frames, records: Vec::new(), reads: 0, is_pinned, failed, bad: Vec::new() };
         for (&family, holding) in &self.holdings {
             let here = |places: (&Seq, &Place)| places.1.home == Home::Frame(number);
             for (&seq, place) in holding.places.iter().filter(|&held| here(held)) {
@@ -285,10 +290,22 @@ impl Ring {
             // Piece by piece at once, if that was not tried.
             seen.looked_at = if load.failed && !seen.in_pieces { None } else { live };
             seen.in_pieces |= load.failed;
-            seen.unread += u32::from(!load.bad.is_empty());
-            if seen.unread >= UNREAD_MAX {
-                (seen.unread, seen.looked_at) = (0, None);
-                self.take_for_lost(&load, desk);
+        }
+        if load.is_pinned {
+            self.count_unread(&load, desk);
+        }
+    }
+
+    fn count_unread(&mut self, load: &Load, desk: &mut Desk) {
+        let bad: BTreeSet<_> =
+            load.bad.iter().map(|&at| &load.records[at].1).map(|bad| (bad.family, bad.seq)).collect();
+        let counted = std::mem::take(&mut self.carrying.unread);
+        self.carrying.unread =
+            bad.iter().map(|bad| (*bad, counted.get(bad).map_or(1, |times| times + 1))).collect();
+        if self.carrying.unread.values().any(|times| *times >= UNREAD_MAX) {
+            self.take_for_lost(load, desk);
+            if let Some(seen) = &mut self.carrying.seen {
+                seen.looked_at = None;
             }
         }
     }
@@ -296,6 +313,10 @@ impl Ring {
     /// What cannot be read is as lost as the next opening would find it; that it was there is carried on.
     fn take_for_lost(&mut self, load: &Load, desk: &mut Desk) {
         for (number, record, _) in load.bad.iter().map(|&at| &load.records[at]) {
+            if self.carrying.unread.get(&(record.family, record.seq)).is_none_or(|times| *times < UNREAD_MAX)
+            {
+                continue;
+            }
             let Some(holding) = self.holdings.get_mut(&record.family) else { continue };
             let is_it = |place: &Place| place.home == Home::Frame(*number) && place.epoch == record.epoch;
             if !holding.places.get(&record.seq).is_some_and(is_it) {
@@ -387,8 +408,10 @@ impl Ring {
             // Into the slack as well: it lets go of the oldest record.
             self.place(blocks, LAST_BLOCKS).map(|position| (position, blocks))
         };
-        // All of them together may not fit before the end of the ring, nor at its beginning.
-        let most = (1..=held.len()).rev().find_map(|most| Some((most, fits(&held[..most])?)));
+        // All of them together may not fit before the end of the ring, nor at its beginning. A part of the oldest frame would take space
+        // and free none.
+        let least = held.iter().filter(|(number, ..)| *number == held[0].0).count();
+        let most = (least..=held.len()).rev().find_map(|most| Some((most, fits(&held[..most])?)));
         let Some((most, (position, blocks))) = most else {
             load.records = held;
             self.carrying.load = Some(load);

@@ -109,7 +109,8 @@ impl Ring {
     fn put_floor(&mut self, first: Option<u64>) {
         let (Some(first), Some(last)) = (first, self.missing) else { return };
         let may_have_more = |holding: &Holding| {
-            !holding.places.is_empty()
+            let has_some = !holding.places.is_empty() || !holding.lost.is_empty();
+            (has_some || holding.trimmed > Seq(0) || holding.durable_fence.is_some())
                 && holding.unsure.is_none()
                 && holding.last_frame().is_none_or(|number| number < last)
         };

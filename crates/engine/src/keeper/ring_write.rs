@@ -76,7 +76,7 @@ impl Ring {
         }
         let left = if self.dead > 0 || self.frees_by_fencing() {
             0
-        } else if self.frames.get(self.dead).is_none_or(|oldest| oldest.live == 0)
+        } else if self.frames.get(self.dead).is_none_or(|oldest| oldest.live == 0 && !self.is_on_the_floor())
             || self.wanted_fences.keys().any(|family| self.waits_for(*family))
         {
             LAST_BLOCKS
@@ -197,7 +197,7 @@ impl Ring {
             return oldest.is_none_or(|oldest| oldest.live == 0);
         }
         let fences = self.fences_next(RECORDS_IN_ONE_BLOCK);
-        oldest.is_some_and(|oldest| self.tail_beside(&fences) > oldest.number)
+        !self.is_on_the_floor() && oldest.is_some_and(|oldest| self.tail_beside(&fences) > oldest.number)
     }
 
     /// The oldest frame still needed beside a frame with these fences, which says so. What earlier frames on their way say stays said:
