@@ -24,6 +24,8 @@ pub(super) const PAUSE_BUSY_US: u64 = 200_000;
 pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
 const AVOID_US: u64 = 5_000_000;
+/// Between two looks through all egroups that found none worth emptying, for each of them: a thousand times as long as a look takes.
+const LOOK_US_EACH: u64 = 20;
 /// That is doubled so often at most for one that cannot be read: to 80 s.
 const UNREADABLE_MAX: u32 = 4;
 /// Egroups emptied by one job at most.
@@ -211,8 +213,9 @@ impl Volume {
         let victims = self.choose_victims(percent, ctx);
         if victims.is_empty() {
             if !full && !cramped {
-                // Nothing is worth it: whoever looked through all of them looks again when things may have changed.
-                self.compaction.nothing_until = ctx.now.after(AVOID_US);
+                // Nothing is worth it, and looking through all of them takes time: the more there are, the later the next look.
+                let pause = (self.map.directory.len() as u64 * LOOK_US_EACH).min(AVOID_US);
+                self.compaction.nothing_until = ctx.now.after(pause);
             }
             if self.compaction.refusals > 0 {
                 // What was refused is left alone for a while, and then tried again.
