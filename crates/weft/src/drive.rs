@@ -3,7 +3,7 @@
 use crate::arguments::{DriveCommand, Place};
 use crate::client::Client;
 use crate::cluster::document;
-use crate::emptying::{self, Left};
+use crate::emptying::{self, Begun, Left};
 use crate::node::tell;
 use crate::output::{self, Table};
 use crate::size;
@@ -125,19 +125,10 @@ fn remove(place: &Place, drive: u32, undo: bool, wait: bool, json: bool) -> Resu
             return Ok(());
         }
         let undoing = format!("`weft drive remove {drive} --undo` takes it back");
-        // As with a node: whoever is asked may hear of it a little later.
-        let mut begun = false;
-        emptying::wait(&format!("drive {drive}"), &undoing, || {
+        let (what, mut begun) = (format!("drive {drive}"), Begun::default());
+        emptying::wait(&what, &undoing, || {
             let (left, found) = left(&client, drive)?;
-            match found["leaving"] == true {
-                true => begun = true,
-                false if begun => {
-                    return Err(Trouble::bad_input(format!(
-                        "drive {drive} is not being emptied any more: somebody took it back, or gave it up as lost"
-                    )));
-                }
-                false => {}
-            }
+            begun.note(&what, found["leaving"] == true, "somebody took it back, or gave it up as lost")?;
             Ok((left, found))
         })?;
     }

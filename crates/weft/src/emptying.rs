@@ -18,6 +18,21 @@ pub struct Left {
     pub done: bool,
 }
 
+/// Whether what is being emptied is still to be. Whoever is asked may hear of it a little later than the config store.
+#[derive(Default)]
+pub struct Begun(bool);
+
+impl Begun {
+    /// `leaving`: whether it is to be emptied, as just told; `otherwise`: what may have become of that since it was.
+    pub fn note(&mut self, what: &str, leaving: bool, otherwise: &str) -> Result<(), Trouble> {
+        if self.0 && !leaving {
+            return Err(Trouble::bad_input(format!("{what} is not being emptied any more: {otherwise}")));
+        }
+        self.0 |= leaving;
+        Ok(())
+    }
+}
+
 const ASK: Duration = Duration::from_secs(1);
 
 /// Between lines where there is no terminal.

@@ -3,7 +3,7 @@
 use crate::arguments::{NodeCommand, Place};
 use crate::client::Client;
 use crate::cluster::{self, document};
-use crate::emptying::{self, Left};
+use crate::emptying::{self, Begun, Left};
 use crate::output::{self, Table};
 use crate::status::{list, text};
 use crate::trouble::Trouble;
@@ -120,19 +120,10 @@ fn drain(place: &Place, wanted: &str, undo: bool, wait: bool, json: bool) -> Res
         return Ok(());
     }
     let undoing = format!("`weft node drain {node} --undo` takes it back");
-    // The node that is asked hears of it a little later than the config store.
-    let mut begun = false;
-    let last = emptying::wait(&format!("node {node}"), &undoing, || {
+    let (what, mut begun) = (format!("node {node}"), Begun::default());
+    let last = emptying::wait(&what, &undoing, || {
         let (left, found) = left(&client, node)?;
-        match found["state"] == "draining" {
-            true => begun = true,
-            false if begun => {
-                return Err(Trouble::bad_input(format!(
-                    "node {node} is not being emptied any more: somebody took it back or removed it"
-                )));
-            }
-            false => {}
-        }
+        begun.note(&what, found["state"] == "draining", "somebody took it back or removed it")?;
         Ok((left, found))
     })?;
     tell(json, &last, || {

@@ -86,6 +86,11 @@ impl Holding {
         }
     }
 
+    /// All that keeps frames because of records of this family.
+    pub fn all_places(&self) -> impl Iterator<Item = &Place> {
+        self.places.values().chain(self.lost.values()).chain(&self.unsure)
+    }
+
     pub fn has(&self, seq: Seq, epoch: Epoch) -> bool {
         seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch == epoch)
     }

@@ -294,6 +294,10 @@ impl Ring {
         self.lift_floor(family);
     }
 
+    pub fn has_floor_for(&self, family: FamilyId) -> bool {
+        self.floor.as_ref().is_some_and(|(_, families)| families.contains(&family))
+    }
+
     pub fn lift_floor(&mut self, family: FamilyId) {
         if let Some((_, families)) = &mut self.floor
             && families.remove(&family)

@@ -259,11 +259,11 @@ impl Ring {
 
     /// Everything of the family goes. False if nothing of it was ever here, so that no frame has to tell.
     pub fn drop_family(&mut self, family: FamilyId) -> bool {
-        let Some(mut holding) = self.holdings.remove(&family) else { return false };
+        let Some(holding) = self.holdings.remove(&family) else { return false };
         // The fence stays in memory, so that a straggler does not begin anew what was dropped.
         let fence = holding.fence;
         self.holdings.insert(family, Holding { fence, ..Holding::default() });
-        std::mem::take(&mut holding.places).values().for_each(|place| self.let_go(place));
+        holding.all_places().for_each(|place| self.let_go(place));
         if let Some((_, number)) = holding.durable_fence {
             self.frame_mut(number).expect("a fence keeps its frame").fences -= 1;
         }
@@ -279,10 +279,6 @@ impl Ring {
         } else {
             self.wanted_fences.remove(&family);
         }
-        std::mem::take(&mut holding.lost)
-            .values()
-            .chain(&holding.unsure)
-            .for_each(|place| self.let_go(place));
         self.untold_trims.remove(&family);
         self.lets_go(Time(0), family);
         self.wanted_drops.insert(family);

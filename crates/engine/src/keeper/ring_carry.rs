@@ -108,11 +108,21 @@ impl Carrying {
     }
 }
 
+impl Load {
+    /// Nothing of it is read yet.
+    fn of(frames: Vec<(u64, u64)>, is_pinned: bool) -> Self {
+        Self { frames, records: Vec::new(), reads: 0, is_pinned, failed: false, bad: Vec::new() }
+    }
+}
+
 impl Holding {
-    fn held_in(&self, record: &RecordHeader, number: u64) -> Option<&Place> {
-        let is_it = |place: &&Place| place.home == Home::Frame(number) && place.epoch == record.epoch;
-        let place = self.places.get(&record.seq).filter(is_it);
-        place.or_else(|| self.lost.get(&record.seq).filter(is_it))
+    /// Whether the record, if it is held in this frame, is lost.
+    fn is_lost_in(&self, record: &RecordHeader, number: u64) -> Option<bool> {
+        let is_it = |place: &Place| place.home == Home::Frame(number) && place.epoch == record.epoch;
+        if self.places.get(&record.seq).is_some_and(is_it) {
+            return Some(false);
+        }
+        self.lost.get(&record.seq).is_some_and(is_it).then_some(true)
     }
 
     /// The header of a record as its frame would have it.
@@ -181,8 +191,7 @@ impl Ring {
         let len = u32::try_from((end - first) * BLOCK as u64).expect("frames are smaller than 4 GiB");
         let read = DriveWork::Read { offset: first * BLOCK as u64, len };
         desk.submit(Area::Log, read, Work::Load { piece: None });
-        self.carrying.load =
-            Some(Load { frames, records: Vec::new(), reads: 1, is_pinned, failed: false, bad: Vec::new() });
+        self.carrying.load = Some(Load { reads: 1, ..Load::of(frames, is_pinned) });
     }
 
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
@@ -190,9 +199,7 @@ impl Ring {
         let Some((_, families)) = &self.floor else { return };
         let records =
             families.iter().take(RECORDS_IN_ONE_BLOCK).map(|&family| (number, unsure(family), zeros(0)));
-        let (records, frames) = (records.collect(), vec![(number, 0)]);
-        let (is_pinned, failed) = (true, false);
-        self.carrying.load = Some(Load { frames, records, reads: 0, is_pinned, failed, bad: Vec::new() });
+        self.carrying.load = Some(Load { records: records.collect(), ..Load::of(vec![(number, 0)], true) });
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -224,8 +231,7 @@ impl Ring {
 
     /// Reads only what is held in this frame, each payload by itself: something beside it cannot be read.
     fn load_pieces(&mut self, number: u64, is_pinned: bool, desk: &mut Desk) {
-        let (frames, failed) = (vec![(number, 0)], false);
-        let mut load = Load { frames, records: Vec::new(), reads: 0, is_pinned, failed, bad: Vec::new() };
+        let mut load = Load::of(vec![(number, 0)], is_pinned);
         for (&family, holding) in &self.holdings {
             let here = |places: (&Seq, &Place)| places.1.home == Home::Frame(number);
             for (&seq, place) in holding.places.iter().filter(|&held| here(held)) {
@@ -385,12 +391,9 @@ impl Ring {
         let holding = self.holdings.get(&record.family).filter(|_| record.kind.is_logged())?;
         if record.copied == Copied::Unsure {
             let is_written = holding.unsure.is_some_and(|place| place.home == Home::Frame(number));
-            let is_wanted =
-                self.floor.as_ref().is_some_and(|(_, families)| families.contains(&record.family));
-            return (is_written || is_wanted).then_some(false);
+            return (is_written || self.has_floor_for(record.family)).then_some(false);
         }
-        holding.held_in(record, number)?;
-        Some(!holding.places.get(&record.seq).is_some_and(|place| place.home == Home::Frame(number)))
+        holding.is_lost_in(record, number)
     }
 
     /// Writes what was read, as far as it is still held, in a frame of its own. At least as much as it takes becomes free when it counts.
@@ -461,7 +464,7 @@ impl Ring {
     }
 
     fn settle_unsure(&mut self, number: u64, family: FamilyId, from: u64) {
-        let is_wanted = self.floor.as_ref().is_some_and(|(_, families)| families.contains(&family));
+        let is_wanted = self.has_floor_for(family);
         let holding = self.holdings.get_mut(&family).filter(|holding| {
             is_wanted || holding.unsure.is_some_and(|place| place.home == Home::Frame(from))
         });

@@ -213,12 +213,7 @@ impl Ring {
         let former = self.holdings.remove(&record.family).unwrap_or_default();
         let holding = Holding { fence: former.fence.max(record.epoch), ..Holding::default() };
         self.holdings.insert(record.family, holding);
-        former
-            .places
-            .values()
-            .chain(former.lost.values())
-            .chain(&former.unsure)
-            .for_each(|place| self.let_go(place));
+        former.all_places().for_each(|place| self.let_go(place));
         if let Some((_, number)) = former.durable_fence {
             self.frame_mut(number).expect("frames that count stay").fences -= 1;
         }

@@ -177,6 +177,13 @@ pub enum Standing {
     Lost,
 }
 
+impl Standing {
+    /// Not in use now, and perhaps later.
+    fn is_away(&self) -> bool {
+        matches!(self, Standing::Down(_) | Standing::Opening)
+    }
+}
+
 pub struct Family {
     config: FamilyConfig,
     serving: Serving,
@@ -342,8 +349,7 @@ impl Control {
     /// Lines about what is not as it should be.
     fn trouble(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        let is_away = |drive: &Drive| matches!(drive.standing, Standing::Down(_) | Standing::Opening);
-        let away = self.drives.iter().filter(|(_, drive)| is_away(drive));
+        let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
         let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
         for (id, drive) in &self.drives {
             match &drive.standing {

@@ -366,9 +366,8 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
             (since, least) = (Instant::now(), left);
         }
         // What some need may be on a drive that is away. The others do not wait for it: it is exported when it is served.
-        let mut standings = control.drives.values().map(|drive| &drive.standing);
-        let is_away = |standing: &Standing| matches!(standing, Standing::Down(_) | Standing::Opening);
-        if since.elapsed() >= AWAY_WAIT && standings.any(is_away) { 0 } else { left }
+        let mut drives = control.drives.values();
+        if since.elapsed() >= AWAY_WAIT && drives.any(|drive| drive.standing.is_away()) { 0 } else { left }
     })
     .await;
     let mut control = control.lock();
