@@ -12,6 +12,7 @@ use crate::trouble::Trouble;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -311,6 +312,15 @@ struct Image {
 /// What the image is. One that names other files is refused, unless they are to be followed: whoever made it could name any file that
 /// its reader can read.
 fn inspect(file: &Path, format: Option<Format>, follow: bool) -> Result<Image, Trouble> {
+    // A pipe would be waited for until somebody writes to it, and an image is not read from its beginning to its end.
+    if let Ok(there) = std::fs::metadata(file)
+        && !(there.is_file() || there.file_type().is_block_device())
+    {
+        return Err(Trouble::bad_input(format!(
+            "{} is neither a file nor a block device, so no image can be read there",
+            file.display()
+        )));
+    }
     let mut command = Command::new("qemu-img");
     command.args(["info", "--output", "json"]);
     if let Some(format) = format {

@@ -454,6 +454,10 @@ fn images_come_and_go_with_their_holes() {
     assert!(foreign.contains("vmdk") && foreign.contains("qemu-img convert"), "{foreign}");
     let nothing = node.refused(&["import", &text(&scratch.file("nothing")), "n"]);
     assert!(nothing.contains("no image"), "{nothing}");
+    let pipe = text(&scratch.file("pipe"));
+    tool(&["mkfifo", &pipe]);
+    let waits = node.refused(&["import", &pipe, "n"]);
+    assert!(waits.contains("neither a file nor a block device"), "{waits}");
     node.weft(&["snapshot", "create", "r", "old"]);
     let other = text(&scratch.file("other.img"));
     tool(&["truncate", "--size", "100M", &other]);

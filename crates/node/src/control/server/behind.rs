@@ -7,13 +7,9 @@ use crate::control::refusal::{MayAskAgain, Refusal};
 use crate::control::{Control, SharedControl, member};
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::time::Duration;
-
-/// A body of some hundred bytes is here within this time.
-const BODY_WAIT: Duration = Duration::from_secs(30);
 
 /// An etcd that works answers within this time.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
@@ -32,16 +28,10 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
     }
     let known = revision(&control.lock());
     let (head, body) = request.into_parts();
-    let Ok(body) = tokio::time::timeout(BODY_WAIT, to_bytes(body, BODY_BYTES_MAX)).await else {
-        let line = format!("the body has not come within {} s", BODY_WAIT.as_secs());
-        return Refusal::new(StatusCode::REQUEST_TIMEOUT, line).into_response();
-    };
-    let body = match body {
+    // It is here already, all of it (`listen`).
+    let body = match to_bytes(body, BODY_BYTES_MAX).await {
         Ok(body) => body,
-        Err(error) => {
-            let line = format!("the body does not come, or is larger than {BODY_BYTES_MAX} bytes: {error}");
-            return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, line).into_response();
-        }
+        Err(error) => return Refusal::bad_input(error.to_string()).into_response(),
     };
     let Some(known) = known else { return next.run(Request::from_parts(head, Body::from(body))).await };
     let once = Request::from_parts(head.clone(), Body::from(body.clone()));
