@@ -2,7 +2,7 @@
 
 use crate::proxy::{Lost, Proxy, Wire};
 use crate::server::{Server, client};
-use crate::stories::{a_group, a_node, a_vdisk, alive};
+use crate::stories::{a_group, a_node, a_vdisk, alive, alone};
 use crate::wait_for;
 use std::time::{Duration, Instant};
 use weft_node::config::cluster::{Campaign, ClusterError, ClusterStore, News, NodeLease};
@@ -140,10 +140,11 @@ fn a_controller_whose_answers_are_lost_is_still_one_and_done_once() {
             let Campaign::Won(leadership) = far.campaign(node, lease.lease()).expect("etcd answers") else {
                 panic!("nobody else wants it")
             };
-            let mut groups =
-                far.add_groups(&[a_group(&[1]), a_group(&[2])], &leadership).expect("they are made");
+            let mut groups = far
+                .add_groups(&alone(vec![a_group(&[1]), a_group(&[2])]), &leadership)
+                .expect("they are made");
             groups.iter_mut().for_each(|group| group.record.former.push(3));
-            let groups = far.put_groups(&groups, &leadership).expect("they are changed");
+            let groups = far.put_groups(&alone(groups), &leadership).expect("they are changed");
             far.announce(&alive(node, 1 + groups_made), lease.lease(), Some(groups_made)).expect("it lives");
             far.resign(&leadership).expect("it stops");
             groups_made += 2;

@@ -1,11 +1,13 @@
 //! Many threads want the same thing at once: numbers are given out once, and of everything there is one winner.
 
 use crate::server::Server;
-use crate::stories::{a_drive, a_node, a_vdisk, five_seconds};
+use crate::stories::{a_drive, a_group, a_node, a_vdisk, alone, five_seconds};
 use std::collections::BTreeSet;
 use std::thread;
-use weft_engine::{Epoch, FamilyId, ShardId};
-use weft_node::config::cluster::{Campaign, ClusterError, NewOwner, NodeLease, shard_id};
+use weft_engine::interface::Segment;
+use weft_engine::{Epoch, FamilyId, Seq, ShardId};
+use weft_node::config::DriveRecordState;
+use weft_node::config::cluster::{Campaign, ClusterError, Decided, NewOwner, NodeLease, shard_id};
 
 const THREADS: u32 = 12;
 
@@ -156,8 +158,8 @@ fn there_is_one_controller_and_only_it_decides() {
     let same = cluster.campaign(first.node, leases[first.node as usize].lease()).expect("etcd answers");
     assert_eq!(same, Campaign::Won(first.clone()), "who is elected stays so");
 
-    let group = crate::stories::a_group(&[1, 2]);
-    let made = cluster.add_groups(std::slice::from_ref(&group), first).expect("the controller makes groups");
+    let group = a_group(&[1, 2]);
+    let made = cluster.add_groups(&alone(vec![group.clone()]), first).expect("the controller makes groups");
     // It stops, without a word; another is elected.
     let mut leases = leases;
     leases.remove(first.node as usize).give_up().expect("etcd answers");
@@ -165,17 +167,60 @@ fn there_is_one_controller_and_only_it_decides() {
     let Campaign::Won(second) = cluster.campaign(other, leases[0].lease()).expect("etcd answers") else {
         panic!("the office is free")
     };
-    assert!(matches!(cluster.put_groups(&made, first), Err(ClusterError::NotController)));
+    assert!(matches!(cluster.put_groups(&alone(made.clone()), first), Err(ClusterError::NotController)));
     let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made");
     let late = cluster.take_epoch(vdisk.record.id(), vdisk.revision, None, Some(first));
     assert!(matches!(late, Err(ClusterError::NotController)), "who was replaced changes nothing");
-    assert!(matches!(cluster.add_groups(&[group], first), Err(ClusterError::NotController)));
-    let put = cluster.put_groups(&made, &second).expect("the new one does");
+    assert!(matches!(cluster.add_groups(&alone(vec![group]), first), Err(ClusterError::NotController)));
+    let put = cluster.put_groups(&alone(made.clone()), &second).expect("the new one does");
     assert!(
-        matches!(cluster.put_groups(&made, &second), Err(ClusterError::Changed { .. })),
+        matches!(cluster.put_groups(&alone(made.clone()), &second), Err(ClusterError::Changed { .. })),
         "as they are now"
     );
-    cluster.put_groups(&put, &second).expect("again, as they are now");
+    cluster.put_groups(&alone(put), &second).expect("again, as they are now");
     cluster.resign(&second).expect("etcd answers");
     assert!(cluster.load().expect("it loads").controller.is_none());
+}
+
+#[test]
+fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let node = cluster.join(&a_node("first")).expect("it joins");
+    let lease = NodeLease::take(cluster.etcd(), five_seconds(), || ()).expect("a lease is granted");
+    let Campaign::Won(leader) = cluster.campaign(node.record.node, lease.lease()).expect("etcd answers")
+    else {
+        panic!("nobody else is there")
+    };
+    let drive = cluster.add_drive(&a_drive(node.record.node)).expect("it is added");
+    let group =
+        Decided { group: a_group(&[drive.record.drive]), grounds: cluster.grounds(&drive, &node).into() };
+    let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
+    let drive = drive.record.id();
+
+    // Whoever takes the drive out has looked; then it is given something.
+    let looked = cluster.load().expect("it loads");
+    let mut made = cluster.add_groups(std::slice::from_ref(&group), &leader).expect("all is as it was");
+    let late = cluster.give_up_unneeded(drive, &looked);
+    assert!(matches!(late, Err(ClusterError::Changed { .. })), "a group names it by now");
+    let looked = cluster.load().expect("it loads");
+    let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![drive] }];
+    let named = cluster.change_segments(vdisk, Epoch(1), 1, &segments).expect("etcd answers");
+    assert!(named.is_some(), "nobody else owns it");
+    let late = cluster.give_up_unneeded(drive, &looked);
+    assert!(matches!(late, Err(ClusterError::Changed { .. })), "a log names it by now");
+
+    // And the other way round: what was decided before it went is not written behind that.
+    let looked = cluster.load().expect("it loads");
+    let lost = cluster.give_up_unneeded(drive, &looked).expect("nothing has changed");
+    assert_eq!(lost.record.state, DriveRecordState::Lost);
+    let refused = cluster.add_groups(std::slice::from_ref(&group), &leader);
+    assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
+    let changed = Decided { group: made.remove(0), grounds: group.grounds.clone() };
+    let refused = cluster.put_groups(std::slice::from_ref(&changed), &leader);
+    assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
+    cluster.remove_drive(drive, lost.revision).expect("it goes");
+    let refused = cluster.add_groups(&[group], &leader);
+    assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
+    assert_eq!(cluster.load().expect("it loads").groups.len(), 1);
 }

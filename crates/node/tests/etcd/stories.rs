@@ -4,8 +4,8 @@ use crate::server::Server;
 use std::time::Duration;
 use weft_engine::ShardId;
 use weft_node::config::cluster::{
-    AliveRecord, Campaign, ClusterError, ClusterNodeRecord, NewVdisk, NodeLease, NodeState, SHARDS_PER_NODE,
-    shard_id,
+    AliveRecord, Campaign, ClusterError, ClusterNodeRecord, Decided, NewVdisk, NodeLease, NodeState,
+    SHARDS_PER_NODE, shard_id,
 };
 use weft_node::config::{
     DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
@@ -84,6 +84,11 @@ pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
     }
 }
 
+/// Groups that get no drives.
+pub fn alone<T>(groups: Vec<T>) -> Vec<Decided<T>> {
+    groups.into_iter().map(Decided::alone).collect()
+}
+
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {
     AliveRecord { node, incarnation, place: String::new(), up: Vec::new(), down: Vec::new() }
 }
@@ -108,11 +113,11 @@ fn a_cluster_lives() {
     };
     // More than one transaction takes.
     let groups = vec![a_group(&[drive.drive]); 250];
-    let mut groups = cluster.add_groups(&groups, &leadership).expect("they are made");
+    let mut groups = cluster.add_groups(&alone(groups), &leadership).expect("they are made");
     for group in &mut groups {
         group.record.former.push(7);
     }
-    cluster.put_groups(&groups, &leadership).expect("they are changed");
+    cluster.put_groups(&alone(groups), &leadership).expect("they are changed");
     let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made");
     let owner = shard_id(node, 1);
     assert_eq!(owner, ShardId(node * SHARDS_PER_NODE + 1));
@@ -149,7 +154,7 @@ fn everything_loads_at_one_revision_page_after_page() {
     };
     // More keys than a page has.
     let wanted = vec![a_group(&[1]); 2_500];
-    let groups = cluster.add_groups(&wanted, &leadership).expect("they are made");
+    let groups = cluster.add_groups(&alone(wanted), &leadership).expect("they are made");
     let loaded = cluster.load().expect("it loads");
     assert_eq!(loaded.groups.len(), 2_500);
     assert!(groups.iter().all(|group| loaded.groups[&group.record.id()] == *group));

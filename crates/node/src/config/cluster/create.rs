@@ -7,6 +7,13 @@ use super::records::ClusterRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, KeyValue, Transaction};
 
+/// A record that a decision rests on, and the revision at which it was last put: what is decided is only written if it is still that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ground {
+    pub(super) key: String,
+    pub(super) revision: u64,
+}
+
 /// A record to be put.
 pub(super) struct New {
     key: String,
@@ -21,6 +28,8 @@ enum Kind {
     Named(String),
     /// It is there, last put at this revision.
     Changed(u64),
+    /// The same, and it stays as it is.
+    Seen(u64),
 }
 
 impl New {
@@ -37,11 +46,20 @@ impl New {
         Self { key, text: json(&changed.record), kind: Kind::Changed(changed.revision) }
     }
 
+    /// Not a new one: what these rest on.
+    pub fn seen(ground: &Ground) -> Self {
+        Self { key: ground.key.clone(), text: String::new(), kind: Kind::Seen(ground.revision) }
+    }
+
     /// The transaction that puts it too, if it may.
     pub fn with(&self, transaction: Transaction) -> Transaction {
         let compare = match self.kind {
             Kind::Numbered | Kind::Named(_) => Compare::absent(&self.key),
             Kind::Changed(revision) => Compare::unchanged(&self.key, revision),
+            Kind::Seen(revision) => {
+                let compare = Compare::unchanged(&self.key, revision);
+                return transaction.when(compare).otherwise_get(&self.key);
+            }
         };
         transaction.when(compare).put(&self.key, &self.text, None).otherwise_get(&self.key)
     }
@@ -53,7 +71,7 @@ impl New {
         match self.kind {
             Kind::Named(_) => true,
             Kind::Numbered => !are_names,
-            Kind::Changed(_) => false,
+            Kind::Changed(_) | Kind::Seen(_) => false,
         }
     }
 }
@@ -101,6 +119,13 @@ impl ClusterStore {
             for (new, found) in telling {
                 if let (Kind::Named(name), Some(_)) = (&new.kind, found) {
                     return Err(ClusterError::NameTaken { name: name.clone() });
+                }
+            }
+            for (new, found) in news.iter().zip(found) {
+                if let Kind::Seen(revision) = new.kind
+                    && found.as_ref().map(|now| now.mod_revision) != Some(revision)
+                {
+                    return Err(ClusterError::Changed { key: new.key.clone() });
                 }
             }
             let found_cluster = found_cluster

@@ -1,10 +1,11 @@
 //! The drives of a cluster. A drive is put in by its node, before it is formatted.
 
-use super::change::{Verdict, Versioned};
+use super::change::{Verdict, Versioned, json};
 use super::create::New;
-use super::{ClusterError, ClusterStore};
-use crate::config::DriveRecord;
+use super::records::ClusterNodeRecord;
+use super::{ClusterConfig, ClusterError, ClusterStore, Ground};
 use crate::config::etcd::{Compare, Transaction};
+use crate::config::{DriveRecord, DriveRecordState};
 use weft_engine::DriveId;
 
 impl ClusterStore {
@@ -19,6 +20,19 @@ impl ClusterStore {
         Ok(Versioned { record, revision })
     }
 
+    /// What a decision rests on that gives something to a drive of this node.
+    pub fn grounds(
+        &self,
+        drive: &Versioned<DriveRecord>,
+        node: &Versioned<ClusterNodeRecord>,
+    ) -> [Ground; 2] {
+        let ground = |key, revision| Ground { key, revision };
+        [
+            ground(self.keys.drive(drive.record.id()), drive.revision),
+            ground(self.keys.node(node.record.node), node.revision),
+        ]
+    }
+
     /// Changes what is written about a drive: its state, its weight, the shard that keeps it.
     pub fn change_drive(
         &self,
@@ -31,6 +45,41 @@ impl ClusterStore {
             assert_eq!(record.id(), drive, "a drive keeps its number");
             Ok(if *record == before { Verdict::Leave } else { Verdict::Put })
         })
+    }
+
+    /// A drive that is not needed goes: it counts as lost from now on, if neither it nor any group or vDisk was changed since `seen` was
+    /// loaded, and found not to need it.
+    pub fn give_up_unneeded(
+        &self,
+        drive: DriveId,
+        seen: &ClusterConfig,
+    ) -> Result<Versioned<DriveRecord>, ClusterError> {
+        let key = self.keys.drive(drive);
+        let gone = || ClusterError::NotThere { key: key.clone() };
+        let known = seen.drives.get(&drive).ok_or_else(gone)?;
+        let record = DriveRecord { state: DriveRecordState::Lost, ..known.record.clone() };
+        if record == known.record {
+            return Ok(known.clone());
+        }
+        let ((group, groups), (family, families)) = (self.keys.groups(), self.keys.families());
+        let text = json(&record);
+        let transaction = Transaction::new()
+            .when(Compare::unchanged(&key, known.revision))
+            .when(Compare::none_put_since(&group, &groups, seen.revision))
+            .when(Compare::none_put_since(&family, &families, seen.revision))
+            .put(&key, &text, None)
+            .otherwise_get(&key);
+        let answer = self.etcd.transact(&transaction)?;
+        if answer.succeeded {
+            return Ok(Versioned { record, revision: answer.revision });
+        }
+        match answer.found.into_iter().next().flatten() {
+            // An attempt whose answer was lost came through.
+            Some(now) if answer.repeated && now.value == text => {
+                Ok(Versioned { record, revision: now.mod_revision })
+            }
+            _ => Err(ClusterError::Changed { key }),
+        }
     }
 
     /// Takes a drive's record away, if it is still as it was at `seen`. No group or segment may name it any more.

@@ -74,6 +74,17 @@ impl Keys {
         self.below(format_args!("families/{family}"))
     }
 
+    /// The range of the keys of all groups.
+    pub fn groups(&self) -> (String, String) {
+        // '0' is the character behind '/'.
+        (self.below("groups/"), self.below("groups0"))
+    }
+
+    /// The range of the keys of all vDisks.
+    pub fn families(&self) -> (String, String) {
+        (self.below("families/"), self.below("families0"))
+    }
+
     pub fn snapshot(&self, family: FamilyId, name: &str) -> String {
         self.below(format_args!("snapshots/{family}/{name}"))
     }

@@ -3,8 +3,8 @@
 
 use crate::api::WholeView;
 use crate::config::cluster::{
-    AliveRecord, ClusterConfig, ClusterError, ClusterStore, Leadership, NewOwner, NodeState, Versioned,
-    shard_id,
+    AliveRecord, ClusterConfig, ClusterError, ClusterStore, Decided, Ground, Leadership, NewOwner, NodeState,
+    Versioned, shard_id,
 };
 use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, GroupRecord};
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,7 +166,16 @@ fn arrange_groups(
         let changed: Vec<_> = plan
             .changed
             .iter()
-            .map(|group| Versioned { record: record_of(group), revision: mirror.groups[&group.id].revision })
+            .map(|group| {
+                let before = &mirror.groups[&group.id];
+                let (record, known) = (record_of(group), &before.record);
+                let new = record
+                    .members
+                    .iter()
+                    .filter(|drive| !known.members.contains(drive) && !known.former.contains(drive));
+                let grounds = grounds(store, mirror, new);
+                Decided { group: Versioned { record, revision: before.revision }, grounds }
+            })
             .collect();
         tracing::info!(
             groups = changed.len(),
@@ -179,12 +188,37 @@ fn arrange_groups(
         }
     }
     if !plan.made.is_empty() {
-        let made: Vec<_> = plan.made.iter().map(record_of).collect();
+        let made: Vec<_> = plan
+            .made
+            .iter()
+            .map(|group| {
+                let group = record_of(group);
+                Decided { grounds: grounds(store, mirror, group.members.iter()), group }
+            })
+            .collect();
         tracing::info!(groups = made.len(), "groups are made");
-        let made = store.add_groups(&made, leadership)?;
-        revision = made.iter().map(|group| group.revision).max().unwrap_or(revision).max(revision);
+        match store.add_groups(&made, leadership) {
+            Ok(made) => {
+                revision = made.iter().map(|group| group.revision).max().unwrap_or(revision).max(revision);
+            }
+            Err(ClusterError::Changed { .. }) => return Ok(revision),
+            Err(error) => return Err(error),
+        }
     }
     Ok(revision)
+}
+
+/// What must still be so when these drives are given something.
+fn grounds<'a>(
+    store: &ClusterStore,
+    mirror: &ClusterConfig,
+    drives: impl Iterator<Item = &'a u32>,
+) -> Vec<Ground> {
+    let known = drives.filter_map(|&drive| {
+        let drive = mirror.drives.get(&DriveId(drive))?;
+        Some(store.grounds(drive, mirror.nodes.get(&drive.record.node)?))
+    });
+    known.flatten().collect()
 }
 
 fn group_of(group: &Versioned<GroupRecord>) -> placement::Group {

@@ -14,9 +14,13 @@ use crate::control::refusal::Refusal;
 use crate::control::start::{Settings, StartError};
 use crate::control::{SharedControl, Standing};
 use crate::shard_loop::Mail;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::interface::Order;
 use weft_engine::{DriveId, ShardId};
+
+/// A drive is looked at so often while others change what may need it.
+const LOOKS_MAX: usize = 20;
 
 /// The book of a member: the numbers are the cluster's.
 pub struct ClusterBook<'a> {
@@ -179,15 +183,20 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
     let exporting = Exporting::of(&config, node);
     let count = drives.len();
     let lost = drives.iter().filter(|(_, needed)| *needed).count();
-    with_store(control, move |store| {
+    let went = with_store(control, move |store| {
         for &(drive, is_needed) in &drives {
-            give_up_drive(store, drive, is_needed)?;
+            if !give_up_drive(store, drive, is_needed, Cow::Borrowed(&config))? {
+                return Ok(false);
+            }
         }
         // The node's record last: while it is there, whatever was cut off in between is done again by asking again.
         exporting.end(store, node)?;
-        store.change_node(node, |record| record.state = NodeState::Removed).map(|_| ())
+        store.change_node(node, |record| record.state = NodeState::Removed).map(|_| true)
     })
     .await?;
+    if !went {
+        return Err(still_needed());
+    }
     Ok(match lost {
         0 => format!("node {node} is out, and its {count} drive(s) with it"),
         lost => format!(
@@ -202,10 +211,32 @@ async fn all_there_is(control: &SharedControl) -> Result<ClusterConfig, Refusal>
     with_store(control, ClusterStore::load).await
 }
 
-/// A drive that is needed stays in the store as lost, until nothing names it any more.
-fn give_up_drive(store: &ClusterStore, drive: DriveId, is_needed: bool) -> Result<(), ClusterError> {
-    let changed = store.change_drive(drive, |record| record.state = DriveRecordState::Lost)?;
-    if is_needed { Ok(()) } else { store.remove_drive(drive, changed.revision) }
+/// A drive that is needed stays in the store as lost, until nothing names it any more. One that was not, when `seen` was loaded, goes;
+/// false, and nothing is done, if it has come to be needed since.
+fn give_up_drive(
+    store: &ClusterStore,
+    drive: DriveId,
+    is_needed: bool,
+    mut seen: Cow<ClusterConfig>,
+) -> Result<bool, ClusterError> {
+    if is_needed {
+        store.change_drive(drive, |record| record.state = DriveRecordState::Lost)?;
+        return Ok(true);
+    }
+    for _ in 0..LOOKS_MAX {
+        match store.give_up_unneeded(drive, &seen) {
+            Ok(lost) => {
+                store.remove_drive(drive, lost.revision)?;
+                return Ok(true);
+            }
+            Err(ClusterError::Changed { .. }) => seen = Cow::Owned(store.load()?),
+            Err(error) => return Err(error),
+        }
+        if needed_drives(&seen).contains(&drive.0) {
+            return Ok(false);
+        }
+    }
+    Err(ClusterError::Contended { key: format!("drive {}", drive.0) })
 }
 
 pub async fn drain_drive(
@@ -257,18 +288,24 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
             set_drive_leaving(control, id, false).await?;
         }
     }
-    if is_needed && !lost {
-        return Err(Refusal::conflict(format!(
+    let still_needed = || {
+        Refusal::conflict(format!(
             "drive {drive} is still needed; empty it first (`weft drive remove` does that, and waits), or, if it is \
              dead, say --lost: its copies are then made again from the others"
-        )));
+        ))
+    };
+    if is_needed && !lost {
+        return Err(still_needed());
     }
     if lost && is_needed && config.alive.values().any(|alive| alive.record.up.contains(&drive)) {
         return Err(Refusal::conflict(format!(
             "drive {drive} works, and data is on it; empty it instead (weft drive remove {drive})"
         )));
     }
-    with_store(control, move |store| give_up_drive(store, id, is_needed)).await?;
+    let give_up = move |store: &ClusterStore| give_up_drive(store, id, is_needed, Cow::Owned(config));
+    if !with_store(control, give_up).await? {
+        return Err(still_needed());
+    }
     Ok(if is_needed {
         format!("drive {drive} counts as lost, and its copies are made again")
     } else {
