@@ -210,8 +210,8 @@ pub enum Order {
     /// Who is where and alive. Replaces the former view whole.
     View(View),
     /// Use this drive, as soon as nothing is under way there any more that was asked of it before: `format` makes it empty
-    /// first. Ends in [`Notice::DriveReady`] or `DriveFailed`.
-    OpenDrive { drive: DriveId, geometry: Geometry, format: bool },
+    /// first; otherwise it has to be of this `incarnation`, if that is known. Ends in [`Notice::DriveReady`] or `DriveFailed`.
+    OpenDrive { drive: DriveId, geometry: Geometry, format: bool, incarnation: Option<u64> },
     /// Stop using this drive at once. What becomes of what is in flight there concerns nobody, but its end is still told in
     /// [`Input::DriveDone`].
     CloseDrive { drive: DriveId },
@@ -369,6 +369,10 @@ pub enum DriveTrouble {
     OtherFormat,
     #[error("the drive belongs to drive number {0}")]
     OtherDrive(DriveId),
+    #[error(
+        "the drive has the number and the size of the one that is meant, and was formatted at another time"
+    )]
+    OtherLife,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

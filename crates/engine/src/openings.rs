@@ -22,6 +22,8 @@ struct Opening {
 pub struct Wish {
     pub geometry: Geometry,
     pub format: bool,
+    /// See [`crate::interface::Order::OpenDrive`].
+    pub incarnation: Option<u64>,
 }
 
 #[derive(Default)]
@@ -105,7 +107,7 @@ mod tests {
     const DRIVE: DriveId = DriveId(3);
 
     fn wish() -> Wish {
-        Wish { geometry: Geometry { log: 1 << 20, data: 1 << 20 }, format: false }
+        Wish { geometry: Geometry { log: 1 << 20, data: 1 << 20 }, format: false, incarnation: None }
     }
 
     fn operation(token: u64) -> DriveOperation {

@@ -88,6 +88,8 @@ pub enum Bug {
     CarriedIsTheEnd,
     /// What is carried on is not looked at before.
     CarriedUnchecked,
+    /// Behind a last frame nothing was written, whether it can be read there or not.
+    UnreadEndBelieved,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

@@ -11,7 +11,7 @@ use crate::identity::{DriveId, FamilyId, ShardId, Time};
 use crate::interface::{
     Census, DriveFault, DriveResult, FactorProgress, Input, Notice, Outputs, Reply, RequestError, View,
 };
-use crate::keeper::{Effects, Keeper, State, Tally};
+use crate::keeper::{Effects, Keeper, Tally};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Refusal};
 use crate::openings::{Ended, Openings};
@@ -415,7 +415,7 @@ impl Shard {
         let drives: Vec<DriveId> = self.keepers.keys().copied().collect();
         for drive in drives {
             let keeper = self.keepers.get_mut(&drive).expect("it was just listed");
-            if keeper.wake_at().is_some_and(|at| at <= now) && keeper.state() == State::Ready {
+            if keeper.wake_at().is_some_and(|at| at <= now) {
                 keeper.on_wake(now, &mut self.effects);
                 self.take_effects(now, out);
             }

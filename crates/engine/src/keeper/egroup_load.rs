@@ -45,6 +45,11 @@ impl TableLoad {
         self.doubtful.push((offset / BLOCK as u64 - store.layout.table) as u32);
     }
 
+    /// The same of pages that were asked for before.
+    pub fn doubt_slots(&mut self, slots: Vec<u32>) {
+        self.doubtful.extend(slots);
+    }
+
     pub fn doubts(&self) -> usize {
         self.doubtful.len()
     }

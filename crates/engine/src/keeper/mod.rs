@@ -23,6 +23,7 @@ mod ring_read;
 pub mod ring_replay;
 pub mod ring_scan;
 mod ring_write;
+mod second_look;
 mod share_index;
 mod sharing;
 mod space;
@@ -152,18 +153,19 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins to use a drive; `format` makes it empty first. Ends in `Notice::DriveReady` or `DriveFailed`.
+    /// Begins to use a drive; `format` makes it empty first. Of another `incarnation` than the one that is meant nothing is used. Ends in `Notice::DriveReady` or `DriveFailed`.
     /// `token_base` is the part above the low 40 bits of all its tokens.
     pub fn open(
         drive: DriveId,
         geometry: Geometry,
         format: bool,
+        incarnation: Option<u64>,
         token_base: u64,
         limits: &Limits,
         effects: &mut Effects,
     ) -> Keeper {
         let mut desk = Desk::new(drive, token_base);
-        let opening = Opening::begin(geometry, format, &mut desk);
+        let opening = Opening::begin(geometry, format, incarnation, &mut desk);
         let mut keeper = Keeper {
             phase: Phase::Opening(Box::new(opening)),
             limits: limits.clone(),
@@ -246,18 +248,24 @@ impl Keeper {
             Work::Superblock { copy } => opening.on_superblock(copy, read, limits, ring, store, desk),
             Work::Format => opening.on_formatted(),
             Work::FirstFlush => opening.on_first_flush(ring, store, desk),
-            Work::Sweep { area, offset, len } => opening.on_sweep(area, offset, len, read, ring, store, desk),
-            Work::Doubtful { slot } => opening.on_read_again(slot, read, ring, store, desk),
-            Work::Erased => opening.clear_doubts(ring, store, desk),
+            Work::Sweep { area, offset, len } => {
+                opening.on_sweep(now, area, offset, len, read, ring, store, desk)
+            }
+            Work::Doubtful { slot } => opening.on_read_again(now, slot, read, ring, store, desk),
+            Work::Erased => opening.clear_doubts(now, ring, store, desk),
             Work::Frame { number } => opening.on_first_frame(now, number, ring, desk),
             _ => unreachable!("the caller sorts them out"),
         };
+        self.opened_further(now, progress);
+    }
+
+    fn opened_further(&mut self, now: Time, progress: Progress) {
         match progress {
             Progress::Waiting => {}
             Progress::Failed(trouble) => self.fail(trouble),
             Progress::Ready => {
                 self.phase = Phase::Ready;
-                desk.notice(Notice::DriveReady { drive: desk.drive });
+                self.desk.notice(Notice::DriveReady { drive: self.desk.drive });
                 self.tell_strays();
                 for Waiting { caller, epoch, question } in std::mem::take(&mut self.waiting) {
                     self.handle(now, caller, epoch, question);
@@ -400,8 +408,10 @@ impl Keeper {
 
     /// When something is to be done although nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
-        if !matches!(self.phase, Phase::Ready) {
-            return None;
+        match &self.phase {
+            Phase::Opening(opening) => return opening.wake_at(),
+            Phase::Failed => return None,
+            Phase::Ready => {}
         }
         if self.store.sharing.is_waiting() {
             return Some(Time(0));
@@ -411,9 +421,16 @@ impl Keeper {
 
     /// The time of [`Keeper::wake_at`] has come. Harmless at any other time.
     pub fn on_wake(&mut self, now: Time, effects: &mut Effects) {
-        if matches!(self.phase, Phase::Ready) {
-            self.store.continue_hashing(now, &mut self.desk);
-            self.store.continue_refill(now, &mut self.desk);
+        match &mut self.phase {
+            Phase::Opening(opening) => {
+                let progress = opening.on_wake(now, &mut self.ring, &mut self.store, &mut self.desk);
+                self.opened_further(now, progress);
+            }
+            Phase::Ready => {
+                self.store.continue_hashing(now, &mut self.desk);
+                self.store.continue_refill(now, &mut self.desk);
+            }
+            Phase::Failed => {}
         }
         self.finish_step(now, effects);
     }

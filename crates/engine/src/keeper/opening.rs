@@ -1,5 +1,7 @@
-//! Opening a drive: superblock, then everything that lies on it, then once more what of the table was not sound, then the
-//! first frame of the session if frames were dropped; or formatting it. Nothing is answered before the end.
+//! Opening a drive: superblock, then everything that lies on it, then once more what of it was not sound, then the first frame of the
+//! session if frames were dropped, or nobody knows where logs end; or formatting it. Nothing is answered before the end.
+//! Promises: only the drive that is meant is opened; what it does not give is asked for some times more, some seconds apart, before it
+//! counts as damaged.
 
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::checksum::crc32c;
@@ -11,15 +13,22 @@ use crate::keeper::egroup_load::TableLoad;
 use crate::keeper::egroups::Store;
 use crate::keeper::ring::Ring;
 use crate::keeper::ring_scan::RingScan;
+use crate::keeper::second_look::SecondLook;
 use crate::keeper::sweep::Sweep;
 use crate::limits::Limits;
 
 /// A drive with more pages that are not sound is not to be trusted with erasing them: it may give them all tomorrow.
 const DOUBTS_MAX: usize = 64;
 
+/// What cannot be read is read so often, and so far apart: a drive may be away for a moment, as when a path to it changes.
+const LOOKS_MAX: u32 = 4;
+const AGAIN_US: u64 = 3_000_000;
+
 pub(super) struct Opening {
     geometry: Geometry,
     format: bool,
+    /// The life of the drive that is meant, if that is known.
+    incarnation: Option<u64>,
     step: Step,
 }
 
@@ -33,10 +42,21 @@ enum Step {
     Flush { left: usize },
     /// Reading the ring and the table.
     Sweep(Box<Sweeps>),
-    /// Reading, or erasing, pages of the table that were not sound, one after the other.
-    Doubts(Box<Sweeps>),
+    /// Reading again what was not sound: parts of the ring, then pages of the table one after the other, which are erased if they are
+    /// not sound again.
+    Doubts(Box<Doubts>),
     /// Writing the first frame of the session.
     FirstFrame,
+}
+
+struct Doubts {
+    log: SecondLook,
+    table: TableLoad,
+    /// Pages that could not be read in this look.
+    unread: Vec<u32>,
+    looks: u32,
+    /// The next look begins then.
+    again_at: Option<Time>,
 }
 
 struct Sweeps {
@@ -54,10 +74,15 @@ pub(super) enum Progress {
 }
 
 impl Opening {
-    pub fn begin(geometry: Geometry, format: bool, desk: &mut Desk) -> Self {
+    pub fn begin(geometry: Geometry, format: bool, incarnation: Option<u64>, desk: &mut Desk) -> Self {
         let read = DriveWork::Read { offset: 0, len: (COPIES * BLOCK) as u32 };
         desk.submit(Area::Data, read, Work::Superblock { copy: None });
-        Self { geometry, format, step: Step::Superblock { bytes: vec![0; COPIES * BLOCK], left: 1 } }
+        Self {
+            geometry,
+            format,
+            incarnation,
+            step: Step::Superblock { bytes: vec![0; COPIES * BLOCK], left: 1 },
+        }
     }
 
     /// Superblocks were read: both, or one; None if that was not possible.
@@ -134,6 +159,9 @@ impl Opening {
         if superblock.drive != desk.drive {
             return Progress::Failed(DriveTrouble::OtherDrive(superblock.drive));
         }
+        if self.incarnation.is_some_and(|meant| meant != superblock.incarnation) {
+            return Progress::Failed(DriveTrouble::OtherLife);
+        }
         if superblock.geometry != self.geometry {
             return Progress::Failed(DriveTrouble::OtherGeometry);
         }
@@ -175,6 +203,7 @@ impl Opening {
     #[expect(clippy::too_many_arguments, reason = "a read and where it belongs")]
     pub fn on_sweep(
         &mut self,
+        now: Time,
         area: Area,
         offset: u64,
         len: u32,
@@ -183,7 +212,17 @@ impl Opening {
         store: &mut Store,
         desk: &mut Desk,
     ) -> Progress {
-        let Step::Sweep(sweeps) = &mut self.step else { unreachable!("areas are read after the flushes") };
+        let sweeps = match &mut self.step {
+            Step::Sweep(sweeps) => sweeps,
+            Step::Doubts(doubts) => {
+                return if doubts.log.on_read(offset, len, read, desk) {
+                    self.clear_doubts(now, ring, store, desk)
+                } else {
+                    Progress::Waiting
+                };
+            }
+            _ => unreachable!("areas are read after the flushes"),
+        };
         match area {
             Area::Log => sweeps.log.on_read(offset, len, read, desk),
             Area::Data => sweeps.data.on_read(offset, len, read, desk),
@@ -197,39 +236,73 @@ impl Opening {
         if !sweeps.log.is_done() || !sweeps.data.is_done() {
             return Progress::Waiting;
         }
-        let Step::Sweep(mut sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
+        let Step::Sweep(sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
             unreachable!("just seen");
         };
-        let Sweeps { data, table, .. } = &mut *sweeps;
+        let Sweeps { data, mut table, scan, .. } = *sweeps;
         data.unreadable().iter().for_each(|offset| table.doubt(store, *offset));
         if table.doubts() > DOUBTS_MAX {
             return Progress::Failed(DriveTrouble::TableDamaged);
         }
-        self.step = Step::Doubts(sweeps);
-        self.clear_doubts(ring, store, desk)
+        let log = SecondLook::new(scan.finish(), ring);
+        let mut doubts = Doubts { log, table, unread: Vec::new(), looks: 1, again_at: None };
+        let nothing_to_read = doubts.log.begin(desk);
+        self.step = Step::Doubts(Box::new(doubts));
+        if nothing_to_read { self.clear_doubts(now, ring, store, desk) } else { Progress::Waiting }
     }
 
-    /// Reads the next doubtful page again. When there is none, what was found is what there is.
-    pub fn clear_doubts(&mut self, ring: &mut Ring, store: &mut Store, desk: &mut Desk) -> Progress {
-        let Step::Doubts(sweeps) = &mut self.step else { unreachable!("doubts follow the sweep") };
-        if let Some(slot) = sweeps.table.next_doubtful() {
+    /// Reads the next doubtful page again. When there is none, what was found is what there is, unless something is to be looked at
+    /// once more.
+    pub fn clear_doubts(
+        &mut self,
+        now: Time,
+        ring: &mut Ring,
+        store: &mut Store,
+        desk: &mut Desk,
+    ) -> Progress {
+        let Step::Doubts(doubts) = &mut self.step else { unreachable!("doubts follow the sweep") };
+        if let Some(slot) = doubts.table.next_doubtful() {
             let read = DriveWork::Read { offset: store.layout.page_offset(slot), len: BLOCK as u32 };
             desk.submit(Area::Data, read, Work::Doubtful { slot });
             return Progress::Waiting;
         }
-        let Step::Doubts(sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
+        if doubts.looks < LOOKS_MAX && (doubts.log.is_unread() || !doubts.unread.is_empty()) {
+            doubts.again_at = Some(now.after(AGAIN_US));
+            return Progress::Waiting;
+        }
+        let Step::Doubts(doubts) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
             unreachable!("just seen");
         };
-        sweeps.table.finish(store, desk);
-        let replayed = ring.replay(&sweeps.scan.finish());
+        doubts.table.finish(store, desk);
+        let (found, unknown) = doubts.log.finish();
+        let replayed = ring.replay(&found, unknown);
         for offset in replayed.damage {
             desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Log { offset } });
         }
-        if !replayed.dropped {
-            return Progress::Ready;
+        if ring.write_first(replayed.dropped, desk) { Progress::Waiting } else { Progress::Ready }
+    }
+
+    /// When to look again at what could not be read.
+    pub fn wake_at(&self) -> Option<Time> {
+        match &self.step {
+            Step::Doubts(doubts) => doubts.again_at,
+            _ => None,
         }
-        ring.write_first(desk);
-        Progress::Waiting
+    }
+
+    /// The time has come, or another.
+    pub fn on_wake(&mut self, now: Time, ring: &mut Ring, store: &mut Store, desk: &mut Desk) -> Progress {
+        let Step::Doubts(doubts) = &mut self.step else { return Progress::Waiting };
+        if doubts.again_at.take_if(|at| *at <= now).is_none() {
+            return Progress::Waiting;
+        }
+        doubts.looks += 1;
+        doubts.table.doubt_slots(std::mem::take(&mut doubts.unread));
+        if doubts.log.begin_again(desk) {
+            self.clear_doubts(now, ring, store, desk)
+        } else {
+            Progress::Waiting
+        }
     }
 
     /// A doubtful page was read again; None if it could not be. What is sound now is what lies there. What is not is erased before
@@ -237,19 +310,27 @@ impl Opening {
     /// it would name what is another's by then.
     pub fn on_read_again(
         &mut self,
+        now: Time,
         slot: u32,
         read: Option<Buffer>,
         ring: &mut Ring,
         store: &mut Store,
         desk: &mut Desk,
     ) -> Progress {
-        let Step::Doubts(sweeps) = &mut self.step else { unreachable!("doubts follow the sweep") };
+        let Step::Doubts(doubts) = &mut self.step else { unreachable!("doubts follow the sweep") };
         let offset = store.layout.page_offset(slot);
-        if let Some(read) = &read {
-            sweeps.table.feed(store, offset, read.bytes());
-        }
-        if read.is_some() && !sweeps.table.takes_back(slot) {
-            return self.clear_doubts(ring, store, desk);
+        match &read {
+            Some(read) => {
+                doubts.table.feed(store, offset, read.bytes());
+                if !doubts.table.takes_back(slot) {
+                    return self.clear_doubts(now, ring, store, desk);
+                }
+            }
+            None if doubts.looks < LOOKS_MAX => {
+                doubts.unread.push(slot);
+                return self.clear_doubts(now, ring, store, desk);
+            }
+            None => {}
         }
         desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Table { offset } });
         let write = DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true };
@@ -257,11 +338,11 @@ impl Opening {
         Progress::Waiting
     }
 
-    /// A frame was written, which can only be the first of the session.
+    /// A frame was written, which can only be one of the first of the session.
     pub fn on_first_frame(&mut self, now: Time, number: u64, ring: &mut Ring, desk: &mut Desk) -> Progress {
         assert!(matches!(self.step, Step::FirstFrame), "only the first frame is written while opening");
         ring.on_frame_written(now, number, desk);
-        Progress::Ready
+        if ring.write_first(false, desk) { Progress::Waiting } else { Progress::Ready }
     }
 
     /// The superblocks of an empty drive are written.

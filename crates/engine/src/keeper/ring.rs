@@ -98,6 +98,10 @@ pub(super) struct Ring {
     /// log ends, the ring is not freed beyond that: else nobody would know any more, at the next opening, that something is missing.
     pub floor: Option<(u64, BTreeSet<FamilyId>)>,
 
+    /// A block could not be read behind the last frame, when the drive was opened: of the families on the floor it is to be written that
+    /// nobody knows where their logs end, before anything else is.
+    pub is_end_unknown: bool,
+
     pub queue: VecDeque<Queued>,
     /// Blocks of what is queued and not void, with room for their headers.
     pub queued_blocks: u64,
@@ -142,6 +146,7 @@ impl Ring {
             session_after: 0,
             missing: None,
             floor: None,
+            is_end_unknown: false,
             queue: VecDeque::new(),
             queued_blocks: 0,
             queued_to: 0,

@@ -196,10 +196,17 @@ impl Ring {
 
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
     fn load_the_unsure(&mut self, number: u64) {
-        let Some((_, families)) = &self.floor else { return };
-        let records =
-            families.iter().take(RECORDS_IN_ONE_BLOCK).map(|&family| (number, unsure(family), zeros(0)));
-        self.carrying.load = Some(Load { records: records.collect(), ..Load::of(vec![(number, 0)], true) });
+        let mut records = self.unsure_of_the_floor();
+        records.iter_mut().for_each(|(from, ..)| *from = number);
+        if !records.is_empty() {
+            self.carrying.load = Some(Load { records, ..Load::of(vec![(number, 0)], true) });
+        }
+    }
+
+    /// As many of them as go into a header of one block.
+    pub(super) fn unsure_of_the_floor(&self) -> Vec<(u64, RecordHeader, Buffer)> {
+        let families = self.floor.iter().flat_map(|(_, families)| families);
+        families.take(RECORDS_IN_ONE_BLOCK).map(|&family| (0, unsure(family), zeros(0))).collect()
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -340,15 +347,18 @@ impl Ring {
     }
 
     /// What is held in frames that were read together, up to the first that holds something of others.
-    fn take_frames(&self, load: &mut Load, read: &Buffer, desk: &Desk) {
+    fn take_frames(&mut self, load: &mut Load, read: &Buffer, desk: &Desk) {
         let first = load.frames[0];
-        for &(number, position) in &load.frames {
+        for &(number, position) in &load.frames.clone() {
             let bytes = read.slice((position - first.1) as usize * BLOCK..read.len());
             let Some(held) = self.held_in(number, position, &bytes, desk) else {
                 // What is not as it was written stays for now.
                 load.failed = number == first.0;
                 return;
             };
+            for (_, record, _) in held.iter().filter(|(_, record, _)| record.copied == Copied::On) {
+                self.find_again(record.family, record.seq, Home::Frame(number));
+            }
             let is_others = held.iter().any(|held| !self.carrying.stuck.contains(&held.1.family));
             load.records.extend(if is_others && number != first.0 { Vec::new() } else { held });
             if is_others {
@@ -373,10 +383,10 @@ impl Ring {
                 let payload = (end <= read.len()).then(|| read.slice(at..end))?;
                 if record.copied == Copied::Unsure {
                     held.push((number, record, zeros(0)));
+                } else if record.copied != Copied::Lost && is_sound(&record, &payload) {
+                    held.push((number, RecordHeader { copied: Copied::On, ..record }, payload));
                 } else if is_lost {
                     held.push((number, as_lost(record), zeros(0)));
-                } else if is_sound(&record, &payload) {
-                    held.push((number, RecordHeader { copied: Copied::On, ..record }, payload));
                 } else {
                     return None;
                 }

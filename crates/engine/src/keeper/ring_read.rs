@@ -4,10 +4,10 @@
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::payload;
 use crate::formats::record::Record;
-use crate::identity::Seq;
+use crate::identity::{FamilyId, Seq};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
-use crate::keeper::holding::{Holding, Place};
+use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::Ring;
 use crate::message::Answer;
 use std::collections::BTreeMap;
@@ -70,8 +70,8 @@ impl Ring {
         let mut job =
             Job { caller, records: Vec::new(), parts: Vec::new(), left: 0, end: true, again: false };
         let mut total = 0;
-        let held = self.holdings.get(&caller.family).map(|holding| holding.places.range(from..));
-        for (seq, place) in held.into_iter().flatten().filter(|(_, place)| place.is_settled(self.settled)) {
+        let holding = self.holdings.get(&caller.family);
+        for (seq, place) in held_from(holding, from).filter(|(_, place)| place.is_settled(self.settled)) {
             if !job.records.is_empty() && total >= u64::from(bytes) {
                 job.end = false;
                 break;
@@ -108,11 +108,26 @@ impl Ring {
         let mut records = Vec::with_capacity(job.records.len());
         for wanted in &job.records {
             match wanted.record(&job.parts) {
-                Some(record) => records.push(record),
+                Some(record) => {
+                    self.find_again(job.caller.family, wanted.seq, wanted.place.home);
+                    records.push(record);
+                }
                 None => self.tell_damage(job.caller, wanted, desk),
             }
         }
         desk.answer(job.caller, Ok(Answer::Records { records, end: job.end }));
+    }
+
+    /// A record that counted as lost has been read where it lies.
+    pub(super) fn find_again(&mut self, family: FamilyId, seq: Seq, home: Home) {
+        let Some(holding) = self.holdings.get_mut(&family) else { return };
+        if let Some(place) = holding.lost.get(&seq).copied()
+            && place.home == home
+            && !holding.places.contains_key(&seq)
+        {
+            holding.lost.remove(&seq);
+            holding.places.insert(seq, place);
+        }
     }
 
     /// A record was trimmed while it was read, or is damaged; the latter is told once.
@@ -126,6 +141,20 @@ impl Ring {
         let damage = Damage::Log { offset: place.payload * BLOCK as u64 };
         desk.notice(Notice::Damage { drive: desk.drive, damage });
     }
+}
+
+/// What a family holds from `from` on, in order, and what could not be read when the drive was opened: it may be readable by now.
+fn held_from(holding: Option<&Holding>, from: Seq) -> impl Iterator<Item = (&Seq, &Place)> {
+    let mut places = holding.into_iter().flat_map(move |holding| holding.places.range(from..)).peekable();
+    let lost = holding.into_iter().flat_map(move |holding| holding.lost.range(from..));
+    let mut lost = lost.filter(|(_, place)| place.payload_len > 0).peekable();
+    std::iter::from_fn(move || {
+        let is_lost_next = match (places.peek(), lost.peek()) {
+            (Some((held, _)), Some((lost, _))) => lost < held,
+            (held, _) => held.is_none(),
+        };
+        if is_lost_next { lost.next() } else { places.next() }
+    })
 }
 
 impl Job {

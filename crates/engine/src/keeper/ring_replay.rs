@@ -78,9 +78,10 @@ pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
 }
 
 impl Ring {
-    /// Makes an empty ring what the frames found say.
-    pub(super) fn replay(&mut self, found: &BTreeMap<u64, FoundFrame>) -> Replayed {
-        let chain = chain(found);
+    /// Makes an empty ring what the frames found say. Where block `unknown` lies there may have been more of them, which nobody can
+    /// read: then nobody knows here where any log ends.
+    pub(super) fn replay(&mut self, found: &BTreeMap<u64, FoundFrame>, unknown: Option<u64>) -> Replayed {
+        let mut chain = chain(found);
         let mut damage = Vec::new();
         let mut missing = chain.missing.iter().peekable();
         for number in &chain.kept {
@@ -92,6 +93,12 @@ impl Ring {
         }
         if missing.next().is_some() {
             damage.push(self.head * BLOCK as u64);
+        }
+        if let Some(block) = unknown.filter(|_| !planted(Bug::UnreadEndBelieved)) {
+            damage.push(block * BLOCK as u64);
+            // As if one were missing behind all that were seen. The next opening would not miss it: what that is to know is written.
+            chain.missing.push(chain.seen + 1);
+            self.is_end_unknown = true;
         }
         self.missing = chain.missing.last().copied();
         if chain.seen > 0 {

@@ -221,10 +221,16 @@ impl Ring {
         tail.max(self.not_beyond_the_floor(first))
     }
 
-    /// An empty frame that says what counts, written before anything else of this session.
-    pub fn write_first(&mut self, desk: &mut Desk) {
-        let position = self.place(1, 0).expect("where frames were dropped, there is space");
-        self.write_frame(position, 0, 0, desk);
+    /// Writes a frame before anything else of this session, if one is needed: it says what counts if frames were `dropped`, and of which
+    /// families nobody knows any more where their logs end.
+    pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
+        let unsure = if self.is_end_unknown { self.unsure_of_the_floor() } else { Vec::new() };
+        let Some(position) = self.place(1, 0).filter(|_| dropped || !unsure.is_empty()) else {
+            assert!(!dropped, "where frames were dropped, there is space");
+            return false;
+        };
+        self.write_frame_with(position, 0, 0, unsure, desk);
+        true
     }
 
     fn write_frame(&mut self, position: u64, entries: usize, riders: usize, desk: &mut Desk) {

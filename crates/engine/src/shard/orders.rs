@@ -23,8 +23,8 @@ impl Shard {
     pub(super) fn on_order(&mut self, now: Time, order: Order, out: &mut Outputs) {
         match order {
             Order::View(view) => self.on_view(now, view, out),
-            Order::OpenDrive { drive, geometry, format } => {
-                self.open_drive(now, drive, Wish { geometry, format }, out)
+            Order::OpenDrive { drive, geometry, format, incarnation } => {
+                self.open_drive(now, drive, Wish { geometry, format, incarnation }, out)
             }
             Order::CloseDrive { drive } => self.close_drive(now, drive),
             Order::OpenFamily(record) => self.open_family(now, record, out),
@@ -125,8 +125,9 @@ impl Shard {
     pub(super) fn open_drive(&mut self, now: Time, drive: DriveId, wish: Wish, out: &mut Outputs) {
         self.close_drive(now, drive);
         let Some(base) = self.openings.open(drive, wish) else { return };
-        let Wish { geometry, format } = wish;
-        let mut keeper = Keeper::open(drive, geometry, format, base, &self.world.limits, &mut self.effects);
+        let Wish { geometry, format, incarnation } = wish;
+        let (limits, effects) = (&self.world.limits, &mut self.effects);
+        let mut keeper = Keeper::open(drive, geometry, format, incarnation, base, limits, effects);
         keeper.on_census(now, self.census.clone(), &mut self.effects);
         self.keepers.insert(drive, keeper);
         self.take_effects(now, out);

@@ -109,7 +109,14 @@ fn the_other_comes_late() -> (bool, usize) {
         damage(&mut world, 0, block);
         world.kill(Limits::small());
         let geometry = world.geometry;
-        let open = |drive| Input::Order(Order::OpenDrive { drive: DriveId(drive), geometry, format: false });
+        let open = |drive| {
+            Input::Order(Order::OpenDrive {
+                drive: DriveId(drive),
+                geometry,
+                format: false,
+                incarnation: None,
+            })
+        };
         world.step(open(0));
         see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
         world.step(Input::Order(Order::OpenFamily(world.record.clone())));
@@ -135,6 +142,59 @@ fn the_other_comes_late() -> (bool, usize) {
 fn a_member_that_comes_late_is_heard_about_checkpoints() {
     let (whole, waited) = the_other_comes_late();
     assert!(whole && waited > 0, "{waited}");
+}
+
+/// The last thing written was acknowledged by both members. One of them comes back first, and does not give a block of its newest frame.
+/// Gives whether it was waited for the other, wherever that block is, and nothing was lost.
+fn an_end_that_cannot_be_read() -> bool {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    let changed = before.chunks(BLOCK).zip(log(&world, 0).chunks(BLOCK)).enumerate();
+    let changed: Vec<usize> =
+        changed.filter(|(_, (before, after))| before != after).map(|(block, _)| block).collect();
+    assert!(changed.len() >= 2, "a frame has a header and a payload: {changed:?}");
+    let crashed = world.areas.clone();
+    for block in changed {
+        world.areas = crashed.clone();
+        world.unreadable = [(DriveId(0), Area::Log, block)].into();
+        world.kill(Limits::small());
+        let geometry = world.geometry;
+        let open = |world: &mut World, drive| {
+            let (drive, format, incarnation) = (DriveId(drive), false, None);
+            world.step(Input::Order(Order::OpenDrive { drive, geometry, format, incarnation }));
+        };
+        open(&mut world, 0);
+        world.pass(20 * SECONDS);
+        see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
+        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+        world.pass(60 * SECONDS);
+        if is_ready(&world) {
+            return false;
+        }
+        open(&mut world, 1);
+        see(&mut world, 2, &[DriveState::Up; 2]);
+        world.pass(SECONDS);
+        assert!(is_ready(&world), "block {block}: {:?}", world.notices);
+        reads_well(&mut world, &pattern(7, BLOCK));
+    }
+    true
+}
+
+#[test]
+fn a_member_that_cannot_read_its_end_does_not_say_where_the_log_ends() {
+    assert!(an_end_that_cannot_be_read());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn believing_an_end_that_cannot_be_read_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+
+    set(Some(Bug::UnreadEndBelieved));
+    let waited = an_end_that_cannot_be_read();
+    set(None);
+    assert!(!waited);
 }
 
 /// So the stories above see it when it happens.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use weft_engine::buffer::Buffer;
+use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::counters::Source;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -32,6 +32,8 @@ pub struct World {
     pub sources: Vec<(Ticket, Source)>,
     /// Of what is begun there so much ends, and no more.
     pub hung: Option<(DriveId, Area, u32)>,
+    /// Blocks that a drive does not give until they are written again.
+    pub unreadable: BTreeSet<(DriveId, Area, usize)>,
     /// Operations that it did not come back to.
     stuck: Vec<DriveOperation>,
     /// The config store takes changes of segments, and nobody hears that it did.
@@ -70,6 +72,7 @@ impl World {
             replies: BTreeMap::new(),
             sources: Vec::new(),
             hung: None,
+            unreadable: BTreeSet::new(),
             stuck: Vec::new(),
             unheard: false,
             notices: Vec::new(),
@@ -94,7 +97,12 @@ impl World {
     pub fn open_drives(&mut self, format: bool) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
         for &drive in &drives {
-            self.step(Input::Order(Order::OpenDrive { drive, geometry: self.geometry, format }));
+            self.step(Input::Order(Order::OpenDrive {
+                drive,
+                geometry: self.geometry,
+                format,
+                incarnation: None,
+            }));
         }
     }
 
@@ -174,7 +182,11 @@ impl World {
                     }
                     *left -= 1;
                 }
-                let result = Ok(self.work(operation.drive, operation.area, operation.work));
+                let result = if self.is_unreadable(&operation) {
+                    Err(DriveFault::Unreadable)
+                } else {
+                    Ok(self.work(operation.drive, operation.area, operation.work))
+                };
                 inputs.push(Input::DriveDone { token: operation.token, result });
             }
             assert!(out.messages.is_empty(), "one shard speaks to nobody");
@@ -217,6 +229,23 @@ impl World {
             }
         }
         self.sources.append(&mut out.sources);
+    }
+
+    fn is_unreadable(&mut self, operation: &DriveOperation) -> bool {
+        let DriveOperation { drive, area, .. } = *operation;
+        let blocks = |offset: u64, len: usize| offset as usize / BLOCK..(offset as usize + len) / BLOCK;
+        match &operation.work {
+            DriveWork::Read { offset, len } => {
+                blocks(*offset, *len as usize).any(|block| self.unreadable.contains(&(drive, area, block)))
+            }
+            DriveWork::Write { offset, pieces, .. } => {
+                for block in blocks(*offset, pieces.iter().map(Buffer::len).sum()) {
+                    self.unreadable.remove(&(drive, area, block));
+                }
+                false
+            }
+            DriveWork::Flush | DriveWork::Discard { .. } => false,
+        }
     }
 
     pub fn work(&mut self, drive: DriveId, area: Area, work: DriveWork) -> DriveResult {

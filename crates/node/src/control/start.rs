@@ -419,9 +419,12 @@ impl Control {
         for (drive, found) in plan.found {
             if let Found::Open { open, format } = found {
                 let geometry = open.geometry;
-                let keeper = self.keeper(&self.drives[&drive]);
+                let entry = &self.drives[&drive];
+                // What is looked at from here may not have answered in time: the keeper sees what it is given.
+                let incarnation = entry.record.incarnation;
+                let keeper = self.keeper(entry);
                 keeper.send(Mail::Drive(open));
-                keeper.send(Mail::Order(Order::OpenDrive { drive, geometry, format }));
+                keeper.send(Mail::Order(Order::OpenDrive { drive, geometry, format, incarnation }));
             }
         }
     }

@@ -102,8 +102,19 @@ fn make_unlike(file: &File, data: u64) -> std::io::Result<()> {
 /// The superblock of a drive whose data area begins there.
 fn superblock_in(file: &File, data: u64) -> std::io::Result<Result<Superblock, SuperblockFault>> {
     let mut pages = Pages::zeroed(COPIES * BLOCK);
-    file.read_exact_at(pages.bytes_mut(), data)?;
-    Ok(Superblock::newest(pages.bytes_mut()))
+    let mut unread = None;
+    // One by one: of two copies one may be readable.
+    for (copy, block) in pages.bytes_mut().chunks_exact_mut(BLOCK).enumerate() {
+        let mut one = Pages::zeroed(BLOCK);
+        match file.read_exact_at(one.bytes_mut(), data + (copy * BLOCK) as u64) {
+            Ok(()) => block.copy_from_slice(one.bytes_mut()),
+            Err(error) => unread = Some(error),
+        }
+    }
+    match (Superblock::newest(pages.bytes_mut()), unread) {
+        (Err(SuperblockFault::NotSound), Some(error)) => Err(error),
+        (found, _) => Ok(found),
+    }
 }
 
 /// What the device at this path says that it is, if it is a drive.

@@ -55,7 +55,12 @@ fn a_drive_that_hangs_is_told_and_so_is_that_it_answers() {
     let shards = Shards::start(1, 0, 0, None, &notices).expect("a shard starts");
     shards.mailboxes[0].send(Mail::Drive(open));
     let began = Instant::now();
-    shards.mailboxes[0].send(Mail::Order(Order::OpenDrive { drive, geometry, format: false }));
+    shards.mailboxes[0].send(Mail::Order(Order::OpenDrive {
+        drive,
+        geometry,
+        format: false,
+        incarnation: None,
+    }));
     wait_for(&mut told, &News::DriveHangs { drive });
     assert!(began.elapsed() >= Duration::from_secs(2), "not before its time");
     // It gives something in the end, whatever that is.

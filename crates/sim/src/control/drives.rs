@@ -114,7 +114,10 @@ impl World {
             let shard = entry.shard;
             self.control.drives[drive].opening = true;
             let geometry = self.drives[drive].geometry;
-            self.order(shard, Order::OpenDrive { drive: DriveId(drive as u32), geometry, format });
+            self.order(
+                shard,
+                Order::OpenDrive { drive: DriveId(drive as u32), geometry, format, incarnation: None },
+            );
         }
     }
 }

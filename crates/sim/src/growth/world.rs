@@ -147,7 +147,10 @@ impl World {
             let contents = Contents::new(self.geometry.data);
             self.drives.push(DriveState { shard, device, log_device, contents });
             let drive = self.control.add_drive(shard as u32);
-            self.order(shard, Order::OpenDrive { drive, geometry: self.geometry, format: true });
+            self.order(
+                shard,
+                Order::OpenDrive { drive, geometry: self.geometry, format: true, incarnation: None },
+            );
         }
     }
 

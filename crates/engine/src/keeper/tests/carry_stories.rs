@@ -289,6 +289,25 @@ fn beside_what_cannot_be_read_the_rest_is_carried_on() {
 }
 
 #[test]
+fn what_could_not_be_read_for_a_while_is_carried_on_as_it_is() {
+    for block in 1..8 {
+        let mut story = Pinned::new(12, 20);
+        story.rig.drive.unreadable.insert((Area::Log, block));
+        story.rig.reopen();
+        story.rig.fence(1, 2);
+        story.rig.drive.unreadable.clear();
+        (story.epoch, story.first) = (2, 1);
+        assert!(story.goes_round(4), "block {block}: {}", story.rig.keeper.describe());
+        let wanted = if block == 4 { &story.stuck[3..] } else { &story.stuck[..] };
+        // (Block 4 is the header of a frame: of what was in it nothing is known.)
+        let frames = story.rig.frames();
+        assert!(frames.values().all(|header| header.records.iter().all(|r| r.copied != Copied::Lost)));
+        story.rig.crash();
+        assert_eq!(story.rig.read_log(1, 3).len(), wanted.len(), "block {block}");
+    }
+}
+
+#[test]
 fn what_is_on_its_way_is_not_carried_on_once_more() {
     let mut story = Pinned::new(11, 20);
     story.carries();

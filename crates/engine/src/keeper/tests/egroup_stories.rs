@@ -21,7 +21,7 @@ pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
 }
 
 /// Where the page of the only egroup lies.
-fn page_of(rig: &Rig) -> Place {
+pub(super) fn page_of(rig: &Rig) -> Place {
     let store = &rig.keeper.store;
     let slot = store.egroups.values().next().expect("something is stored").slot;
     (Area::Data, store.layout.page_offset(slot) / BLOCK as u64)

@@ -9,6 +9,7 @@ mod packed_stories;
 #[cfg(feature = "sabotage")]
 mod planted_bugs;
 mod proof_stories;
+mod second_look_stories;
 mod share_model;
 mod share_stories;
 mod turn_stories;
@@ -147,6 +148,8 @@ struct Rig {
     random: SmallRng,
     now: Time,
     geometry: Geometry,
+    /// Which life of the drive is meant.
+    incarnation: Option<u64>,
     answers: BTreeMap<u64, Result<Answer, Refusal>>,
     pressed: Vec<(FamilyId, Seq)>,
     notices: Vec<Notice>,
@@ -159,13 +162,14 @@ impl Rig {
     fn new(seed: u64, log: u64, data: u64) -> Self {
         let geometry = Geometry { log, data };
         let mut effects = Effects::default();
-        let keeper = Keeper::open(DriveId(1), geometry, true, 1 << 40, &Limits::small(), &mut effects);
+        let keeper = Keeper::open(DriveId(1), geometry, true, None, 1 << 40, &Limits::small(), &mut effects);
         let mut rig = Self {
             keeper,
             drive: PretendDrive::default(),
             random: SmallRng::seed_from_u64(seed),
             now: Time(1_000_000),
             geometry,
+            incarnation: None,
             answers: BTreeMap::new(),
             pressed: Vec::new(),
             notices: Vec::new(),
@@ -279,7 +283,9 @@ impl Rig {
         let mut random = SmallRng::seed_from_u64(self.random.random());
         self.drive.crash(&mut random);
         self.restart();
-        self.tell(census)
+        let strays = self.tell(census);
+        self.open();
+        strays
     }
 
     /// The power is cut and comes back.
@@ -293,8 +299,17 @@ impl Rig {
     /// The process ends and is started again; what is in the drive's cache stays there.
     fn reopen(&mut self) {
         self.restart();
-        self.run();
+        self.open();
         assert_eq!(self.keeper.state(), State::Ready, "{:?}", self.notices);
+    }
+
+    /// The opening of the drive comes to its end, however often something has to be looked at.
+    fn open(&mut self) {
+        self.run();
+        while self.keeper.state() == State::Opening {
+            assert!(self.keeper.wake_at().is_some(), "it waits for nothing");
+            self.wake();
+        }
     }
 
     fn restart(&mut self) {
@@ -302,8 +317,15 @@ impl Rig {
         self.effects = Effects::default();
         self.answers.clear();
         self.notices.clear();
-        self.keeper =
-            Keeper::open(DriveId(1), self.geometry, false, 1 << 40, &Limits::small(), &mut self.effects);
+        self.keeper = Keeper::open(
+            DriveId(1),
+            self.geometry,
+            false,
+            self.incarnation,
+            1 << 40,
+            &Limits::small(),
+            &mut self.effects,
+        );
     }
 
     fn append(

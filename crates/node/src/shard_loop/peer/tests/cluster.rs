@@ -138,7 +138,12 @@ impl Cluster {
         let drive = open_drive(&self.directory, node.drive, format);
         let geometry = drive.geometry;
         mailbox.send(Mail::Drive(drive));
-        mailbox.send(Mail::Order(Order::OpenDrive { drive: node.drive, geometry, format }));
+        mailbox.send(Mail::Order(Order::OpenDrive {
+            drive: node.drive,
+            geometry,
+            format,
+            incarnation: None,
+        }));
         let (shard, drive) = (node.shard, node.drive);
         self.book.0.lock().expect("nobody panics").mailboxes.insert(shard, Arc::clone(&mailbox));
         self.wait_for("the drive is ready", shard, |notice| *notice == Notice::DriveReady { drive });

@@ -1,0 +1,153 @@
+//! Looking once more at what of a ring was not sound when it was read through: a bit may have changed on its way, and a drive may have
+//! been away for a moment. What is unsound again is damaged; what the drive does not give is asked for some times more.
+//! Promises: whether the end of what was written can be told at all: not if a block cannot be read where more may have been.
+//! Leaves to others: what counts of what was found (`ring_replay`), and when it is looked again (`opening`).
+
+use crate::buffer::{BLOCK, Buffer};
+use crate::formats::frame::HEADER_BLOCKS_MAX;
+use crate::interface::Area;
+use crate::keeper::desk::Desk;
+use crate::keeper::ring::Ring;
+use crate::keeper::ring_replay::chain;
+use crate::keeper::ring_scan::{FoundFrame, RingScan};
+use crate::keeper::sweep::Sweep;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+pub(super) struct SecondLook {
+    found: BTreeMap<u64, FoundFrame>,
+    incarnation: u64,
+    /// Blocks of the ring, and so many of them behind the last frame that what was in flight may lie in.
+    blocks: u64,
+    end_blocks: u64,
+    /// Parts of the ring that are still to be looked at.
+    parts: Vec<Range<u64>>,
+    looking: Option<(Sweep, RingScan)>,
+    /// Blocks that could not be read in this look.
+    unreadable: Vec<u64>,
+}
+
+impl SecondLook {
+    /// At what was found by reading through the ring.
+    pub fn new(found: BTreeMap<u64, FoundFrame>, ring: &Ring) -> Self {
+        let frame = ring.frame_blocks_max + HEADER_BLOCKS_MAX;
+        Self {
+            found,
+            incarnation: ring.incarnation,
+            blocks: ring.blocks,
+            // One more: a frame that does not fit before the end of the ring begins it anew.
+            end_blocks: (frame * (ring.frames_in_flight as u64 + 1)).min(ring.blocks),
+            parts: Vec::new(),
+            looking: None,
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// Looks at all that is doubtful; says whether there is nothing to be waited for.
+    pub fn begin(&mut self, desk: &mut Desk) -> bool {
+        self.unreadable.clear();
+        self.parts = self.doubtful();
+        self.look_further(desk)
+    }
+
+    /// The same where the drive gave nothing.
+    pub fn begin_again(&mut self, desk: &mut Desk) -> bool {
+        let unreadable = std::mem::take(&mut self.unreadable);
+        self.parts = self.doubtful();
+        self.parts.retain(|part| unreadable.iter().any(|block| part.contains(block)));
+        self.look_further(desk)
+    }
+
+    /// A part of the ring was read; None if it could not be. Says whether this was all.
+    pub fn on_read(&mut self, offset: u64, len: u32, read: Option<Buffer>, desk: &mut Desk) -> bool {
+        let (sweep, scan) = self.looking.as_mut().expect("whoever reads is looking");
+        sweep.on_read(offset, len, read, desk);
+        while let Some((offset, bytes)) = sweep.next(desk) {
+            scan.feed(offset / BLOCK as u64, bytes.bytes());
+        }
+        if !sweep.is_done() {
+            return false;
+        }
+        let (sweep, scan) = self.looking.take().expect("just seen");
+        self.unreadable.extend(sweep.unreadable().iter().map(|offset| offset / BLOCK as u64));
+        for (number, seen) in scan.finish() {
+            let frame = self.found.entry(number).or_insert(FoundFrame { sound: Vec::new(), ..seen });
+            frame.sound.resize(frame.header.records.len(), false);
+            frame.sound.iter_mut().zip(seen.sound).for_each(|(sound, again)| *sound |= again);
+        }
+        self.look_further(desk)
+    }
+
+    fn look_further(&mut self, desk: &mut Desk) -> bool {
+        let Some(part) = self.parts.pop() else { return true };
+        let block = BLOCK as u64;
+        let sweep = Sweep::begin(Area::Log, part.start * block, part.end * block, desk);
+        self.looking = Some((sweep, RingScan::new(desk.drive, self.incarnation)));
+        false
+    }
+
+    /// Whether something was not given that may be given later.
+    pub fn is_unread(&self) -> bool {
+        !self.unreadable.is_empty()
+    }
+
+    /// What was found, and where nobody knows whether something was written: a block behind the last frame that counts.
+    pub fn finish(self) -> (BTreeMap<u64, FoundFrame>, Option<u64>) {
+        let chain = chain(&self.found);
+        let end = chain.kept.last().map(|last| self.end_of(&self.found[last]));
+        let unknown = end.and_then(|end| {
+            let behind = |block: &&u64| (**block + self.blocks - end) % self.blocks < self.end_blocks;
+            self.unreadable.iter().find(behind).copied()
+        });
+        (self.found, unknown)
+    }
+
+    fn end_of(&self, frame: &FoundFrame) -> u64 {
+        (frame.header.position + frame.header.blocks()) % self.blocks
+    }
+
+    /// Where payloads are unsound, where frames are missing, and where one may follow the last.
+    fn doubtful(&self) -> Vec<Range<u64>> {
+        let chain = chain(&self.found);
+        let mut parts = Vec::new();
+        let mut add = |start: u64, len: u64| {
+            let end = start + len;
+            if len > 0 {
+                parts.push(start..end.min(self.blocks));
+            }
+            if end > self.blocks {
+                parts.push(0..end - self.blocks);
+            }
+        };
+        let torn = self.found.range(chain.last + 1..).map(|(number, _)| number);
+        let mut former: Option<&FoundFrame> = None;
+        for number in chain.kept.iter().chain(torn) {
+            let frame = &self.found[number];
+            let header = &frame.header;
+            match former {
+                Some(former) => {
+                    let before = former.header.number;
+                    let is_next = header.number == before + 1
+                        || header.number == header.session_first && header.session_after == before;
+                    if !is_next {
+                        let end = self.end_of(former);
+                        add(end, (header.position + self.blocks - end) % self.blocks);
+                    }
+                }
+                None if chain.missing.first().is_some_and(|missing| missing < number) => {
+                    let start = (header.position + self.blocks - self.end_blocks) % self.blocks;
+                    add(start, self.end_blocks);
+                }
+                None => {}
+            }
+            if !frame.sound.iter().all(|sound| *sound) {
+                add(header.position, header.blocks());
+            }
+            former = Some(frame);
+        }
+        if let Some(last) = former {
+            add(self.end_of(last), self.end_blocks);
+        }
+        parts
+    }
+}
