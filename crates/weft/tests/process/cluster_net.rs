@@ -87,6 +87,31 @@ fn nodes_that_are_cut_off_do_no_harm() {
     compare_and_check(cluster, &sockets, load.stop());
 }
 
+/// It renews its lease, and can serve nobody: others have to take what it serves while it is cut off, not when it is back.
+#[test]
+fn an_owner_that_reaches_etcd_and_nobody_else_gives_its_vdisks_up() {
+    let Some((cluster, sockets, checker)) = cluster_of("net-alone") else { return };
+    let place = cluster.other_than(&[cluster.wait_until_served("v")]);
+    let load = Load::start(checker, &sockets[place as usize]);
+    for _ in 0..rounds() {
+        let owner = owner_elsewhere(&cluster, place);
+        let third = cluster.other_than(&[place, owner]);
+        let net = cluster.net.as_ref().expect("the cluster has a net");
+        load.go_on(SOME);
+        load.tell_pause("before");
+        net.cut(owner, place);
+        net.cut(owner, third);
+        load.go_on(SOME);
+        load.tell_pause("the owner reached etcd and no other node");
+        assert_ne!(cluster.wait_until_served("v"), owner);
+        net.heal();
+        cluster.wait_until_whole();
+        load.go_on(SOME);
+        load.tell_pause("all is whole again");
+    }
+    compare_and_check(cluster, &sockets, load.stop());
+}
+
 #[test]
 fn one_way_cuts_do_no_harm() {
     let Some((cluster, sockets, checker)) = cluster_of("net-one-way") else { return };

@@ -5,6 +5,7 @@
 //! Leaves to others: deciding for the cluster (`controller`, on whichever node is elected), records and leases
 //! (`config::cluster`).
 
+mod alone;
 mod asking;
 mod attachments;
 mod audits;
@@ -75,6 +76,7 @@ pub struct Member {
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
+    alone: alone::Alone,
     /// What the shards were told last.
     view: View,
     peers: BTreeMap<ShardId, SocketAddr>,

@@ -104,6 +104,7 @@ pub fn run(
             attachments_at: None,
             mirror: Arc::new(config),
             unreachable: BTreeMap::new(),
+            alone: super::alone::Alone::default(),
             view: View::default(),
             peers: BTreeMap::new(),
             routes: None,
@@ -154,6 +155,7 @@ pub fn run(
             tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
             tokio::spawn(crate::control::snapshots::look_after(control.clone()));
+            tokio::spawn(super::alone::watch(control.clone()));
             tokio::spawn(super::locality::watch(control.clone()));
             Ok(())
         };

@@ -1,7 +1,8 @@
 //! What the shards of a member are told: where the shards of others are, how drives stand and which groups there are,
 //! and who serves what.
 //! A node believes the store, except where it knows better: a drive that others call up is down for a node that cannot
-//! reach it. That is always safe (writes go on without it), and much sooner known than a lease is over.
+//! reach it. That is always safe (writes go on without it), and much sooner known than a lease is over. One that reaches nobody waits
+//! instead (`alone`).
 
 use super::LOCAL_BITS;
 use crate::config::cluster::{NodeState, shard_id};
@@ -80,6 +81,7 @@ impl Control {
     pub(in crate::control) fn tell_view(&mut self) {
         let Some(member) = self.part.member_mut() else { return };
         let mirror = &member.mirror;
+        let is_alone = member.is_alone();
         let mut drives = BTreeMap::new();
         for (&id, record) in &mirror.drives {
             let record = &record.record;
@@ -93,7 +95,7 @@ impl Control {
             } else {
                 let alive = mirror.alive.get(&record.node);
                 alive.is_some_and(|alive| alive.record.up.contains(&id.0))
-                    && !member.unreachable.contains_key(&shard)
+                    && (is_alone || !member.unreachable.contains_key(&shard))
             };
             let state = match () {
                 () if record.state == DriveRecordState::Lost => DriveState::Lost,
