@@ -5,7 +5,8 @@
 //! once: until it is answered, a request may take effect at any moment, and none takes effect after its answer, because
 //!
 //! - what went to one owner on one connection arrives there in order, so a copy that is still under way is carried out
-//!   before whatever the client sends after the answer; of an older connection nothing is heard once there is a newer one;
+//!   before whatever the client sends after the answer; of an older connection nothing is heard once there is a newer one; and one
+//!   shard of this node asks for all of them (`routes`);
 //! - an owner carries out only what was sent to it in its own epoch, and an owner of an older epoch can acknowledge
 //!   nothing once the next one serves (I2).
 //!

@@ -1,4 +1,6 @@
 //! Which shard serves a vDisk, as far as this shard has been told.
+//! Promises: all that a node asks the owner of one vDisk elsewhere goes by one of its shards, and so over one connection, in order: what a
+//! client had on its way when it went does not come behind what it asks for on its next connection, whichever shard has that.
 
 use crate::shard_loop::owner_of;
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ pub(super) enum Way {
     Here,
     /// Another shard of this node, by its index.
     Neighbour(usize),
-    /// A shard of another node.
+    /// A shard of another node, which this one asks.
     Remote(Route),
     /// Nobody serves it now, as far as is known here.
     Nowhere,
@@ -55,14 +57,19 @@ impl Routes {
     }
 
     pub fn way(&self, family: FamilyId) -> Way {
+        let dealt = owner_of(family, self.shards).0;
+        let is_dealt_here = self.base + dealt == self.own.0;
         let Some(table) = &self.table else {
-            let index = owner_of(family, self.shards).0;
-            return if self.base + index == self.own.0 { Way::Here } else { Way::Neighbour(index as usize) };
+            return if is_dealt_here { Way::Here } else { Way::Neighbour(dealt as usize) };
         };
         match table.get(&family) {
             None => Way::Nowhere,
             Some(route) if route.shard == self.own => Way::Here,
-            Some(route) => self.neighbour(route.shard).map_or(Way::Remote(*route), Way::Neighbour),
+            Some(route) => match self.neighbour(route.shard) {
+                Some(index) => Way::Neighbour(index),
+                None if is_dealt_here => Way::Remote(*route),
+                None => Way::Neighbour(dealt as usize),
+            },
         }
     }
 }
@@ -83,11 +90,14 @@ mod tests {
             (FamilyId(2), route(65)),
             (FamilyId(3), route(66)),
             (FamilyId(4), route(1)),
+            (FamilyId(5), route(1)),
         ]));
         assert_eq!(routes.way(FamilyId(1)), Way::Neighbour(0));
         assert_eq!(routes.way(FamilyId(2)), Way::Here);
         assert_eq!(routes.way(FamilyId(3)), Way::Remote(route(66)));
-        assert_eq!(routes.way(FamilyId(4)), Way::Remote(route(1)));
+        assert_eq!(routes.way(FamilyId(5)), Way::Remote(route(1)));
+        // Two connections would not keep the order.
+        assert_eq!(routes.way(FamilyId(4)), Way::Neighbour(0));
         assert_eq!(routes.way(FamilyId(7)), Way::Nowhere);
         assert!(routes.may_change());
     }
