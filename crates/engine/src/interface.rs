@@ -212,6 +212,9 @@ pub enum Order {
     /// Use this drive, as soon as nothing is under way there any more that was asked of it before: `format` makes it empty
     /// first; otherwise it has to be of this `incarnation`, if that is known. Ends in [`Notice::DriveReady`] or `DriveFailed`.
     OpenDrive { drive: DriveId, geometry: Geometry, format: bool, incarnation: Option<u64> },
+    /// The process is about to end: drives are to tell now what they would tell with the next frame of their logs, so that everything
+    /// that was acknowledged is known to have been there.
+    Rest,
     /// Stop using this drive at once. What becomes of what is in flight there concerns nobody, but its end is still told in
     /// [`Input::DriveDone`].
     CloseDrive { drive: DriveId },

@@ -406,6 +406,12 @@ impl Keeper {
         self.finish_step(now, effects);
     }
 
+    /// See [`crate::interface::Order::Rest`].
+    pub fn rest(&mut self, now: Time, effects: &mut Effects) {
+        self.ring.rests = !self.ring.frames.is_empty();
+        self.finish_step(now, effects);
+    }
+
     /// When something is to be done although nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
         match &self.phase {

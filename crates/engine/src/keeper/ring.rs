@@ -117,6 +117,8 @@ pub(super) struct Ring {
     /// Families whose trims no frame has told yet, and since when.
     pub untold_trims: BTreeSet<FamilyId>,
     pub untold_since: Option<Time>,
+    /// A frame is to say that all before it have settled: only then one of them that is damaged later is missed.
+    pub rests: bool,
 
     pub reads: LogReads,
     pub carrying: Carrying,
@@ -157,6 +159,7 @@ impl Ring {
             wanted_drops: BTreeSet::new(),
             untold_trims: BTreeSet::new(),
             untold_since: None,
+            rests: false,
             reads: LogReads::default(),
             carrying: Carrying::default(),
             pressed_at: None,

@@ -67,7 +67,8 @@ impl Ring {
             }
         }
         let trims_due = self.untold_since.is_some_and(|since| now.since(since) >= TRIM_TOLD_US);
-        let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due;
+        let rests = self.rests && self.flying.is_empty();
+        let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due || rests;
         // Dead frames are free only when a durable frame says so: if nothing else does, an empty one.
         let wanted = records > 0 || self.carrying.waits_for_room() || self.dead_blocks() >= self.blocks / 16;
         let reclaims = self.flying.is_empty() && self.dead > 0 && self.used() > self.blocks / 4 && wanted;
@@ -85,8 +86,10 @@ impl Ring {
         };
         let Some(position) = self.place(1, left) else {
             self.refuse_fences(now, desk);
+            self.rests = false;
             return false;
         };
+        self.rests &= !rests;
         self.write_frame(position, 0, riders.min(RECORDS_IN_ONE_BLOCK), desk);
         true
     }

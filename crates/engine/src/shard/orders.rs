@@ -26,6 +26,12 @@ impl Shard {
             Order::OpenDrive { drive, geometry, format, incarnation } => {
                 self.open_drive(now, drive, Wish { geometry, format, incarnation }, out)
             }
+            Order::Rest => {
+                for keeper in self.keepers.values_mut() {
+                    keeper.rest(now, &mut self.effects);
+                }
+                self.take_effects(now, out);
+            }
             Order::CloseDrive { drive } => self.close_drive(now, drive),
             Order::OpenFamily(record) => self.open_family(now, record, out),
             Order::CloseFamily { family } => self.close_family(now, family, out),

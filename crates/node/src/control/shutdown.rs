@@ -38,6 +38,9 @@ pub async fn stop(control: &SharedControl, shards: Shards) {
     };
     let _ = tokio::time::timeout(DRAIN_WAIT, all_drained).await;
     settle(control).await;
+    for shard in &shards.mailboxes {
+        shard.send(Mail::Order(Order::Rest));
+    }
     member::leave(control).await;
     let dir = control.lock().dir.clone();
     for file in [API_FILE, RUN_FILE] {

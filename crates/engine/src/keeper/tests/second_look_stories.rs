@@ -80,6 +80,26 @@ fn an_end_that_cannot_be_read_is_not_taken_for_the_end() {
 }
 
 #[test]
+fn what_was_written_before_a_rest_is_missed_if_it_is_damaged() {
+    for rests in [false, true] {
+        for block in [2, 3, 4, 5] {
+            let mut rig = three_frames();
+            if rests {
+                rig.keeper.rest(rig.now, &mut rig.effects);
+                rig.run();
+            }
+            rig.drive.durable.get_mut(&(Area::Log, block)).expect("written")[200] ^= 1;
+            rig.reopen();
+            let held = rig.fence(1, 2);
+            // Otherwise a frame that was acknowledged looks like one that never settled.
+            let is_last = block >= 4;
+            let is_missed = rig.damages() == 1 && (held.high == Seq(3) || held.incomplete);
+            assert_eq!(is_missed, rests || !is_last, "block {block}");
+        }
+    }
+}
+
+#[test]
 fn a_torn_end_is_the_end() {
     for block in [4, 5] {
         let mut rig = three_frames();
