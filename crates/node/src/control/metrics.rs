@@ -22,6 +22,11 @@ pub fn text(
     for drive in &status.drives {
         page.sample("weft_drive_up", &format!("drive=\"{}\"", drive.drive), u64::from(drive.state == "up"));
     }
+    page.family("weft_drive_hangs", "gauge", "1 when the drive has not answered for seconds");
+    for drive in &status.drives {
+        let hangs = u64::from(drive.state == "hangs");
+        page.sample("weft_drive_hangs", &format!("drive=\"{}\"", drive.drive), hangs);
+    }
     macro_rules! each {
         ($list:expr, $label:ident, $prefix:literal: $($field:ident $kind:literal $help:literal),* $(,)?) => {
             $(
@@ -33,7 +38,8 @@ pub fn text(
             )*
         };
     }
-    let drives_up: Vec<&DriveStatsView> = stats.drives.iter().filter(|drive| drive.state == "up").collect();
+    let drives_up: Vec<&DriveStatsView> =
+        stats.drives.iter().filter(|drive| matches!(drive.state.as_str(), "up" | "hangs")).collect();
     each!(drives_up, drive, "weft_drive_":
         free_bytes "gauge" "Bytes that new egroups could take",
         used_bytes "gauge" "Bytes of the data area in use",

@@ -15,6 +15,7 @@ mod exports;
 mod failure;
 mod figures;
 mod groups;
+mod hanging;
 mod listener;
 mod member;
 mod metrics;
@@ -52,7 +53,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::interface::{Census, DriveState, DriveView, Order, Reply, Request, View};
-use weft_engine::{DriveId, FamilyId, GroupId, SnapshotId};
+use weft_engine::{DriveId, Epoch, FamilyId, GroupId, SnapshotId};
 
 /// Everything the control plane knows.
 pub struct Control {
@@ -125,6 +126,10 @@ struct Alone {
     view_version: u64,
     /// Of vDisks that could not be served.
     failures: BTreeMap<FamilyId, Failure>,
+    /// How many copies of everything vDisks were last found to have, and in which epoch.
+    reached: BTreeMap<FamilyId, (Epoch, u32)>,
+    /// Drives that count as down because they hang.
+    left_out: BTreeSet<DriveId>,
 }
 
 impl Part {
@@ -319,6 +324,7 @@ impl Control {
 
     /// Tells all shards of a node that is alone how things stand.
     fn send_view(&mut self) {
+        self.leave_out_hanging();
         let shards = self.shards.iter().map(|shard| shard.shard()).collect::<Vec<_>>();
         let alone = self.part.alone();
         alone.view_version += 1;
@@ -327,6 +333,7 @@ impl Control {
             .iter()
             .map(|(&id, drive)| {
                 let state = match drive.standing {
+                    Standing::Up if alone.left_out.contains(&id) => DriveState::Down,
                     Standing::Up => DriveState::Up,
                     Standing::Opening | Standing::Down(_) => DriveState::Down,
                     Standing::Lost => DriveState::Lost,
@@ -352,10 +359,10 @@ impl Control {
         let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
         let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
         for (id, drive) in &self.drives {
-            match &drive.standing {
-                Standing::Down(reason) => lines.push(format!("drive {id} is down: {reason}")),
-                Standing::Lost => {}
-                Standing::Opening | Standing::Up => {}
+            match self.standing_view(*id, drive) {
+                ("down", reason) => lines.push(format!("drive {id} is down: {reason}")),
+                ("hangs", reason) => lines.push(format!("drive {id} hangs: {reason}")),
+                _ => {}
             }
         }
         for wish in &self.segment_wishes {

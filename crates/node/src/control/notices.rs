@@ -119,6 +119,7 @@ impl Control {
             }
             Notice::FactorReached { family, epoch, factor } => {
                 tracing::debug!(%family, %epoch, factor, "a vDisk has as many copies as it should");
+                self.on_factor_reached(family, epoch, factor);
             }
             Notice::GroupsWhole { family, epoch, view, groups } => {
                 if let Some(member) = self.part.member_mut() {
@@ -224,8 +225,11 @@ impl Control {
         }
     }
 
+    /// Those that a node that is alone takes for up.
     fn drive_numbers_up(&self) -> BTreeSet<u32> {
-        self.drives_up().into_iter().map(|drive| drive.0).collect()
+        let is_left_out =
+            |drive: &DriveId| matches!(&self.part, Part::Alone(alone) if alone.left_out.contains(drive));
+        self.drives_up().into_iter().filter(|drive| !is_left_out(drive)).map(|drive| drive.0).collect()
     }
 
     fn on_family_dropped(&mut self, family: FamilyId) {
@@ -241,8 +245,10 @@ impl Control {
             Ok(()) => {
                 alone.snapshots.retain(|(of, _), _| *of != family);
                 alone.schedules.remove(&family);
+                alone.reached.remove(&family);
                 self.families.remove(&family);
                 self.tell_census();
+                self.review_hanging();
             }
             // It stays, and is dropped again at the next start.
             Err(error) => tracing::error!(%family, %error, "the record of a deleted vDisk stays"),

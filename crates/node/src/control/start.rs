@@ -308,6 +308,8 @@ fn assemble(
         whole,
         view_version: 0,
         failures: BTreeMap::new(),
+        reached: BTreeMap::new(),
+        left_out: BTreeSet::new(),
     };
     let factor = settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 });
     let mut control = Control::new(dir, factor, Part::Alone(Box::new(alone)), shards, drives);

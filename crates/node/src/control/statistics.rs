@@ -30,17 +30,17 @@ impl Control {
         let drives = self
             .drives
             .iter()
-            .map(|(&id, drive)| DriveStatusView {
-                drive: id.0,
-                shard: self.keeper(drive).shard().0,
-                place: describe(&self.dir, &drive.record),
-                state: drive.standing.word().to_string(),
-                reason: match &drive.standing {
-                    Standing::Down(reason) => reason.clone(),
-                    _ => String::new(),
-                },
-                log_bytes: drive.record.log,
-                data_bytes: drive.record.data,
+            .map(|(&id, drive)| {
+                let (state, reason) = self.standing_view(id, drive);
+                DriveStatusView {
+                    drive: id.0,
+                    shard: self.keeper(drive).shard().0,
+                    place: describe(&self.dir, &drive.record),
+                    state: state.to_string(),
+                    reason,
+                    log_bytes: drive.record.log,
+                    data_bytes: drive.record.data,
+                }
             })
             .collect();
         StatusView {
@@ -72,7 +72,8 @@ impl Control {
         for (&id, drive) in &self.drives {
             let Some(shard) = &told[drive.keeper] else { continue };
             let counted = shard.drives.get(&id).cloned().unwrap_or_default();
-            let (state, is_up) = (drive.standing.word().to_string(), drive.standing == Standing::Up);
+            let (state, is_up) =
+                (self.standing_view(id, drive).0.to_string(), drive.standing == Standing::Up);
             view.drives.push(counted.view(id, state, is_up, drive.record.log, drive.record.data));
         }
         let is_alone = self.part.member().is_none();

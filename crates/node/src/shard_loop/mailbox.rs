@@ -57,6 +57,8 @@ pub enum Mail {
     Peers(BTreeMap<ShardId, SocketAddr>),
     /// Which shard serves which vDisk. Before the first such mail, the node is alone.
     Routes(BTreeMap<FamilyId, Route>),
+    /// A drive that hangs counts as down on a node that is alone: what needs it all the same waits. Or there is none any more.
+    Awaits(bool),
     /// A shard of another node has connected; its hello has been read, and is for this shard.
     PeerConnection {
         socket: OwnedFd,

@@ -121,3 +121,25 @@ fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
     assert_eq!(neighbour.recv_timeout(LONG), answered, "a hold ends by itself");
     shards.stop();
 }
+
+#[test]
+fn while_a_drive_that_hangs_is_awaited_nobody_is_refused() {
+    let (notices, _told) = tokio::sync::mpsc::unbounded_channel();
+    let shards = Shards::start(2, 0, 0, None, &notices).expect("shards start");
+    let owner = &shards.mailboxes[0];
+    let refused = || Ok(Reply::Error(RequestError::NotServed));
+    assert_eq!(ask(owner, 2).recv_timeout(LONG), refused(), "nobody serves it");
+    for shard in &shards.mailboxes {
+        shard.send(Mail::Awaits(true));
+    }
+    let (here, neighbour) = (ask(owner, 2), ask(&shards.mailboxes[1], 2));
+    assert!(here.recv_timeout(Duration::from_millis(500)).is_err(), "it waits");
+    for shard in &shards.mailboxes {
+        shard.send(Mail::Awaits(false));
+    }
+    assert!(here.recv_timeout(Duration::from_millis(500)).is_err(), "somebody may serve it in a moment");
+    assert!(neighbour.try_recv().is_err(), "and so does who asks another shard");
+    // Nobody is made to wait by a node that ends.
+    shards.stop();
+    assert_eq!((here.recv_timeout(LONG), neighbour.recv_timeout(LONG)), (refused(), refused()));
+}

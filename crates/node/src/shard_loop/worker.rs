@@ -116,6 +116,8 @@ pub struct Worker {
     remote: VecDeque<RemoteRequest>,
     /// vDisks of which no request is taken, until when, and by whom: a vDisk may be in several groups.
     holds: BTreeMap<(FamilyId, u64), Time>,
+    /// Until then nothing is refused because nobody serves it: a drive that hangs is awaited, or has answered just now.
+    awaited_until: Time,
     /// Requests of other threads that could not be answered yet.
     held: Vec<Held>,
     /// When the engine was busy for somebody, or a vDisk not served: when to try again.
@@ -179,6 +181,7 @@ impl Worker {
             arrived: Vec::new(),
             remote: VecDeque::new(),
             holds: BTreeMap::new(),
+            awaited_until: Time(0),
             held: Vec::new(),
             retry_at: None,
             retry_from: 0,
@@ -381,7 +384,7 @@ impl Worker {
         let mut open = self.tickets.close(ticket);
         let again = match reply {
             Reply::Error(RequestError::Busy) => true,
-            Reply::Error(RequestError::NotServed | RequestError::Fenced) => self.routes.may_change(),
+            Reply::Error(RequestError::NotServed | RequestError::Fenced) => self.may_be_served(now),
             _ => false,
         };
         let took_us = told.since(open.since);
@@ -454,6 +457,7 @@ impl Worker {
             Mail::Peers(addresses) if !self.stopping => self.peers.set_addresses(now, addresses),
             Mail::Peers(_) => {}
             Mail::Routes(table) => self.on_routes(now, table),
+            Mail::Awaits(awaits) => self.await_drives(now, awaits),
             Mail::PeerConnection { socket, hello } => {
                 if !self.stopping {
                     self.peers.accept(now, socket, hello);

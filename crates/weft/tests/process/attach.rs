@@ -255,6 +255,133 @@ fn a_drive_that_hangs_keeps_no_node_from_starting() {
     below.stop();
 }
 
+/// A node with two drives that are files and one, number 0, that is a device of another node, and hangs when that one stands still.
+struct Hangable {
+    /// Goes first: as long as it stands still, the other cannot end.
+    below: Node,
+    node: Node,
+}
+
+impl Hangable {
+    fn new(scratch: &Scratch) -> Self {
+        let below = Node::start(&scratch.file("below"), &["--drive-size", "2G"]);
+        below.weft(&["vdisk", "create", "d", "--size", "1G"]);
+        let device = below.weft(&["vdisk", "attach", "d"]);
+        let drives = ["--drives", "2", "--drive-size", "1G", "--drive", &device];
+        Self { node: Node::start(&scratch.file("node"), &drives), below }
+    }
+
+    /// How drive 0 stands, and what is told of that.
+    fn standing(&self) -> (String, String) {
+        let status = self.node.json(&["status"]);
+        let drives = status["drives"].as_array().expect("there are drives");
+        let told = drives.iter().find(|drive| drive["drive"] == 0).expect("it has that number");
+        let text = |name: &str| told[name].as_str().expect("a text").to_string();
+        (text("state"), text("reason"))
+    }
+
+    fn hang(&self) {
+        self.below.signal(libc::SIGSTOP);
+    }
+
+    fn answer(&self) {
+        step("it answers again");
+        self.below.signal(libc::SIGCONT);
+        wait_until("the drive is up", || self.standing().0 == "up");
+    }
+
+    fn stop(self) {
+        self.node.stop();
+        // The kernel closes what a ring had open a moment after its process has ended.
+        wait_until("nobody uses the device", || {
+            self.below.try_weft(&["vdisk", "detach", "d"]).status.success()
+        });
+        self.below.stop();
+    }
+}
+
+#[test]
+fn vdisks_with_two_copies_go_on_without_a_drive_that_hangs() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let scratch = Scratch::new("attach-hangs");
+    let own = Hangable::new(&scratch);
+    let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
+    for (name, socket) in &vdisks {
+        own.node.export_new(name, "64M", socket);
+        write(&nbd_uri(socket, name), 5, "0 8M");
+    }
+    wait_until("there are two copies of everything", || {
+        vdisks
+            .iter()
+            .all(|(name, _)| own.node.json(&["vdisk", "show", name])["usage"]["copies"]["reached"] == true)
+    });
+
+    own.hang();
+    for (name, socket) in &vdisks {
+        write(&nbd_uri(socket, name), 6, "1M 1M");
+        expect(&nbd_uri(socket, name), 5, "0 1M");
+        expect(&nbd_uri(socket, name), 6, "1M 1M");
+    }
+    let (state, reason) = own.standing();
+    assert_eq!(state, "hangs", "{reason}");
+    assert!(reason.contains("vDisks go on without it"), "{reason}");
+    let trouble = own.node.json(&["status"])["trouble"].to_string();
+    assert!(trouble.contains("drive 0 hangs: it has not answered for"), "{trouble}");
+
+    own.answer();
+    for (name, socket) in &vdisks {
+        write(&nbd_uri(socket, name), 7, "2M 1M");
+        expect(&nbd_uri(socket, name), 6, "1M 1M");
+        expect(&nbd_uri(socket, name), 7, "2M 1M");
+    }
+    own.stop();
+}
+
+#[test]
+fn what_has_one_copy_waits_for_a_drive_that_hangs() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let scratch = Scratch::new("attach-waits");
+    let own = Hangable::new(&scratch);
+    let vdisks: Vec<_> =
+        ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| (name, scratch.socket(name))).into();
+    for (name, socket) in &vdisks {
+        own.node.weft(&["vdisk", "create", name, "--size", "64M", "--rf", "1"]);
+        own.node.export(name, socket);
+        write(&nbd_uri(socket, name), 5, "0 8M");
+    }
+    own.hang();
+    let mut clients: Vec<Child> = vdisks
+        .iter()
+        .map(|(name, socket)| {
+            let orders = ["-c", "write -P 6 1M 1M", "-c", "read -P 5 0 1M", "-c", "read -P 6 1M 1M"];
+            let mut client = Command::new("qemu-io");
+            client.args(["-f", "raw"]).args(orders).arg(nbd_uri(socket, name)).stdout(Stdio::null());
+            client.spawn().expect("qemu-io can be started")
+        })
+        .collect();
+    wait_until("the drive is told to hang", || own.standing().0 == "hangs");
+    let (_, reason) = own.standing();
+    assert!(reason.contains("what needs it waits"), "{reason}");
+    std::thread::sleep(Duration::from_secs(5));
+    let mut waits = 0;
+    for client in &mut clients {
+        waits += usize::from(client.try_wait().expect("it is our child").is_none());
+    }
+    assert!(waits > 0, "what some of them need lies there");
+    own.answer();
+    for client in &mut clients {
+        let status = client.wait().expect("it is our child");
+        assert!(status.success(), "nobody had an error");
+    }
+    own.stop();
+}
+
 #[test]
 fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
     if !can_attach() {

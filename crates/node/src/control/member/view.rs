@@ -11,9 +11,8 @@ use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{DriveId, Epoch, ShardId};
+use weft_engine::{Epoch, ShardId};
 
 impl Control {
     pub(super) fn tell_peers(&mut self) {
@@ -62,18 +61,6 @@ impl Control {
                 member.unreachable.remove(&other);
             }
         }
-        self.tell_view();
-    }
-
-    /// A drive of this node does not answer for seconds, or does again. A node that is alone has nothing better, once it has started.
-    pub(in crate::control) fn on_drive_hangs(&mut self, drive: DriveId, hangs: bool) {
-        tracing::warn!(%drive, hangs, "a drive has not answered for seconds, or answers again");
-        if hangs {
-            self.hanging.entry(drive).or_insert_with(Instant::now);
-        } else {
-            self.hanging.remove(&drive);
-        }
-        self.announce();
         self.tell_view();
     }
 

@@ -1,7 +1,7 @@
 //! Requests for vDisks, whoever serves them: the way there, the way back, and the time in between when nobody does.
 //!
 //! A request that got no answer, or was told that its vDisk is not served there (any more), is held and asked again, of
-//! whoever serves it then, for [`PATIENCE_US_MAX`]. All requests can be asked twice, and the client sees them happen
+//! whoever serves it then, for [`PATIENCE_US_MAX`], or as long as a drive is awaited that hangs. All requests can be asked twice, and the client sees them happen
 //! once: until it is answered, a request may take effect at any moment, and none takes effect after its answer, because
 //!
 //! - what went to one owner on one connection arrives there in order, so a copy that is still under way is carried out
@@ -240,12 +240,12 @@ impl Worker {
                 self.retry_after(now, BUSY_RETRY_US);
                 Verdict::Again(refused)
             }
-            Reply::Error(RequestError::NotServed | RequestError::Fenced) if self.routes.may_change() => {
+            Reply::Error(RequestError::NotServed | RequestError::Fenced) if self.may_be_served(now) => {
                 let since = refused.unwrap_or(now);
                 if self.ending {
                     return Verdict::Leave;
                 }
-                if now.since(since) >= PATIENCE_US_MAX {
+                if now.since(since) >= PATIENCE_US_MAX && now >= self.awaited_until {
                     return Verdict::Give;
                 }
                 self.retry_after(now, REFUSED_RETRY_US);
@@ -253,6 +253,18 @@ impl Worker {
             }
             _ => Verdict::Give,
         }
+    }
+
+    /// Whether what nobody can serve now somebody may serve soon.
+    pub(super) fn may_be_served(&self, now: Time) -> bool {
+        self.routes.may_change() || now < self.awaited_until
+    }
+
+    /// A drive that hangs counts as down: what lies only there, or is served only with it, is awaited for as long as that lasts, as
+    /// if the drive were asked. When it answers, vDisks that could not do without it may have to be opened again first.
+    pub(super) fn await_drives(&mut self, now: Time, awaits: bool) {
+        self.awaited_until = if awaits { Time(u64::MAX) } else { now.after(PATIENCE_US_MAX) };
+        self.retry_at = Some(now);
     }
 
     /// There was no room for something of a client's.
