@@ -12,7 +12,7 @@ use super::ring::Ring;
 use super::statistics::DriveStatistics;
 use crate::drives::OpenDrive;
 use io_uring::{opcode, squeue, types};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use weft_engine::buffer::{BLOCK, Buffer};
@@ -33,6 +33,9 @@ const DISCARDS_MAX: usize = 4;
 
 const STAY: &str = "drives are never taken away";
 
+/// What the kernel has no memory for is tried again after this time.
+const AGAIN_US: u64 = 10_000;
+
 /// So long after the last frame of the log clients are taken to wait for the next one.
 const LOG_IS_USED_US: u64 = 5_000;
 
@@ -41,6 +44,8 @@ pub struct DriveTable {
     drives: BTreeMap<DriveId, Attached>,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
+    /// What the kernel had no memory for, and when it is tried again.
+    again: VecDeque<(Time, u32)>,
     /// Tells entries of drives from others in the ring.
     tag: u64,
     next_file: u32,
@@ -152,6 +157,7 @@ impl DriveTable {
             drives: BTreeMap::new(),
             flights: Vec::new(),
             free: Vec::new(),
+            again: VecDeque::new(),
             tag,
             next_file: 0,
             durable_writes: 0,
@@ -291,6 +297,10 @@ impl DriveTable {
                 self.hand_over(now, index, turn, ring);
                 return None;
             }
+            Progress::Again => {
+                self.again.push_back((now.after(AGAIN_US), index));
+                return None;
+            }
             Progress::Ended(result) => Some(self.end(now, index, result, stages)),
         };
         if turn != Turn::Alone {
@@ -324,13 +334,21 @@ impl DriveTable {
         Input::DriveDone { token: flight.token, result }
     }
 
-    /// When drives that hang are to be looked for.
+    /// When drives that hang are to be looked for, or something is to be tried again.
     pub fn wake_at(&self) -> Option<Time> {
-        self.hangs.look_at()
+        let again = self.again.front().map(|(at, _)| *at);
+        self.hangs.look_at().into_iter().chain(again).min()
     }
 
     /// Tells which drives hang and which answer again. To be called when all that has ended was taken.
-    pub fn on_time(&mut self, now: Time, tell: impl FnMut(News)) {
+    pub fn on_time(&mut self, now: Time, ring: &mut Ring, tell: impl FnMut(News)) {
+        while let Some((_, index)) = self.again.pop_front_if(|(at, _)| *at <= now) {
+            let flight = self.flights[index as usize].as_ref().expect("what is tried again has not ended");
+            let (since, turn) = (flight.since, flight.turn);
+            self.hand_over(now, index, turn, ring);
+            // Nothing of it was done: if memory stays short, others are not to wait for this drive.
+            self.flights[index as usize].as_mut().expect("it was just handed over").since = since;
+        }
         if self.hangs.is_due(now) {
             // What waits for its turn was not asked of the drive.
             let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
@@ -408,6 +426,8 @@ fn vectors_in(left: &[libc::iovec], bytes: usize) -> usize {
 
 enum Progress {
     GoOn,
+    /// Not now: later.
+    Again,
     Ended(Result<(), DriveFault>),
 }
 
@@ -470,6 +490,12 @@ impl Flight {
         if result == -libc::EINTR || result == -libc::EAGAIN {
             return Progress::GoOn;
         }
+        // That memory is short says nothing of the drive. A flush that failed cannot be repeated: what it did not write may be
+        // taken for written by then.
+        let is_repeatable = matches!(self.work, Work::Read { .. } | Work::Write { .. });
+        if is_repeatable && (result == -libc::ENOMEM || result == -libc::ENOBUFS) {
+            return Progress::Again;
+        }
         match &mut self.work {
             Work::Read { len, done, .. } => match result {
                 // The file is shorter than it was: the drive has lost its end.
@@ -521,36 +547,11 @@ fn fault(error: i32) -> DriveFault {
         libc::EIO | libc::EILSEQ | libc::ENODATA | libc::EREMOTEIO | libc::EBADMSG | libc::EUCLEAN => {
             DriveFault::Unreadable
         }
-        // The drive took too long over this sector: the next one may be well.
-        libc::ETIMEDOUT => DriveFault::Unreadable,
+        // The drive took too long over this sector, or a way to it was in use or cut: the next read may be well.
+        libc::ETIMEDOUT | libc::ETIME | libc::EBUSY | libc::ENOLINK => DriveFault::Unreadable,
         _ => DriveFault::Gone,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_engine::buffer::Pages;
-
-    #[test]
-    fn large_writes_are_cut_at_the_stride_and_lose_nothing() {
-        let whole = Pages::zeroed(300 * BLOCK).freeze();
-        let apart = Pages::zeroed(BLOCK).freeze();
-        let pieces = [whole.slice(0..100 * BLOCK), whole.slice(100 * BLOCK..300 * BLOCK), apart];
-        let cut = vectors(&pieces, STRIDE);
-        let mut left = &cut[..];
-        let mut calls = Vec::new();
-        while !left.is_empty() {
-            let count = vectors_in(left, STRIDE);
-            calls.push(left[..count].iter().map(|vector| vector.iov_len).sum::<usize>() / BLOCK);
-            left = &left[count..];
-        }
-        assert!(calls.iter().all(|blocks| (1..=STRIDE / BLOCK).contains(blocks)), "{calls:?}");
-        assert_eq!(calls.iter().sum::<usize>(), 301);
-        assert_eq!(cut[0].iov_base.cast_const().cast(), whole.bytes().as_ptr());
-        assert_eq!(vectors_in(&cut, usize::MAX), cut.len(), "nobody waits: all of it at once");
-        assert_eq!(vectors(&pieces, usize::MAX).len(), 2, "neighbours are one");
-        let large = vectors(&pieces[..2], usize::MAX);
-        assert_eq!(vectors_in(&large, STRIDE), 1, "one at least");
-    }
-}
+mod tests;

@@ -515,7 +515,7 @@ impl Worker {
         }
         self.peers.on_time(now);
         let (notices, id) = (&self.notices, self.id);
-        self.drives.on_time(now, |news| {
+        self.drives.on_time(now, &mut self.ring, |news| {
             let _ = notices.send((id, news));
         });
         self.look_at_clients(now);

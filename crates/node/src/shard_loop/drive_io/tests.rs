@@ -1,0 +1,191 @@
+//! Operations of a shard's drives, with files that are none and a ring of their own.
+
+use super::*;
+use crate::drives::AreaFile;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use weft_engine::buffer::Pages;
+use weft_engine::interface::Geometry;
+
+const A: DriveId = DriveId(1000);
+
+/// How many blocks the files of drives have.
+const BLOCKS: usize = 4;
+
+struct Rig {
+    now: Time,
+    table: DriveTable,
+    ring: Ring,
+    reads: Arc<Arena>,
+    stages: Stages,
+    /// What the kernel says of what ends next, in place of what it does say.
+    says: VecDeque<i32>,
+    news: Vec<News>,
+}
+
+/// A file of blocks that are full of `fill`, and that nobody else can open.
+fn file(fill: u8) -> File {
+    static FILES: AtomicU32 = AtomicU32::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("weft-drive-io-{}-{number}", std::process::id()));
+    let mut options = File::options();
+    let mut file = options.read(true).write(true).create_new(true).open(&path).expect("a file can be made");
+    std::fs::remove_file(path).expect("it was just made");
+    file.write_all(&[fill; BLOCKS * BLOCK]).expect("it can be written");
+    file
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            now: Time(1_000_000),
+            table: DriveTable::new(0),
+            ring: Ring::new().expect("there are rings"),
+            reads: Arc::new(Arena::new(4 << 20).expect("there is memory")),
+            stages: Stages::default(),
+            says: VecDeque::new(),
+            news: Vec::new(),
+        }
+    }
+
+    /// A drive, opened for the first time or again, of which all blocks are full of `fill`.
+    fn add(&mut self, drive: DriveId, fill: u8) {
+        let len = (BLOCKS * BLOCK) as u64;
+        let area = || AreaFile { file: Arc::new(file(fill)), offset: 0 };
+        let geometry = Geometry { log: len, data: len };
+        let open = OpenDrive { drive, geometry, log: area(), data: area(), takes_discards: false };
+        self.table.add(open, &self.ring);
+    }
+
+    fn start(&mut self, token: u64, drive: DriveId, work: DriveWork) {
+        let operation = DriveOperation { token, drive, area: Area::Data, work };
+        let ended = self.table.start(self.now, operation, &self.reads, &mut self.ring);
+        assert!(ended.is_none(), "the drive is there");
+    }
+
+    fn read(&mut self, token: u64, drive: DriveId) {
+        self.start(token, drive, DriveWork::Read { offset: 0, len: BLOCK as u32 });
+    }
+
+    fn on_time(&mut self) {
+        self.table.on_time(self.now, &mut self.ring, |news| self.news.push(news));
+    }
+
+    /// One turn, which takes a while. What has ended: its token, and what was read first or 0.
+    fn turn(&mut self) -> Vec<(u64, Result<u8, DriveFault>)> {
+        self.now = self.now.after(5_000);
+        self.ring.enter(Some(Duration::from_millis(1)));
+        let mut completions = Vec::new();
+        self.ring.completions(&mut completions);
+        let mut ended = Vec::new();
+        for (tag, result) in completions {
+            let result = self.says.pop_front().unwrap_or(result);
+            let input =
+                self.table.on_completed(self.now, tag as u32, result, &mut self.stages, &mut self.ring);
+            let Some(Input::DriveDone { token, result }) = input else { continue };
+            let first = |done| match done {
+                DriveResult::Read(data) => data.bytes()[0],
+                DriveResult::Done => 0,
+            };
+            ended.push((token, result.map(first)));
+        }
+        self.on_time();
+        ended
+    }
+
+    /// Until all has ended.
+    fn run(&mut self) -> Vec<(u64, Result<u8, DriveFault>)> {
+        let mut ended = Vec::new();
+        while self.table.in_flight() > 0 {
+            ended.extend(self.turn());
+        }
+        ended
+    }
+}
+
+#[test]
+fn what_the_kernel_has_no_memory_for_is_tried_again() {
+    let mut rig = Rig::new();
+    rig.add(A, 1);
+    rig.says = VecDeque::from([-libc::ENOMEM, -libc::ENOBUFS, -libc::ENOMEM]);
+    rig.read(1, A);
+    let began = rig.now;
+    assert_eq!(rig.run(), [(1, Ok(1))]);
+    assert!(rig.now.since(began) >= 3 * 10_000, "not at once");
+    rig.says = VecDeque::from([-libc::ENOBUFS, -libc::ENOMEM]);
+    let pieces = vec![Pages::zeroed(BLOCK).freeze()];
+    rig.start(2, A, DriveWork::Write { offset: 0, pieces, durable: true });
+    assert_eq!(rig.run(), [(2, Ok(0))]);
+    rig.read(3, A);
+    assert_eq!(rig.run(), [(3, Ok(0))], "it was written");
+    assert_eq!(rig.news, []);
+}
+
+#[test]
+fn a_drive_that_the_kernel_has_no_memory_for_hangs_after_a_while() {
+    let mut rig = Rig::new();
+    rig.add(A, 1);
+    rig.says = vec![-libc::ENOMEM; 1_000].into();
+    rig.read(1, A);
+    let began = rig.now;
+    while rig.now.since(began) < 5_000_000 {
+        assert_eq!(rig.turn(), []);
+    }
+    assert_eq!(rig.news, [News::DriveHangs { drive: A }]);
+    rig.says.clear();
+    assert_eq!(rig.run(), [(1, Ok(1))]);
+    rig.now = rig.now.after(500_000);
+    rig.on_time();
+    assert_eq!(rig.news[1..], [News::DriveAnswers { drive: A }]);
+}
+
+#[test]
+fn a_read_that_fails_does_not_take_the_drive_away_while_others_may_be_well() {
+    for (error, result) in [
+        (libc::EIO, DriveFault::Unreadable),
+        (libc::ETIME, DriveFault::Unreadable),
+        (libc::EBUSY, DriveFault::Unreadable),
+        (libc::ENOLINK, DriveFault::Unreadable),
+        (libc::ENODEV, DriveFault::Gone),
+        (libc::EBADF, DriveFault::Gone),
+    ] {
+        let mut rig = Rig::new();
+        rig.add(A, 1);
+        rig.says.push_back(-error);
+        rig.read(1, A);
+        assert_eq!(rig.run(), [(1, Err(result))], "error {error}");
+    }
+    for error in [libc::EIO, libc::EBUSY, libc::ENOSPC] {
+        let mut rig = Rig::new();
+        rig.add(A, 1);
+        rig.says.push_back(-error);
+        let pieces = vec![Pages::zeroed(BLOCK).freeze()];
+        rig.start(1, A, DriveWork::Write { offset: 0, pieces, durable: false });
+        assert_eq!(rig.run(), [(1, Err(DriveFault::Gone))], "who cannot be written is no use: {error}");
+    }
+}
+
+#[test]
+fn large_writes_are_cut_at_the_stride_and_lose_nothing() {
+    let whole = Pages::zeroed(300 * BLOCK).freeze();
+    let apart = Pages::zeroed(BLOCK).freeze();
+    let pieces = [whole.slice(0..100 * BLOCK), whole.slice(100 * BLOCK..300 * BLOCK), apart];
+    let cut = vectors(&pieces, STRIDE);
+    let mut left = &cut[..];
+    let mut calls = Vec::new();
+    while !left.is_empty() {
+        let count = vectors_in(left, STRIDE);
+        calls.push(left[..count].iter().map(|vector| vector.iov_len).sum::<usize>() / BLOCK);
+        left = &left[count..];
+    }
+    assert!(calls.iter().all(|blocks| (1..=STRIDE / BLOCK).contains(blocks)), "{calls:?}");
+    assert_eq!(calls.iter().sum::<usize>(), 301);
+    assert_eq!(cut[0].iov_base.cast_const().cast(), whole.bytes().as_ptr());
+    assert_eq!(vectors_in(&cut, usize::MAX), cut.len(), "nobody waits: all of it at once");
+    assert_eq!(vectors(&pieces, usize::MAX).len(), 2, "neighbours are one");
+    let large = vectors(&pieces[..2], usize::MAX);
+    assert_eq!(vectors_in(&large, STRIDE), 1, "one at least");
+}
