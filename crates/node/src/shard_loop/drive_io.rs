@@ -6,14 +6,14 @@
 use super::News;
 use super::arena::{Arena, Space};
 use super::crowd::Crowd;
+use super::files::{DriveFile, Files, Named};
 use super::hangs::Hangs;
 use super::pieces::Pieces;
 use super::ring::Ring;
 use super::statistics::DriveStatistics;
-use crate::drives::OpenDrive;
+use crate::drives::{AreaFile, OpenDrive};
 use io_uring::{opcode, squeue, types};
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
@@ -48,13 +48,12 @@ pub struct DriveTable {
     again: VecDeque<(Time, u32)>,
     /// Tells entries of drives from others in the ring.
     tag: u64,
-    next_file: u32,
+    files: Files,
     durable_writes: usize,
     hangs: Hangs,
 }
 
 struct Attached {
-    /// Keeps the files open as long as the shard runs: operations may still be in flight after a close order.
     open: OpenDrive,
     log: Target,
     data: Target,
@@ -118,11 +117,9 @@ enum Turn {
 }
 
 /// Where an area's bytes are.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Target {
-    file: RawFd,
-    /// Its number in the ring, if it is registered.
-    fixed: Option<u32>,
+    file: Arc<DriveFile>,
     base: u64,
 }
 
@@ -159,7 +156,7 @@ impl DriveTable {
             free: Vec::new(),
             again: VecDeque::new(),
             tag,
-            next_file: 0,
+            files: Files::new(),
             durable_writes: 0,
             hangs: Hangs::default(),
         }
@@ -179,19 +176,21 @@ impl DriveTable {
         self.drives.iter().map(|(&drive, attached)| (drive, attached.statistics.clone())).collect()
     }
 
-    /// From now on operations may name this drive. A drive opened again gets its new files.
+    /// From now on operations may name this drive. A drive opened again gets its new files; what is under way ends at the old ones.
     pub fn add(&mut self, open: OpenDrive, ring: &Ring) {
-        let mut target = |file: RawFd, base: u64| {
-            let index = self.next_file;
-            let fixed = ring.register_file(index, file).then_some(index);
-            self.next_file += u32::from(fixed.is_some());
-            Target { file, fixed, base }
+        let mut target = |area: &AreaFile| {
+            let file = self.files.add(Arc::clone(&area.file), ring);
+            Target { file, base: area.offset }
         };
-        let log = target(open.log.file.as_raw_fd(), open.log.offset);
-        let data = target(open.data.file.as_raw_fd(), open.data.offset);
+        let (log, data) = (target(&open.log), target(&open.data));
         let before = self.drives.remove(&open.drive);
         // What waits of a drive that is opened again still has its turn.
-        let waiting = before.map(|before| before.waiting).unwrap_or_default();
+        let waiting = before.map_or_else(Waiting::default, |before| {
+            self.files.remove(before.log.file);
+            self.files.remove(before.data.file);
+            before.waiting
+        });
+        self.files.release(ring);
         let statistics = DriveStatistics::default();
         self.drives.insert(open.drive, Attached { open, log, data, log_used: None, waiting, statistics });
     }
@@ -209,8 +208,8 @@ impl DriveTable {
             return Some(Input::DriveDone { token, result: Err(DriveFault::Gone) });
         };
         let (target, end) = match area {
-            Area::Log => (attached.log, attached.open.geometry.log),
-            Area::Data => (attached.data, attached.open.geometry.data),
+            Area::Log => (attached.log.clone(), attached.open.geometry.log),
+            Area::Data => (attached.data.clone(), attached.open.geometry.data),
         };
         let inside = |offset: u64, len: u64| {
             assert!(offset.is_multiple_of(4096) && len.is_multiple_of(4096), "drives work in whole blocks");
@@ -301,7 +300,11 @@ impl DriveTable {
                 self.again.push_back((now.after(AGAIN_US), index));
                 return None;
             }
-            Progress::Ended(result) => Some(self.end(now, index, result, stages)),
+            Progress::Ended(result) => {
+                let input = self.end(now, index, result, stages);
+                self.files.release(ring);
+                Some(input)
+            }
         };
         if turn != Turn::Alone {
             let waiting = &mut self.drives.get_mut(&drive).expect(STAY).waiting;
@@ -380,7 +383,7 @@ impl DriveTable {
         let bytes = if turn == Turn::Piece { STRIDE } else { usize::MAX };
         let entry = flight.entry(bytes).user_data(self.tag | u64::from(index));
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
-        // completion has been taken; the drive's files are never closed while the shard runs.
+        // completion has been taken; so is the file.
         unsafe { ring.push(entry) };
     }
 }
@@ -436,15 +439,9 @@ impl Flight {
     fn entry(&mut self, write_max: usize) -> squeue::Entry {
         macro_rules! with_file {
             ($file:ident => $build:expr) => {
-                match self.target.fixed {
-                    Some(index) => {
-                        let $file = types::Fixed(index);
-                        $build
-                    }
-                    None => {
-                        let $file = types::Fd(self.target.file);
-                        $build
-                    }
+                match self.target.file.named() {
+                    Named::Number($file) => $build,
+                    Named::File($file) => $build,
                 }
             };
         }

@@ -6,6 +6,7 @@ mod arena;
 mod crowd;
 mod drive_io;
 mod engine_counters;
+mod files;
 mod hangs;
 mod mailbox;
 mod news;

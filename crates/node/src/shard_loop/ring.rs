@@ -57,6 +57,11 @@ impl Ring {
             && self.inner.submitter().register_files_update(index, &[file]).is_ok()
     }
 
+    /// Makes the kernel forget file number `index`, which no entry names any more. False if it does not want to.
+    pub fn forget_file(&self, index: u32) -> bool {
+        self.inner.submitter().register_files_update(index, &[-1]).is_ok()
+    }
+
     /// Queues an entry; it is handed in by the next [`Ring::enter`].
     ///
     /// # Safety

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::drives::AreaFile;
+use crate::shard_loop::ring::FILES_MAX;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
@@ -11,6 +12,7 @@ use weft_engine::buffer::Pages;
 use weft_engine::interface::Geometry;
 
 const A: DriveId = DriveId(1000);
+const B: DriveId = DriveId(1001);
 
 /// How many blocks the files of drives have.
 const BLOCKS: usize = 4;
@@ -104,6 +106,49 @@ impl Rig {
         }
         ended
     }
+}
+
+#[test]
+fn what_is_under_way_ends_at_the_files_where_it_began() {
+    let mut rig = Rig::new();
+    rig.add(A, 1);
+    rig.read(1, A);
+    rig.add(A, 2);
+    // Would get the numbers in the ring of the files of before.
+    rig.add(B, 3);
+    rig.read(2, A);
+    let mut ended = rig.run();
+    ended.sort_unstable_by_key(|(token, _)| *token);
+    assert_eq!(ended, [(1, Ok(1)), (2, Ok(2))]);
+}
+
+#[test]
+fn what_is_under_way_at_files_that_the_ring_does_not_know_ends_there_too() {
+    let mut rig = Rig::new();
+    for number in 0..FILES_MAX / 2 {
+        rig.add(DriveId(number), 9);
+    }
+    rig.add(A, 1);
+    rig.read(1, A);
+    rig.add(A, 2);
+    // Would get the numbers in the process of the files of before.
+    let _others = [file(3), file(3), file(3), file(3)];
+    rig.read(2, A);
+    let mut ended = rig.run();
+    ended.sort_unstable_by_key(|(token, _)| *token);
+    assert_eq!(ended, [(1, Ok(1)), (2, Ok(2))]);
+}
+
+#[test]
+fn drives_that_are_opened_again_and_again_use_up_no_numbers_of_files() {
+    let mut rig = Rig::new();
+    for turn in 0..FILES_MAX {
+        rig.add(A, turn as u8);
+        rig.read(1, A);
+        assert_eq!(rig.run(), [(1, Ok(turn as u8))]);
+    }
+    let last = rig.table.drives[&A].data.file.named();
+    assert!(matches!(last, Named::Number(_)), "the ring knows the file");
 }
 
 #[test]
