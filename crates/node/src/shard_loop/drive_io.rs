@@ -13,7 +13,8 @@ use super::ring::Ring;
 use super::statistics::DriveStatistics;
 use crate::drives::{AreaFile, OpenDrive};
 use io_uring::{opcode, squeue, types};
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, DriveWork, Input};
@@ -43,7 +44,8 @@ const LOG_IS_USED_US: u64 = 5_000;
 pub struct DriveTable {
     drives: BTreeMap<DriveId, Attached>,
     flights: Vec<Option<Flight>>,
-    free: Vec<u32>,
+    /// Places in front are used first, so that those behind them become free.
+    free: BinaryHeap<Reverse<u32>>,
     /// What the kernel had no memory for, and when it is tried again.
     again: VecDeque<(Time, u32)>,
     /// Tells entries of drives from others in the ring.
@@ -153,7 +155,7 @@ impl DriveTable {
         Self {
             drives: BTreeMap::new(),
             flights: Vec::new(),
-            free: Vec::new(),
+            free: BinaryHeap::new(),
             again: VecDeque::new(),
             tag,
             files: Files::new(),
@@ -262,10 +264,13 @@ impl DriveTable {
         let (waits, turn) = (false, Turn::Alone);
         let flight = Flight { token, drive, stage, began: now, since: now, waits, turn, target, work };
         self.hangs.begin(now);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            (self.flights.len() - 1) as u32
-        });
+        let index = self.free.pop().map_or_else(
+            || {
+                self.flights.push(None);
+                (self.flights.len() - 1) as u32
+            },
+            |Reverse(index)| index,
+        );
         self.flights[index as usize] = Some(flight);
         self.submit(now, index, ring);
         None
@@ -318,7 +323,7 @@ impl DriveTable {
 
     fn end(&mut self, now: Time, index: u32, result: Result<(), DriveFault>, stages: &mut Stages) -> Input {
         let flight = self.flights[index as usize].take().expect("the flight was just looked at");
-        self.free.push(index);
+        self.free.push(Reverse(index));
         if let Work::Write { flags, .. } = flight.work {
             self.durable_writes -= usize::from(flags != 0);
         }
@@ -353,10 +358,17 @@ impl DriveTable {
             self.flights[index as usize].as_mut().expect("it was just handed over").since = since;
         }
         if self.hangs.is_due(now) {
+            self.forget_free_places();
             // What waits for its turn was not asked of the drive.
             let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
             self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), tell);
         }
+    }
+
+    /// Gives back the places behind the last one in use: looks do not cost for ever what was once in flight.
+    fn forget_free_places(&mut self) {
+        while self.flights.pop_if(|place| place.is_none()).is_some() {}
+        self.free.retain(|Reverse(index)| (*index as usize) < self.flights.len());
     }
 
     /// Hands a flight over, or lets it wait for its turn.

@@ -152,6 +152,30 @@ fn drives_that_are_opened_again_and_again_use_up_no_numbers_of_files() {
 }
 
 #[test]
+fn looking_for_drives_that_hang_costs_what_is_in_flight() {
+    let mut rig = Rig::new();
+    rig.add(A, 1);
+    for _ in 0..3 {
+        for token in 0..500 {
+            rig.read(token, A);
+        }
+        assert_eq!(rig.run().len(), 500);
+        rig.read(500, A);
+        rig.now = rig.now.after(500_000);
+        rig.on_time();
+        assert_eq!(rig.run(), [(500, Ok(1))]);
+        // From now on that few are in flight.
+        for token in 501..504 {
+            rig.read(token, A);
+            rig.now = rig.now.after(500_000);
+            rig.on_time();
+            assert_eq!(rig.run(), [(token, Ok(1))]);
+        }
+        assert!(rig.table.flights.len() <= 1, "{} places are looked at", rig.table.flights.len());
+    }
+}
+
+#[test]
 fn what_the_kernel_has_no_memory_for_is_tried_again() {
     let mut rig = Rig::new();
     rig.add(A, 1);
