@@ -1,14 +1,19 @@
 //! The openings of a shard's drives, and what is under way on each of them.
 //! Promises: a drive is opened again only when everything that its earlier openings asked of it has ended: a slow write of
-//! theirs would land on what has come to lie there since.
+//! theirs would land on what has come to lie there since. Numbers last: those of openings are used again, those of operations are
+//! enough for as long as a drive lives.
 //! Leaves to others: what a drive is opened for (`keeper`).
 
 use crate::identity::DriveId;
 use crate::interface::{DriveOperation, Geometry};
 use std::collections::BTreeMap;
 
-/// Tokens of operations begin with the number of the opening.
-const TOKEN_BITS: u32 = 40;
+/// Tokens of operations begin with the number of the opening; these bits are left for what its keeper asks for. At a million operations
+/// a second that is nine years of one opening.
+pub(crate) const TOKEN_BITS: u32 = 48;
+
+/// Numbers of openings. One is used again when all of the others were, and only if nothing of it is under way any more.
+const NUMBERS: u64 = 1 << (u64::BITS - TOKEN_BITS);
 
 struct Opening {
     drive: DriveId,
@@ -29,7 +34,8 @@ pub struct Wish {
 #[derive(Default)]
 pub struct Openings {
     openings: BTreeMap<u64, Opening>,
-    made: u64,
+    /// The number that was given last.
+    last: u64,
     /// Drives that will be opened when what is under way there has ended.
     waiting: BTreeMap<DriveId, Wish>,
 }
@@ -54,9 +60,13 @@ impl Openings {
             self.waiting.insert(drive, wish);
             return None;
         }
-        self.made += 1;
-        self.openings.insert(self.made, Opening { drive, under_way: 0, is_closed: false });
-        Some(self.made << TOKEN_BITS)
+        assert!((self.openings.len() as u64) < NUMBERS, "a shard has fewer drives than numbers");
+        self.last = (self.last + 1) % NUMBERS;
+        while self.openings.contains_key(&self.last) {
+            self.last = (self.last + 1) % NUMBERS;
+        }
+        self.openings.insert(self.last, Opening { drive, under_way: 0, is_closed: false });
+        Some(self.last << TOKEN_BITS)
     }
 
     /// Nobody wants to use it any more.
@@ -142,5 +152,22 @@ mod tests {
         openings.close(DRIVE);
         assert_eq!(openings.ended(first), Ended::Closed(DRIVE));
         assert!(openings.may_open(DRIVE).is_none());
+    }
+
+    #[test]
+    fn a_drive_can_be_opened_for_ever() {
+        let mut openings = Openings { last: NUMBERS - 2, ..Openings::default() };
+        let other = DriveId(4);
+        let stays = openings.open(other, wish()).expect("nothing is under way");
+        openings.begins(&operation(stays + 1));
+        let mut before = stays;
+        for _ in 0..2 * NUMBERS {
+            let token = openings.open(DRIVE, wish()).expect("nothing is under way");
+            assert!(token != before && token != stays, "somebody else has this number");
+            before = token;
+            openings.begins(&operation(token + 1));
+            assert_eq!(openings.ended(token + 1), Ended::Own(DRIVE));
+        }
+        assert_eq!(openings.ended(stays + 1), Ended::Own(other));
     }
 }

@@ -6,6 +6,7 @@ use crate::identity::{DriveId, EgroupId, FamilyId, ShardId};
 use crate::interface::{Area, DriveOperation, DriveWork, Notice};
 use crate::keeper::Effects;
 use crate::message::{Answer, Message, Refusal};
+use crate::openings::TOKEN_BITS;
 use std::collections::BTreeMap;
 
 /// Who asked, and what to call the answer.
@@ -126,7 +127,7 @@ pub(super) struct Desk {
 
 impl Desk {
     pub fn new(drive: DriveId, token_base: u64) -> Self {
-        assert!(token_base & ((1 << 40) - 1) == 0, "the low 40 bits of a token are the keeper's own");
+        assert!(token_base.trailing_zeros() >= TOKEN_BITS, "the low bits of a token are the keeper's own");
         Self {
             drive,
             token_base,
@@ -140,7 +141,7 @@ impl Desk {
 
     pub fn submit(&mut self, area: Area, work: DriveWork, purpose: Work) {
         self.counter += 1;
-        assert!(self.counter < 1 << 40, "a keeper does fewer than 2^40 operations");
+        assert!(self.counter < 1 << TOKEN_BITS, "a keeper does fewer operations than it has numbers");
         let token = self.token_base | self.counter;
         self.flights.insert(token, purpose);
         self.effects.operations.push(DriveOperation { token, drive: self.drive, area, work });
@@ -200,5 +201,23 @@ impl Desk {
         effects.messages.append(&mut self.effects.messages);
         effects.notices.append(&mut self.effects.notices);
         effects.tally.add(std::mem::take(&mut self.effects.tally));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_is_used_for_longer_than_some_weeks() {
+        let opening = 3 << TOKEN_BITS;
+        let desk = Desk::new(DriveId(1), opening);
+        let mut desk = Desk { counter: (1 << 40) - 1, ..desk };
+        for _ in 0..3 {
+            desk.submit(Area::Data, DriveWork::Flush, Work::Flush);
+        }
+        let tokens: Vec<u64> = desk.effects.operations.iter().map(|operation| operation.token).collect();
+        assert_eq!(tokens, [0, 1, 2].map(|more| opening + (1 << 40) + more));
+        assert!(tokens.iter().all(|&token| desk.landed(token).is_some()));
     }
 }

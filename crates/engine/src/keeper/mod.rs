@@ -153,8 +153,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins to use a drive; `format` makes it empty first. Of another `incarnation` than the one that is meant nothing is used. Ends in `Notice::DriveReady` or `DriveFailed`.
-    /// `token_base` is the part above the low 40 bits of all its tokens.
+    /// Begins to use a drive; `format` makes it empty first. Of another `incarnation` than the one that is meant nothing is used. Ends in
+    /// `Notice::DriveReady` or `DriveFailed`. `token_base` is the part of all its tokens that tells the opening, see [`crate::openings`].
     pub fn open(
         drive: DriveId,
         geometry: Geometry,

@@ -406,7 +406,8 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
     rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
     let mut effects = Effects::default();
     let geometry = rig.geometry;
-    rig.keeper = Keeper::open(DriveId(1), geometry, true, None, 1 << 40, &Limits::small(), &mut effects);
+    rig.keeper =
+        Keeper::open(DriveId(1), geometry, true, None, 1 << TOKEN_BITS, &Limits::small(), &mut effects);
     rig.effects = effects;
     rig.run();
     assert_eq!(rig.read_log(1, 1), []);
@@ -420,13 +421,15 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
         (DriveId(1), other, DriveTrouble::OtherGeometry),
     ];
     for (drive, geometry, reason) in cases {
-        rig.keeper = Keeper::open(drive, geometry, false, None, 1 << 40, &Limits::small(), &mut rig.effects);
+        rig.keeper =
+            Keeper::open(drive, geometry, false, None, 1 << TOKEN_BITS, &Limits::small(), &mut rig.effects);
         rig.run();
         assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive, reason }));
         assert_eq!(rig.append(1, 1, 1, vec![data(1, 1, 1)]), Err(Refusal::DriveGone));
     }
     rig.drive = PretendDrive::default();
-    rig.keeper = Keeper::open(DriveId(1), geometry, false, None, 1 << 40, &Limits::small(), &mut rig.effects);
+    rig.keeper =
+        Keeper::open(DriveId(1), geometry, false, None, 1 << TOKEN_BITS, &Limits::small(), &mut rig.effects);
     rig.run();
     let reason = DriveTrouble::NoSuperblock;
     assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive: DriveId(1), reason }));
@@ -459,8 +462,15 @@ fn a_drive_that_goes_answers_everybody() {
 #[test]
 fn asks_that_come_early_are_answered_and_repeats_are_ignored() {
     let mut rig = Rig::small(16);
-    rig.keeper =
-        Keeper::open(DriveId(1), rig.geometry, false, None, 1 << 40, &Limits::small(), &mut rig.effects);
+    rig.keeper = Keeper::open(
+        DriveId(1),
+        rig.geometry,
+        false,
+        None,
+        1 << TOKEN_BITS,
+        &Limits::small(),
+        &mut rig.effects,
+    );
     let append = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(1, 1, 1)] };
     let call = rig.begin(1, 1, append.clone());
     for _ in 0..3 {

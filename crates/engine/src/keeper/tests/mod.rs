@@ -23,6 +23,7 @@ use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{Area, Census, DriveFault, DriveOperation, DriveResult, DriveWork, Geometry, Notice};
 use crate::limits::Limits;
 use crate::message::{Answer, Message, Question, Refusal};
+use crate::openings::TOKEN_BITS;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,7 +163,8 @@ impl Rig {
     fn new(seed: u64, log: u64, data: u64) -> Self {
         let geometry = Geometry { log, data };
         let mut effects = Effects::default();
-        let keeper = Keeper::open(DriveId(1), geometry, true, None, 1 << 40, &Limits::small(), &mut effects);
+        let keeper =
+            Keeper::open(DriveId(1), geometry, true, None, 1 << TOKEN_BITS, &Limits::small(), &mut effects);
         let mut rig = Self {
             keeper,
             drive: PretendDrive::default(),
@@ -322,7 +324,7 @@ impl Rig {
             self.geometry,
             false,
             self.incarnation,
-            1 << 40,
+            1 << TOKEN_BITS,
             &Limits::small(),
             &mut self.effects,
         );
