@@ -388,6 +388,8 @@ pub enum FamilyTrouble {
     PageLost(u64),
     #[error("a newer owner exists")]
     Fenced,
+    #[error("all names of egroups of this epoch are used; the next epoch has others")]
+    NamesUsed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -19,6 +19,9 @@ pub const GENERATIONS_MAX: u32 = 1 << 22;
 /// The largest vDisk in bytes: what NBD and Linux can address.
 pub const VDISK_BYTES_MAX: u64 = i64::MAX as u64 & !4095;
 
+/// Egroups that an owner may still have written in the step in which it has given out as many names as it should.
+const NAMES_IN_A_STEP: u32 = 1 << 20;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Requests open on one family at most; more are refused as busy.
@@ -63,6 +66,8 @@ pub struct Limits {
     pub call_retry_us: u64,
     /// Egroups whose live share is under this many percent are compacted when space is wanted.
     pub compact_live_percent: u32,
+    /// Names of egroups that an owner gives out: then the vDisk is given up, to be opened in a new epoch, which has names of its own.
+    pub egroup_names_max: u32,
     /// Egroups being compacted by one family at once.
     pub compact_egroups_max: usize,
     /// Of what lies on a drive so much is known by its hash, to be found when it is written again. An entry takes 63 bytes of
@@ -106,6 +111,7 @@ impl Default for Limits {
             turn_bytes: 3 << 20,
             call_retry_us: 1_000_000,
             compact_live_percent: 75,
+            egroup_names_max: u32::MAX - NAMES_IN_A_STEP,
             compact_egroups_max: 2,
             // 4 GiB of units, or 16 of what is packed by four: 63 MiB of memory at most.
             shared_entries_max: 1 << 20,
@@ -143,6 +149,7 @@ impl Limits {
             turn_bytes: 64 << 10,
             call_retry_us: 50_000,
             compact_live_percent: 75,
+            egroup_names_max: u32::MAX - NAMES_IN_A_STEP,
             compact_egroups_max: 2,
             shared_entries_max: 1024,
             copies_owed_max: 4096,
@@ -169,6 +176,7 @@ impl Limits {
             self.ahead_bytes_max <= 1 << 20,
             "what is read ahead at once is no larger than a large request"
         );
+        assert!(self.egroup_names_max <= u32::MAX - NAMES_IN_A_STEP, "a step may go on beyond the last name");
         assert!(self.requests_max > 0 && self.edits_max >= 64, "something must be allowed");
     }
 }

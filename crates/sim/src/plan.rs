@@ -428,6 +428,7 @@ impl Parameters {
         let images = chosen_images(plan, &mut limits, rng);
         limits.copies_owed_max = chosen_owed(seed);
         limits.names_listed_max = chosen_listed(seed);
+        limits.egroup_names_max = chosen_names(seed);
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -559,6 +560,13 @@ fn chosen_owed(seed: u64) -> usize {
 fn chosen_listed(seed: u64) -> usize {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x0015);
     if rng.random_bool(0.5) { rng.random_range(1..12) } else { Limits::small().names_listed_max }
+}
+
+/// In a sixteenth so few names for egroups that owners come to the end of them.
+fn chosen_names(seed: u64) -> u32 {
+    let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xaf25_1af3_b0f0_25b5) ^ 0x0a3e);
+    let few = rng.random_range(60..400);
+    if rng.random_ratio(1, 16) { few } else { Limits::small().egroup_names_max }
 }
 
 /// And how much of what lies on a drive may be known there: next to nothing, some, or all.

@@ -1,6 +1,7 @@
 //! Placing egroups: has all members of a group write the egroup, and says when it may be named.
 //! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
-//! given up is deleted; when no group has room for client data the pool counts as full until that changes.
+//! given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
+//! also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
 use super::groups::{choose, roomiest};
@@ -14,7 +15,7 @@ use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
 use crate::interface::{Compression, Method};
-use crate::limits::EGROUP_UNITS;
+use crate::limits::{EGROUP_UNITS, Limits};
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
 use crate::volume::{Volume, Waiter, write};
@@ -239,6 +240,11 @@ impl Placing {
     /// The newest name given out: anything beyond is still to come.
     pub fn newest(&self) -> EgroupId {
         EgroupId::new(self.epoch, self.counter)
+    }
+
+    /// No more names should be given out in this epoch.
+    pub fn is_out_of_names(&self, limits: &Limits) -> bool {
+        self.counter >= limits.egroup_names_max
     }
 
     /// The drives that wrote this egroup: told once, when it is named or given up.

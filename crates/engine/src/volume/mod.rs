@@ -382,6 +382,10 @@ impl Volume {
                 self.advance_opening(ctx);
             }
             if self.is_serving() {
+                if self.placing.is_out_of_names(ctx.limits) {
+                    // Whoever opens it next has a new epoch, and so names that nobody has used.
+                    return self.fail(FamilyTrouble::NamesUsed, ctx);
+                }
                 self.note_pool(ctx);
                 self.continue_packing(ctx);
                 self.retry_placing(ctx);

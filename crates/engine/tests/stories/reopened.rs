@@ -1,4 +1,5 @@
 //! Openings from another checkpoint than the one that was found first: it cannot be read, or a member that comes later knows of a newer one.
+//! And one that nothing but the end of an epoch's names makes necessary.
 
 use crate::world::{FAMILY, World, pattern};
 use std::collections::BTreeMap;
@@ -207,6 +208,38 @@ fn staying_with_the_checkpoint_that_was_found_first_is_seen() {
     let served = [nobody_can_read_the_checkpoint_that_one_has().0, the_other_comes_late().0];
     set(None);
     assert_eq!(served, [false; 2]);
+}
+
+#[test]
+fn who_has_used_all_names_of_egroups_goes_on_in_the_next_epoch() {
+    let names = 40;
+    let mut world = World::new(2, 2, Limits { egroup_names_max: names, ..Limits::small() });
+    let (mut written, mut openings) = (0, 0);
+    for round in 0..200u64 {
+        let at = round % 8;
+        if world.write(at << 20, &pattern(round, 4 * BLOCK)) == Reply::Done {
+            written = round;
+        }
+        world.pass(SECONDS);
+        if !is_failed(&world) {
+            continue;
+        }
+        let reason = FamilyTrouble::NamesUsed;
+        let told = Notice::FamilyFailed { family: FAMILY, epoch: world.record.epoch, reason };
+        assert!(world.notices.contains(&told), "{:?}", world.notices);
+        // As the control plane does it.
+        world.notices.clear();
+        world.record.epoch = Epoch(world.record.epoch.0 + 1);
+        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+        world.pass(SECONDS);
+        assert!(is_ready(&world), "{:?}", world.notices);
+        assert_eq!(world.read((written % 8) << 20, 4 * BLOCK as u32), pattern(written, 4 * BLOCK));
+        openings += 1;
+    }
+    assert!(openings >= 2, "{openings} openings of {} epochs", world.record.epoch);
+    let keeper = world.shard.keeper(DriveId(0)).expect("it is open");
+    let counter = |egroup: EgroupId| egroup.0 as u32;
+    assert!(keeper.egroups().all(|stored| counter(stored.egroup) <= names + 8), "no name is beyond the last");
 }
 
 /// How often the shard has something to do within ten seconds, after everything of a vDisk was asked for whose drive is away.

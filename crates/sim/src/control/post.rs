@@ -97,6 +97,7 @@ impl World {
                     FamilyTrouble::RecordLost(_) => "openings failed: record lost",
                     FamilyTrouble::PageLost(_) => "openings failed: page lost",
                     FamilyTrouble::Fenced => "owners fenced",
+                    FamilyTrouble::NamesUsed => "owners without names for egroups",
                 });
                 let is_lost = matches!(reason, FamilyTrouble::RecordLost(_) | FamilyTrouble::PageLost(_));
                 // One that was replaced meanwhile finds what its successor has deleted.
