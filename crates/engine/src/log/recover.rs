@@ -8,6 +8,7 @@
 //! end of the log is the highest record any of them holds; what is above the lowest of their ends is on some
 //! only, was never acknowledged, and is appended again.
 
+mod full;
 mod loading;
 
 use crate::context::{Context, Purpose, earlier};
@@ -22,6 +23,7 @@ use crate::message::{Answer, Held, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
+use full::FullMembers;
 use loading::Load;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,10 +32,6 @@ const READ_BYTES: u32 = 4 << 20;
 
 /// So long a member that told of a record and has gone away is waited for, if the log can end without it.
 const MISSED_US_MAX: u64 = 5_000_000;
-
-/// And so long one whose ring has no room for a fence: it knows the log, and would not count as a copy of it any more. Not for ever: what
-/// its ring waits for may be this very vDisk.
-const FULL_US_MAX: u64 = 5_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -57,8 +55,7 @@ pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
     asked: BTreeSet<DriveId>,
-    /// Since when they have had no room for a fence.
-    full: BTreeMap<DriveId, Time>,
+    full: FullMembers,
     /// Those whose word counts for where the log ends: later ones are only read from.
     counted: BTreeSet<DriveId>,
     /// Found out to be the last record, see [`Volume::end_before`].
@@ -83,6 +80,7 @@ pub(crate) struct Recovery {
     /// Records that some members lack.
     tail: Vec<Body>,
     replayed: u64,
+    /// Reading waits until then for who may come.
     again_at: Option<Time>,
 }
 
@@ -92,7 +90,7 @@ impl Recovery {
             stage,
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
-            full: BTreeMap::new(),
+            full: FullMembers::default(),
             counted: BTreeSet::new(),
             cut: None,
             rollback: None,
@@ -148,7 +146,7 @@ impl Recovery {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.again_at
+        self.full.wake_at().into_iter().chain(self.again_at).min()
     }
 
     pub fn describe(&self) -> String {
@@ -177,13 +175,14 @@ impl Volume {
 
     pub(crate) fn advance_opening(&mut self, ctx: &mut Context) {
         let recovery = self.recovery();
+        recovery.full.end_pauses(ctx.now);
         if let Some(at) = recovery.again_at
             && at <= ctx.now
         {
             recovery.again_at = None;
             recovery.tried.clear();
         }
-        if !recovery.has_log() && recovery.again_at.is_none() {
+        if !recovery.has_log() {
             self.fence_members(ctx);
         }
         match self.recovery().stage {
@@ -203,7 +202,11 @@ impl Volume {
             self.log.segments.iter().flat_map(|segment| segment.members.clone()).collect();
         for drive in drives {
             let recovery = self.recovery();
-            if ctx.is_up(drive) && recovery.asked.insert(drive) {
+            if !ctx.is_up(drive) {
+                recovery.full.gone(drive);
+                continue;
+            }
+            if !recovery.full.is_pausing(drive) && recovery.asked.insert(drive) {
                 ctx.ask(self.family, self.epoch, drive, Question::Fence { first, since }, Purpose::Fence);
             }
         }
@@ -227,18 +230,13 @@ impl Volume {
                 }
             }
             Ok(other) => unreachable!("a fence is answered by {other:?}"),
-            // It went away, or its ring is full to the last block: it is asked again.
+            // It went away, or its ring is full to the last block: it is asked again. Reading goes on meanwhile.
             Err(refusal) => {
                 recovery.asked.remove(&drive);
-                if refusal == Refusal::DriveGone {
-                    // When it is back its ring is another, and so is the wait.
-                    recovery.full.remove(&drive);
-                    return;
+                if refusal != Refusal::DriveGone {
+                    let is_urgent = recovery.stage == Stage::Fencing;
+                    recovery.full.refused(drive, is_urgent, ctx.now);
                 }
-                if refusal == Refusal::LogFull {
-                    recovery.full.entry(drive).or_insert(ctx.now);
-                }
-                recovery.again_at = Some(ctx.now.after(10_000));
             }
         }
     }
@@ -249,11 +247,8 @@ impl Volume {
         if recovery.asked.iter().any(|drive| !recovery.fenced.contains_key(drive)) {
             return;
         }
-        let is_awaited = |(drive, since): (&DriveId, &Time)| {
-            let may_answer = ctx.is_up(*drive) && !recovery.fenced.contains_key(drive);
-            may_answer && ctx.now.since(*since) < FULL_US_MAX
-        };
-        if recovery.full.iter().any(is_awaited) && !planted(Bug::FullMemberLeftOut) {
+        let may_answer = |drive: DriveId| ctx.is_up(drive) && !recovery.fenced.contains_key(&drive);
+        if recovery.full.awaited(ctx.now).any(may_answer) && !planted(Bug::FullMemberLeftOut) {
             return;
         }
         let last = segments.last().expect("a family with a log has segments");
@@ -343,7 +338,9 @@ impl Volume {
         }
         let recovery = self.recovery();
         let away = members.iter().any(|drive| {
-            let silent = !recovery.fenced.contains_key(drive) || !ctx.is_up(*drive);
+            let may_answer =
+                !recovery.fenced.contains_key(drive) && !recovery.full.is_full_for_long(*drive, ctx.now);
+            let silent = may_answer || !ctx.is_up(*drive);
             silent && !ctx.is_lost(*drive) && !recovery.tried.contains(drive)
         });
         if waits || away {

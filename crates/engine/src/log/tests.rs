@@ -1,16 +1,18 @@
-//! Which drives a log lies on, when drives are to be emptied.
+//! Which drives a log lies on, when drives are to be emptied; openings beside a member that has no room.
 
 use super::append::{Appender, Changed};
 use crate::cache::Cache;
 use crate::context::{Calls, Context, Draw};
 use crate::counters::Counters;
-use crate::formats::record::Body;
+use crate::formats::record::{Body, Record};
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{
-    Ceiling, Compression, DriveState, DriveView, FamilyRecord, Notice, Outputs, Segment, View,
+    Ceiling, Compression, DriveState, DriveView, FamilyRecord, FamilyTrouble, Input, Notice, Order, Outputs,
+    Segment, View,
 };
 use crate::limits::Limits;
-use crate::message::{Answer, Held, Refusal};
+use crate::message::{Answer, Held, Message, Question, Refusal};
+use crate::shard::{Settings, Shard};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -222,13 +224,9 @@ fn nobody_is_woken_for_a_member_that_cannot_be_sent_to() {
     assert_eq!(story.log.wake_at(story.now), None, "the config store has the word, and may be away for long");
 }
 
-/// Opens a vDisk whose log lies on two drives that both know it, one of which has no room for a fence at first, and at last after this
-/// time. Gives the members that its old segment is left with.
-fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
-    let mut story = Story::new(&[0, 1]);
-    let members = vec![DriveId(0), DriveId(1)];
-    let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
-    let record = FamilyRecord {
+/// A vDisk with this log, to be opened in epoch 2.
+fn record(segments: Vec<Segment>) -> FamilyRecord {
+    FamilyRecord {
         family: FamilyId(1),
         epoch: Epoch(2),
         size: 1 << 30,
@@ -239,8 +237,16 @@ fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
         rollback: None,
         compression: Compression::default(),
         ceiling: Ceiling::default(),
-    };
-    let mut volume = story.with(|_, ctx| Volume::open(record, ctx)).0;
+    }
+}
+
+/// Opens a vDisk whose log lies on two drives that both know it, one of which has no room for a fence at first, and at last after this
+/// time. Gives the members that its old segment is left with.
+fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
+    let mut story = Story::new(&[0, 1]);
+    let members = vec![DriveId(0), DriveId(1)];
+    let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
+    let mut volume = story.with(|_, ctx| Volume::open(record(segments), ctx)).0;
     let fenced = || Ok(Answer::Fenced(Held { room: 1 << 20, ..Held::default() }));
     let begin = story.now;
     story.with(|_, ctx| {
@@ -280,6 +286,44 @@ fn an_opening_waits_for_a_member_whose_ring_has_no_room_for_a_fence() {
     );
 }
 
+/// What became of an opening of which one member cannot give the first record, and one refuses every fence; `lacking`: one more
+/// member, which never had any. Gives its end, if it has one within ten seconds, and how often records were asked for.
+fn opened_beside_a_member_that_refuses(lacking: bool) -> (Option<Notice>, usize) {
+    const READER: DriveId = DriveId(1);
+    const FULL: DriveId = DriveId(2);
+    const LACKING: DriveId = DriveId(3);
+    let mut rig = Opening::new(if lacking { vec![READER, FULL, LACKING] } else { vec![READER, FULL] });
+    let mut reads = 0;
+    let held = |high: u64| Held { low: Seq(high.min(1)), high: Seq(high), room: 1 << 20, ..Held::default() };
+    while let Some((at, drive, question)) = rig.next_question(Time(10_000_000)) {
+        let (after, answer) = match (drive, question) {
+            (FULL, _) => (0, Err(Refusal::LogFull)),
+            (READER, Question::Fence { .. }) => (1_000, Ok(Answer::Fenced(held(3)))),
+            (LACKING, Question::Fence { .. }) => (1_000, Ok(Answer::Fenced(held(0)))),
+            (READER, Question::ReadLog { .. }) => {
+                reads += 1;
+                let record = |seq| Record { seq: Seq(seq), body: Body::Zero { block: Block(0), count: 1 } };
+                (15_000, Ok(Answer::Records { records: vec![record(2), record(3)], end: true }))
+            }
+            (_, question) => unreachable!("{drive} is asked {question:?}"),
+        };
+        rig.answer(at, after, answer);
+    }
+    (rig.end, reads)
+}
+
+#[test]
+fn an_opening_beside_a_member_that_refuses_comes_to_an_end() {
+    let (end, reads) = opened_beside_a_member_that_refuses(false);
+    let reason = FamilyTrouble::RecordLost(Seq(1));
+    let told = Notice::FamilyFailed { family: FamilyId(1), epoch: Epoch(2), reason };
+    assert_eq!(end, Some(told), "after {reads} reads");
+    assert!(reads < 5, "{reads} times");
+    let (end, reads) = opened_beside_a_member_that_refuses(true);
+    assert!(matches!(end, Some(Notice::ChangeSegments { .. })), "the log ends before it: {end:?}");
+    assert!(reads < 5, "{reads} times");
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn an_opening_that_leaves_a_full_member_out_at_once_is_seen() {
@@ -288,6 +332,70 @@ fn an_opening_that_leaves_a_full_member_out_at_once_is_seen() {
     let members = opened_with_a_full_member(0);
     set(None);
     assert_eq!(members, [DriveId(0)]);
+}
+
+/// An owner's shard that opens a vDisk whose log lies on drives of other shards, which a story answers for.
+struct Opening {
+    shard: Shard,
+    now: Time,
+    /// What comes to the shard, and when.
+    coming: BTreeMap<(Time, u64), Message>,
+    /// What it has asked and was not answered, and when.
+    asked: VecDeque<(Time, ShardId, Message)>,
+    end: Option<Notice>,
+}
+
+impl Opening {
+    fn new(members: Vec<DriveId>) -> Self {
+        let shard = Shard::new(Settings { shard: ShardId(0), seed: 1, limits: Limits::default() });
+        let mut opening =
+            Self { shard, now: Time(1), coming: BTreeMap::new(), asked: VecDeque::new(), end: None };
+        let drive = |&drive: &DriveId| {
+            (drive, DriveView { shard: ShardId(drive.0), domain: drive.0, state: DriveState::Up })
+        };
+        let drives = members.iter().map(drive).collect();
+        let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
+        opening.step(Input::Order(Order::View(View { version: 1, drives, ..View::default() })));
+        opening.step(Input::Order(Order::OpenFamily(record(segments))));
+        opening
+    }
+
+    fn step(&mut self, input: Input) {
+        let mut out = Outputs::default();
+        self.shard.step(self.now, input, &mut out);
+        self.asked.extend(out.messages.into_iter().map(|(to, message)| (self.now, to, message)));
+        self.end = self.end.take().or(out.notices.pop());
+    }
+
+    /// The next thing that is asked for until then, if the opening has not come to its end.
+    fn next_question(&mut self, until: Time) -> Option<(Time, DriveId, Question)> {
+        while self.end.is_none() {
+            if let Some((at, _, Message::Ask { drive, question, .. })) = self.asked.front() {
+                return Some((*at, *drive, question.clone()));
+            }
+            let next = self.coming.first_key_value().map(|(&(at, _), _)| at);
+            let at = [next, self.shard.wake_at()].into_iter().flatten().min().filter(|at| *at <= until)?;
+            self.now = self.now.max(at);
+            let due = self.coming.first_entry().filter(|entry| entry.key().0 <= self.now);
+            match due.map(|entry| entry.remove()) {
+                Some(message) => self.step(Input::Message { from: ShardId(1), message }),
+                None => {
+                    self.now = self.now.after(1);
+                    self.step(Input::Wake);
+                }
+            }
+        }
+        None
+    }
+
+    /// Answers it.
+    fn answer(&mut self, at: Time, after_us: u64, answer: Result<Answer, Refusal>) {
+        let Some((_, _, Message::Ask { call, drive, family, .. })) = self.asked.pop_front() else {
+            unreachable!("what is answered was asked");
+        };
+        self.coming
+            .insert((at.after(after_us), call), Message::Answer { call, drive, family, free: 0, answer });
+    }
 }
 
 #[cfg(feature = "sabotage")]
