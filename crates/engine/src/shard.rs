@@ -3,6 +3,8 @@
 //! Leaves to others: everything else.
 
 mod orders;
+#[cfg(test)]
+mod tests;
 
 use crate::cache::Cache;
 use crate::context::{Calls, Context, Draw, Purpose, earlier};
@@ -268,6 +270,7 @@ impl Shard {
         let mut ctx = self.world.context(now, out);
         volume.see_view(&mut ctx);
         lend(volume, &mut ctx);
+        volume.let_go_if_failed();
         self.world.dirty_bytes = self.world.dirty_bytes + volume.undrained_bytes() - before;
     }
 

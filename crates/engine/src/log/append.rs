@@ -172,6 +172,12 @@ impl Appender {
         self.pending_bytes
     }
 
+    /// The family was given up: what is not durable is nobody's.
+    pub fn forget_pending(&mut self) {
+        self.pending.clear();
+        self.pending_bytes = 0;
+    }
+
     /// Records given a number but not durable yet, oldest first.
     pub fn pending(&self) -> impl Iterator<Item = &Record> {
         self.pending.iter().map(|pending| &pending.record)

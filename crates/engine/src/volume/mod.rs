@@ -524,6 +524,16 @@ impl Volume {
         ctx.calls.forget(self.family);
     }
 
+    /// If it was given up: what it had in its log is in no memory any more, and takes nothing from what the others of the shard may
+    /// have there. Called when nothing of it runs: what finds out that it has to be given up may go on for a moment.
+    pub fn let_go_if_failed(&mut self) {
+        if self.is_failed() && self.undrained_bytes() > 0 {
+            self.overlay = Layers::new(Generation(0));
+            self.log.forget_pending();
+            self.waiters.clear();
+        }
+    }
+
     /// The earliest time at which something is to be done without an input.
     pub fn wake_at(&self, now: Time, limits: &crate::limits::Limits) -> Option<Time> {
         if self.is_failed() {
