@@ -75,6 +75,8 @@ pub struct Limits {
     pub shared_entries_max: usize,
     /// Copies that one family owes at most: what else is missing is found by the next list of the drive.
     pub copies_owed_max: usize,
+    /// Egroups of vDisks that are no more that a drive deletes at the same time.
+    pub erased_together: usize,
     /// Names of egroups in one part of a drive's list.
     pub names_listed_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
@@ -116,6 +118,7 @@ impl Default for Limits {
             // 4 GiB of units, or 16 of what is packed by four: 63 MiB of memory at most.
             shared_entries_max: 1 << 20,
             copies_owed_max: 4096,
+            erased_together: 256,
             names_listed_max: 4096,
             audit_interval_us: 60_000_000,
             cache_bytes: 64 << 20,
@@ -153,6 +156,7 @@ impl Limits {
             compact_egroups_max: 2,
             shared_entries_max: 1024,
             copies_owed_max: 4096,
+            erased_together: 4,
             names_listed_max: 4096,
             audit_interval_us: 2_000_000,
             cache_bytes: 256 << 10,
@@ -177,6 +181,7 @@ impl Limits {
             "what is read ahead at once is no larger than a large request"
         );
         assert!(self.egroup_names_max <= u32::MAX - NAMES_IN_A_STEP, "a step may go on beyond the last name");
+        assert!(self.erased_together > 0, "what is dropped goes some time");
         assert!(self.requests_max > 0 && self.edits_max >= 64, "something must be allowed");
     }
 }

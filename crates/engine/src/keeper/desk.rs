@@ -152,6 +152,11 @@ impl Desk {
         self.flights.remove(&token)
     }
 
+    /// Hints in flight.
+    pub fn discards(&self) -> usize {
+        self.flights.values().filter(|work| matches!(work, Work::Discard { .. })).count()
+    }
+
     /// False if this very call is being worked on already.
     pub fn begin(&mut self, caller: Caller) -> bool {
         self.calls.insert((caller.from, caller.call), caller.family).is_none()

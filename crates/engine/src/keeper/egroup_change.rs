@@ -1,6 +1,7 @@
 //! Writing and deleting egroups, in steps that a cut may come between.
 //! Promises: each step begins when what it relies on is durable. Flushes are shared: one in flight, which
 //! covers what had ended before it was submitted.
+//! Leaves to others: deleting whole families (`egroup_drop`).
 
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::checksum::{bound, unit_checksum};
@@ -8,7 +9,7 @@ use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
 use crate::formats::packing::{Frame, Packing};
 use crate::formats::references::References;
 use crate::formats::table::{Hash, TablePage, encode_trailer, own_blocks};
-use crate::identity::{EgroupId, FamilyId};
+use crate::identity::EgroupId;
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Run, Store, Stored};
@@ -121,6 +122,13 @@ fn is_before(first: u64, second: u64) -> bool {
 /// The later of these calls. One of another owner counts from now on.
 pub(super) fn newer(former: Option<u64>, call: u64) -> Option<u64> {
     former.filter(|former| is_before(call, *former)).or(Some(call))
+}
+
+impl DeleteCall {
+    /// All egroups of a family go, and `left` things are to be done.
+    pub fn of_family(caller: Option<Caller>, left: usize) -> Self {
+        Self { caller, left, family: true }
+    }
 }
 
 impl Later {
@@ -344,23 +352,8 @@ impl Store {
         stored.into_iter().chain(writers).chain(later).any(|asked| is_before(call, asked))
     }
 
-    /// All egroups of a family go. Returns the number of the call, which waits for one more
-    /// [`Store::count_deleted`].
-    pub fn delete_family(&mut self, family: FamilyId, caller: Option<Caller>, desk: &mut Desk) -> u64 {
-        let call = self.number();
-        self.deletes.insert(call, DeleteCall { caller, left: 1, family: true });
-        let all = (family, EgroupId(0))..=(family, EgroupId(u64::MAX));
-        let stored = self.egroups.range(all.clone()).map(|(name, _)| *name);
-        let mut names: Vec<Name> = stored.chain(self.changing.range(all).map(|(name, _)| *name)).collect();
-        names.sort_unstable();
-        names.dedup();
-        for name in names {
-            self.delete_one(call, name, desk);
-        }
-        call
-    }
-
-    fn delete_one(&mut self, call: u64, name: Name, desk: &mut Desk) {
+    /// A name goes, now or when it has gone through its change: one more thing that a call waits for.
+    pub fn delete_one(&mut self, call: u64, name: Name, desk: &mut Desk) {
         self.deletes.get_mut(&call).expect("the call is still waiting").left += 1;
         if let Some(job) = self.changing.get(&name) {
             let change = self.changes.get_mut(job).expect("a name that changes has a change");
@@ -404,6 +397,11 @@ impl Store {
         change.write(job, offset, vec![zeros(BLOCK)], desk);
         self.changes.insert(job, change);
         job
+    }
+
+    /// Pages that are being erased.
+    pub fn erasures(&self) -> usize {
+        self.changes.values().filter(|change| change.step == Step::Erase).count()
     }
 
     /// One of the things that a call to delete waits for is done.

@@ -1,7 +1,7 @@
 //! The egroups of one drive: what is stored where, with the checksums of all units (of packed ones: of
 //! their frames) in memory.
 //! Promises: no two egroups have a block in their runs; an egroup is told as written only when it is durable (I4).
-//! Leaves to others: writing and deleting (`egroup_change`), reading (`egroup_read`), finding them again
+//! Leaves to others: writing and deleting (`egroup_change`, `egroup_drop`), reading (`egroup_read`), finding them again
 //! (`egroup_load`), what egroups share (`sharing`, `proof`, `holds`), free runs (`space`).
 
 use crate::buffer::BLOCK;
@@ -15,6 +15,7 @@ use crate::interface::{Area, DriveWork};
 use crate::keeper::StoredEgroup;
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroup_change::{Change, DeleteCall, Later, newer};
+use crate::keeper::egroup_drop::FamilyDrop;
 use crate::keeper::egroup_read::{Describe, UnitRead};
 use crate::keeper::holds::Holds;
 use crate::keeper::proof::Proof;
@@ -146,6 +147,8 @@ pub(super) struct Store {
     /// ... and these wait for it to end.
     pub later: BTreeMap<Name, VecDeque<Later>>,
     pub deletes: BTreeMap<u64, DeleteCall>,
+    /// Those of them that delete whole families and have not come to the last egroup.
+    pub drops: BTreeMap<u64, FamilyDrop>,
     /// Changes whose writes have ended and wait for a flush that covers them.
     pub ended: Vec<u64>,
     /// Those that the flush in flight covers.
@@ -178,6 +181,7 @@ impl Store {
             changing: BTreeMap::new(),
             later: BTreeMap::new(),
             deletes: BTreeMap::new(),
+            drops: BTreeMap::new(),
             ended: Vec::new(),
             covered: None,
             reads: BTreeMap::new(),

@@ -7,6 +7,7 @@
 
 mod desk;
 mod egroup_change;
+mod egroup_drop;
 mod egroup_load;
 mod egroup_read;
 mod egroups;
@@ -366,7 +367,7 @@ impl Keeper {
     }
 
     fn drop_family(&mut self, family: FamilyId, caller: Option<Caller>) {
-        let call = self.store.delete_family(family, caller, &mut self.desk);
+        let call = self.store.delete_family(family, caller);
         // Without a word in the log its records would come back at the next opening, and nobody would ever
         // trim them.
         if self.ring.drop_family(family) {
@@ -444,6 +445,7 @@ impl Keeper {
     /// Begins what this step made possible, and hands everything over.
     fn finish_step(&mut self, now: Time, effects: &mut Effects) {
         if matches!(self.phase, Phase::Ready) {
+            self.store.continue_drops(self.limits.erased_together, &mut self.desk);
             self.give_turns(now);
             self.ring.carry(now, &mut self.desk);
             self.ring.pump(now, &mut self.desk);

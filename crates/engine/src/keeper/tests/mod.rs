@@ -1,6 +1,7 @@
 //! A keeper on a pretend drive: operations end in any order, and a crash loses what was not made durable.
 
 mod carry_stories;
+mod drop_stories;
 mod egroup_model;
 mod egroup_stories;
 mod log_model;
