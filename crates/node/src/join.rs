@@ -203,6 +203,7 @@ fn is_cluster_of_input(error: &ClusterError) -> bool {
         | ClusterError::Changed { .. }
         | ClusterError::Contended { .. }
         | ClusterError::ContainerChanged { .. }
+        | ClusterError::SnapshotUnderWay { .. }
         | ClusterError::AliveElsewhere { .. }
         | ClusterError::NotController => false,
     }

@@ -281,6 +281,7 @@ impl Control {
         // It would get the size of the snapshot in the end.
         self.check_not_going_back(family)?;
         check_growth(name, entry.config.size, size)?;
+        self.check_no_snapshot_under_way(family)?;
         self.change_vdisk_here(family, |record| record.size = size)?;
         let entry = &self.families[&family];
         if (!entry.config.exports.is_empty() || self.attachments.contains_key(&Disk::present(family)))

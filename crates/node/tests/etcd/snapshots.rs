@@ -6,7 +6,8 @@ use crate::wait_for;
 use weft_engine::SnapshotId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, News};
 use weft_node::config::{
-    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotKey, SnapshotState,
+    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord,
+    SnapshotState,
 };
 
 #[test]
@@ -36,6 +37,59 @@ fn snapshots_are_made_changed_and_removed_by_those_who_know_them() {
     assert!(cluster.load().expect("it loads").snapshots.is_empty());
     let nowhere = cluster.create_snapshot(&a_snapshot(family.0 + 1, "x", 1));
     assert!(matches!(nowhere, Err(ClusterError::NotThere { .. })));
+}
+
+#[test]
+fn a_vdisk_does_not_grow_between_the_record_of_a_snapshot_and_its_instant() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let size = || cluster.family(family).expect("etcd answers").expect("it is there").record.size;
+    let key = cluster.create_snapshot(&a_snapshot(family.0, "s", 5)).expect("it is made").record.key();
+    let refused = cluster.resize_vdisk(family, 2 << 30);
+    assert!(matches!(refused, Err(ClusterError::SnapshotUnderWay { .. })), "{refused:?}");
+    assert_eq!(size(), 1 << 30);
+    // Nobody serves the vDisk, so it would be under way for ever; whoever wants to can let it go.
+    cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it");
+    assert_eq!(cluster.resize_vdisk(family, 2 << 30).expect("it grows").record.size, 2 << 30);
+    assert_eq!(
+        cluster.resize_vdisk(family, 1 << 30).expect("it stays").record.size,
+        2 << 30,
+        "and never shrinks"
+    );
+    let key = cluster.create_snapshot(&a_snapshot(family.0, "t", 6)).expect("it is made").record.key();
+    let ready = |record: &mut SnapshotRecord| record.state = SnapshotState::Ready;
+    cluster.change_snapshot(&key, SnapshotId(6), ready).expect("it is taken");
+    cluster.resize_vdisk(family, 3 << 30).expect("it is in nobody's way");
+    assert_eq!(size(), 3 << 30);
+}
+
+#[test]
+fn whatever_comes_first_a_snapshot_has_the_size_of_its_instant() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    for round in 0..20u64 {
+        let size = (2 + round) << 30;
+        // Until it is said to be taken its vDisk keeps the size that the record has.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while let Err(error) = cluster.resize_vdisk(family, size) {
+                    assert!(matches!(error, ClusterError::SnapshotUnderWay { .. }), "{error}");
+                }
+            });
+            scope.spawn(|| {
+                let made = cluster.create_snapshot(&a_snapshot(family.0, &format!("s{round}"), round));
+                let made = made.expect("it is made").record;
+                for _ in 0..3 {
+                    let of = cluster.family(family).expect("etcd answers").expect("it is there");
+                    assert_eq!(of.record.size, made.size, "round {round}");
+                }
+                let ready = |record: &mut SnapshotRecord| record.state = SnapshotState::Ready;
+                cluster.change_snapshot(&made.key(), made.id(), ready).expect("it is taken");
+            });
+        });
+    }
 }
 
 /// Snapshot 5 of a new vDisk.

@@ -140,6 +140,46 @@ fn mistakes_are_told_in_a_line() {
 }
 
 #[test]
+fn a_vdisk_does_not_grow_while_a_snapshot_of_it_is_being_taken() {
+    let scratch = Scratch::new("snapshot-grows");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &["--drives", "2", "--drive-size", "256M", "--rf", "1"]);
+    let vdisks: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
+    for name in &vdisks {
+        let socket = scratch.socket(name);
+        node.export_new(name, "16M", &socket);
+        write(&nbd_uri(&socket, name), 3, "0 1M");
+    }
+    node.kill();
+    // Some have their log on the second drive: nobody serves them, so that a snapshot waits for ever.
+    let (data, away) = (dir.join("drive-1.data"), dir.join("drive-1.away"));
+    std::fs::rename(&data, &away).expect("a drive can be taken away");
+    let node = Node::start(&dir, &[]);
+    let is_waiting = |name: &&String| node.json(&["vdisk", "show", name])["state"] == "opening";
+    let name = vdisks.iter().find(is_waiting).expect("one has its log on the drive that is away");
+    let begin = |arguments: &[&str]| {
+        let mut command = Command::new(WEFT);
+        command.args(arguments).args(["--dir", node.dir_text()]).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weft can be run")
+    };
+    let snapshot = format!("{name}@s");
+    let taking = begin(&["snapshot", "create", name, "s"]);
+    wait_until("its record is there", || names(&node).contains(&snapshot));
+    let grow = ["vdisk", "resize", name, "--size", "32M"];
+    let told = node.refused(&grow);
+    assert!(told.contains("is being taken; try again"), "{told}");
+    // It will be dropped when somebody can; that is in nobody's way.
+    let removing = begin(&["snapshot", "rm", &snapshot]);
+    wait_until("it grows", || node.try_weft(&grow).status.success());
+    assert_eq!(node.json(&["vdisk", "show", name])["size"], 32 << 20);
+    for mut asked in [taking, removing] {
+        asked.kill().expect("it was started");
+        asked.wait().expect("it was started");
+    }
+    node.stop();
+}
+
+#[test]
 fn removed_in_any_order_their_space_comes_back() {
     let scratch = Scratch::new("snapshot-space");
     let node = Node::start(&scratch.file("node"), &["--drive-size", "1G"]);

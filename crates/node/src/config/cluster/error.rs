@@ -50,6 +50,8 @@ pub enum ClusterError {
     ContainerChanged { name: String },
     #[error("the vDisk has a snapshot {name} already; choose another name")]
     SnapshotExists { name: String },
+    #[error("a snapshot of it ({name}) is being taken; try again")]
+    SnapshotUnderWay { name: String },
     #[error("a group {name} exists already; choose another name")]
     GroupExists { name: String },
     #[error(

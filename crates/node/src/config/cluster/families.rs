@@ -176,6 +176,34 @@ impl ClusterStore {
         })
     }
 
+    /// Lets it grow to `size` bytes; it never shrinks, and on its way back to a snapshot it stays as it is.
+    /// [`ClusterError::SnapshotUnderWay`] while one is being taken: that has the size that the vDisk had when it was asked for, and
+    /// would be cut there, with all that comes from it.
+    pub fn resize_vdisk(&self, family: FamilyId, size: u64) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        let key = self.keys.family(family);
+        let (first_snapshot, end) = self.keys.snapshots(family);
+        let mut patience = Patience::new(&key);
+        loop {
+            let found = self.family(family)?.ok_or_else(|| ClusterError::NotThere { key: key.clone() })?;
+            if found.record.rollback.is_some() || found.record.size >= size {
+                return Ok(found);
+            }
+            let looked_at = self.refuse_snapshot_under_way(family)?;
+            let record = FamilyConfig { size, ..found.record };
+            let transaction = Transaction::new()
+                .when(Compare::unchanged(&key, found.revision))
+                .when(Compare::none_put_since(&first_snapshot, &end, looked_at))
+                .put(&key, &json(&record), None)
+                .otherwise_get(&key);
+            let answer = self.etcd.transact(&transaction)?;
+            if answer.succeeded {
+                return Ok(Versioned { record, revision: answer.revision });
+            }
+            // If this very one came through, its answer was lost: the next look finds that it has the size.
+            patience.wait()?;
+        }
+    }
+
     /// Its drives are to forget it, if its record still says that it `may_go`; None otherwise. Whoever decided that looked at what a
     /// node had heard: here it is as etcd itself says. Its snapshots go with it if they were `looked_at` as of that revision of the
     /// store, and no record of one was made or changed since (one attached, say); None: it must not have any.

@@ -17,12 +17,18 @@ impl ClusterStore {
     }
 
     fn load_at_one_revision(&self) -> Result<ClusterConfig, ClusterError> {
-        let (mut first, end) = self.keys.all();
+        let (first, end) = self.keys.all();
+        let (revision, entries) = self.entries(first, &end)?;
+        self.understand(revision, &entries)
+    }
+
+    /// What is in [`first`, `end`), and the revision of the store at which that is so.
+    pub(super) fn entries(&self, mut first: String, end: &str) -> Result<(u64, Vec<KeyValue>), ClusterError> {
         let mut entries: Vec<KeyValue> = Vec::new();
         // The first page is of now; the others are of the same revision.
         let mut revision = 0;
         loop {
-            let page = self.etcd.range(&first, &end, revision)?;
+            let page = self.etcd.range(&first, end, revision)?;
             if revision == 0 {
                 revision = page.revision;
             }
@@ -30,10 +36,9 @@ impl ClusterStore {
             match entries.last() {
                 // Behind the last key, and before any other: that key and a zero byte.
                 Some(last) if page.more => first = format!("{}\0", last.key),
-                _ => break,
+                _ => return Ok((revision, entries)),
             }
         }
-        self.understand(revision, &entries)
     }
 
     fn understand(&self, revision: u64, entries: &[KeyValue]) -> Result<ClusterConfig, ClusterError> {

@@ -1,6 +1,6 @@
 //! The snapshots of vDisks, and the schedules that take them.
-//! Promises: of the snapshots of a vDisk one has a name; none is made of a vDisk that is being deleted; a record changes only
-//! as long as it is of the same snapshot.
+//! Promises: of the snapshots of a vDisk one has a name; none is made of a vDisk that is being deleted, and none is of another size
+//! than its vDisk had when it was taken; a record changes only as long as it is of the same snapshot.
 
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::{ClusterError, ClusterStore};
@@ -94,6 +94,19 @@ impl ClusterStore {
                 record.state = SnapshotState::Deleting;
             }
         })
+    }
+
+    /// Refuses if a snapshot of this vDisk is being taken. Gives the revision of the store at which none was.
+    pub(super) fn refuse_snapshot_under_way(&self, family: FamilyId) -> Result<u64, ClusterError> {
+        let (first, end) = self.keys.snapshots(family);
+        let (revision, entries) = self.entries(first, &end)?;
+        for entry in &entries {
+            let SnapshotRecord { state, name, .. } = parse(entry)?.record;
+            if state == SnapshotState::Creating {
+                return Err(ClusterError::SnapshotUnderWay { name });
+            }
+        }
+        Ok(revision)
     }
 
     /// Takes the record away: the engine does not have the snapshot any more. Fine if it is gone already.

@@ -37,6 +37,7 @@ impl From<ClusterError> for Refusal {
             | ClusterError::Changed { .. }
             | ClusterError::ContainerExists { .. }
             | ClusterError::SnapshotExists { .. }
+            | ClusterError::SnapshotUnderWay { .. }
             | ClusterError::GroupExists { .. }
             | ClusterError::ContainerChanged { .. } => Self::conflict(error.to_string()),
             ClusterError::NotThere { .. } | ClusterError::NoContainer { .. } => {
@@ -197,13 +198,9 @@ pub(in crate::control) async fn resize(
         family
     };
     // It never shrinks, also when two change it at once. On its way back to a snapshot it would get the size of that in the end.
-    let changed = change_vdisk(control, family, move |record| {
-        if record.rollback.is_none() {
-            record.size = record.size.max(size);
-        }
-    })
-    .await?;
-    if changed.rollback.is_some() {
+    let changed = with_store(control, move |store| store.resize_vdisk(family, size)).await?;
+    seen(control, changed.revision).await?;
+    if changed.record.rollback.is_some() {
         return Err(Refusal::going_back(name));
     }
     let control = control.lock();

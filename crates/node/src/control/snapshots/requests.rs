@@ -3,6 +3,7 @@
 use super::name::{check_snapshot_name, time_name};
 use super::{DiskName, records};
 use crate::api::{CreateSnapshot, SnapshotView};
+use crate::config::cluster::ClusterError;
 use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, Part, SharedControl, clones, member};
@@ -175,8 +176,23 @@ impl Control {
         names.find(is_free).expect("there are more numbers than snapshots")
     }
 
-    /// For a node that is alone.
-    pub(super) fn put_snapshot(&mut self, record: SnapshotRecord) -> Result<(), Refusal> {
+    /// Refuses what a snapshot that is just being taken would not see: it has the size that its vDisk had when it was asked for.
+    pub(in crate::control) fn check_no_snapshot_under_way(&self, family: FamilyId) -> Result<(), Refusal> {
+        let all = self.snapshots_of(family).into_iter();
+        match { all }.find(|record| record.state == SnapshotState::Creating) {
+            Some(record) => {
+                let name = record.name.clone();
+                Err(Refusal::conflict(ClusterError::SnapshotUnderWay { name }.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// For a node that is alone. It gets the size that its vDisk has.
+    pub(super) fn put_snapshot(&mut self, mut record: SnapshotRecord) -> Result<(), Refusal> {
+        if let Some(of) = self.families.get(&record.family()) {
+            record.size = of.config.size;
+        }
         let Part::Alone(alone) = &mut self.part else {
             unreachable!("a member puts it into the cluster's store")
         };
