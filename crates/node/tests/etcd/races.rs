@@ -134,6 +134,49 @@ fn what_is_given_to_one_node_and_sent_to_another_goes_on_from_there() {
 }
 
 #[test]
+fn what_somebody_has_sent_elsewhere_is_not_sent_again_by_who_has_not_heard_of_it() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let lease = NodeLease::take(cluster.etcd(), five_seconds(), || ()).expect("a lease is granted");
+    let Campaign::Won(leader) = cluster.campaign(1, lease.lease()).expect("etcd answers") else {
+        panic!("nobody else is there")
+    };
+    let vdisk = cluster.create_vdisk(&a_vdisk("v")).expect("it is made");
+    let family = vdisk.record.id();
+    let to = |node| NewOwner { shard: shard_id(node, 0), life: 1, alive: Vec::new() };
+    let seen = cluster.give(&vdisk, &to(1), None).expect("nobody else does").record;
+    let by = (shard_id(1, 0), Epoch(seen.epoch));
+    let moving_to = || cluster.family(family).expect("etcd answers").expect("it is there").record.moving_to;
+    // All at once, with the same knowledge: one of them has it.
+    let sent = all_at_once(|at| cluster.send(family, by, 10 + at, Some(&leader)).map(|_| 10 + at));
+    let sent: Vec<u32> = sent.into_iter().flatten().collect();
+    assert_eq!((sent.len(), moving_to()), (1, Some(sent[0])));
+    // By people: the last word.
+    let said = cluster.change_vdisk(family, |record| record.moving_to = Some(7)).expect("it is sent");
+    let late = cluster.send(family, by, 3, Some(&leader));
+    assert!(matches!(late, Err(ClusterError::Changed { .. })), "{late:?}");
+    assert_eq!(moving_to(), Some(7));
+    assert_eq!(cluster.send(family, by, 7, Some(&leader)).expect("it is so already"), said);
+
+    // It has come there, and what was seen at its former owner says nothing any more, nor what another life of that saw.
+    let there = cluster.give(&said, &to(7), None).expect("nobody else does").record;
+    for by in [by, (shard_id(1, 0), Epoch(there.epoch)), (shard_id(7, 0), Epoch(seen.epoch))] {
+        let late = cluster.send(family, by, 3, None);
+        assert!(matches!(late, Err(ClusterError::Changed { .. })), "{late:?}");
+    }
+    assert_eq!(moving_to(), None);
+
+    // Who does not decide any more sends nothing.
+    cluster.resign(&leader).expect("etcd answers");
+    let by = (shard_id(7, 0), Epoch(there.epoch));
+    let late = cluster.send(family, by, 3, Some(&leader));
+    assert!(matches!(late, Err(ClusterError::NotController)), "{late:?}");
+    assert_eq!(moving_to(), None);
+    cluster.send(family, by, 3, None).expect("its owner may");
+    assert_eq!(moving_to(), Some(3));
+}
+
+#[test]
 fn there_is_one_controller_and_only_it_decides() {
     let server = Server::start();
     let cluster = server.new_cluster();

@@ -315,6 +315,31 @@ impl ClusterStore {
         }
     }
 
+    /// Its owner shall hand it over to the node `to`, if it is still that of this epoch and nobody has sent it anywhere: people have the
+    /// last word. With `leadership` only as long as that lasts.
+    pub fn send(
+        &self,
+        family: FamilyId,
+        (owner, epoch): (ShardId, Epoch),
+        to: u32,
+        leadership: Option<&Leadership>,
+    ) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        let key = self.keys.family(family);
+        self.change(&key, leadership, |record: &mut FamilyConfig, _| {
+            let is_the_same = record.owner == Some(owner.0) && record.epoch == epoch.0;
+            match record.moving_to {
+                _ if !is_the_same => Err(ClusterError::Changed { key: key.clone() }),
+                // Asked a second time after a lost answer, it is there already.
+                Some(there) if there == to => Ok(Verdict::Leave),
+                Some(_) => Err(ClusterError::Changed { key: key.clone() }),
+                None => {
+                    record.moving_to = Some(to);
+                    Ok(Verdict::Put)
+                }
+            }
+        })
+    }
+
     /// The owner of `epoch` has stopped serving: whoever is next need not wait for its lease. False if a newer owner
     /// exists.
     pub fn give_up(&self, family: FamilyId, epoch: Epoch) -> Result<bool, ClusterError> {

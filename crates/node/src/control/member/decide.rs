@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weft_engine::cluster::ownership::{self, Clients, How, Move, Owner};
 use weft_engine::cluster::placement::{self, MOVES_MAX, Standing, Wishes};
-use weft_engine::{DriveId, GroupId, ShardId, Time};
+use weft_engine::{DriveId, Epoch, GroupId, ShardId, Time};
 
 /// What a controller remembers between two decisions. A new one begins without: it then waits a little longer.
 pub struct Memory {
@@ -80,14 +80,9 @@ fn carry_out(
     seen: &Versioned<FamilyConfig>,
 ) -> Result<u64, ClusterError> {
     let to = decided.to.node();
-    if decided.how == How::HandOver {
-        let epoch = seen.record.epoch;
-        let changed = store.change_vdisk(decided.family, |record| {
-            if record.epoch == epoch {
-                record.moving_to = Some(to);
-            }
-        })?;
-        return Ok(changed.revision);
+    if let (How::HandOver, Some(owner)) = (decided.how, seen.record.owner) {
+        let by = (ShardId(owner), Epoch(seen.record.epoch));
+        return Ok(store.send(decided.family, by, to, Some(leadership))?.revision);
     }
     let revision_of = |node: u32| mirror.alive.get(&node).map_or(0, |alive| alive.revision);
     let alive = mirror.alive.get(&to).ok_or_else(|| ClusterError::NotThere { key: format!("node {to}") })?;

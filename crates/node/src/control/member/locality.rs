@@ -2,14 +2,14 @@
 //! vDisk goes there. Counted here and nowhere else: the store hears of the move only.
 
 use super::{Phase, Served};
-use crate::config::cluster::NodeState;
+use crate::config::cluster::{NodeState, shard_id};
 use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Question, ShardStatistics};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use weft_engine::FamilyId;
 use weft_engine::cluster::detection::{LOCALITY_US, STAY_US};
+use weft_engine::{Epoch, FamilyId, ShardId};
 
 /// Clients are looked at so often.
 const LOOK: Duration = Duration::from_secs(5);
@@ -67,9 +67,9 @@ impl Control {
         let now = Instant::now();
         let Some(member) = self.part.member_mut() else { return };
         let here = member.node;
-        let mut moves: Vec<(FamilyId, u32)> = Vec::new();
+        let mut moves: Vec<(FamilyId, (ShardId, Epoch), u32)> = Vec::new();
         for (&family, served) in &mut member.served {
-            let Served { shard, clients, since, phase, .. } = served;
+            let Served { shard, epoch, clients, since, phase, .. } = served;
             // Another shard may remember it from before.
             let told = counted[*shard].as_ref();
             let Some(family_counted) = told.and_then(|told| told.families.get(&family)) else {
@@ -79,10 +79,10 @@ impl Control {
             if *phase == Phase::Ready
                 && let Some(to) = clients.better_place(here, *since, now)
             {
-                moves.push((family, to));
+                moves.push((family, (shard_id(here, *shard as u32), *epoch), to));
             }
         }
-        for (family, to) in moves {
+        for (family, by, to) in moves {
             let Some(member) = self.part.member() else { return };
             let node = member.mirror.nodes.get(&to);
             let takes_vdisks =
@@ -91,8 +91,9 @@ impl Control {
                 continue;
             }
             tracing::info!(%family, to, "all clients of a vDisk are on another node: it goes there");
+            // Sent elsewhere meanwhile, or given to another life, it has nothing to do with what was seen here.
             member.spawn(
-                move |store| store.change_vdisk(family, |record| record.moving_to = Some(to)),
+                move |store| store.send(family, by, to, None),
                 move |_, told| {
                     if let Err(error) = told {
                         tracing::warn!(%family, %error, "a vDisk stays although its clients are elsewhere");
