@@ -14,7 +14,12 @@ pub enum Wire {
     Cut,
     /// Connections stay, new ones are taken, and nothing comes through.
     Silent,
+    /// Everything comes through, answers late.
+    Slow,
 }
+
+/// How late: an answer takes longer than a lease's holder waits before it asks beside it, and less than a request may take.
+const SLOW: Duration = Duration::from_millis(800);
 
 /// What is lost when the wire breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +134,9 @@ impl Proxy {
                 }
                 if what == Lost::Request && bytes.starts_with(b"POST /v3/watch") {
                     wire.0.watches.lock().expect("no thread panics").push(Arc::clone(&deaf));
+                }
+                if what == Lost::Answer && wire.is(Wire::Slow) && bytes.starts_with(b"HTTP/1.1 ") {
+                    std::thread::sleep(SLOW);
                 }
                 if what == Lost::Answer && deaf.load(Ordering::SeqCst) {
                     continue;

@@ -159,6 +159,7 @@ impl Drop for Server {
     }
 }
 
+/// Asks the first of them first.
 pub fn client(endpoints: &[String]) -> Etcd {
-    Etcd::new(endpoints).expect("these are endpoints")
+    Etcd::beginning_with(endpoints, 0).expect("these are endpoints")
 }

@@ -4,6 +4,7 @@ use crate::proxy::{Proxy, Wire};
 use crate::server::{Server, client};
 use crate::stories::{a_drive, a_node, a_vdisk, alive, five_seconds};
 use crate::wait_for;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use weft_node::config::cluster::{ClusterConfig, ClusterStore, News, NodeLease};
 use weft_node::config::etcd::{Compare, EtcdError, Request, Transaction};
@@ -137,6 +138,50 @@ fn a_wire_that_goes_silent_is_left() {
     live_a_little(&cluster, 1);
     mirror.expect_contents_of(&cluster);
     assert_eq!(mirror.loads, 1, "nothing was lost on the way");
+}
+
+/// For longer than one of them lasts. It is longer than a node's, so that a slow machine is not taken for a silent endpoint; all times
+/// of its renewal are parts of it.
+const LEASE: Duration = Duration::from_secs(6);
+
+fn expect_to_last(lease: &NodeLease, what: &str) {
+    let (deadline, until) = (lease.deadline(), Instant::now() + 2 * LEASE);
+    while Instant::now() < until {
+        assert!(!deadline.has_passed(), "{what}: the lease is over");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn endpoints_that_go_silent_cost_neither_the_lease_nor_news() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    for silent in [1, 2] {
+        let wires: Vec<Proxy> = (0..silent).map(|_| Proxy::to(server.port())).collect();
+        let mut endpoints: Vec<String> = wires.iter().map(Proxy::endpoint).collect();
+        endpoints.push(server.endpoint());
+        let etcd = client(&endpoints);
+        let mut mirror = Mirror::of(&ClusterStore::new(etcd.clone(), "test").expect("it is a name"));
+        mirror.expect_contents_of(&cluster);
+        let lease = NodeLease::take(&etcd, LEASE, || ()).expect("a lease is granted");
+        wires.iter().for_each(|wire| wire.set(Wire::Silent));
+        live_a_little(&cluster, silent);
+        expect_to_last(&lease, &format!("{silent} silent"));
+        mirror.expect_contents_of(&cluster);
+        assert_eq!(mirror.loads, 1, "nothing was lost on the way");
+    }
+}
+
+#[test]
+fn an_etcd_that_is_slow_is_not_taken_for_one_that_is_silent() {
+    let server = Server::start();
+    for ways in [1, 3] {
+        let wires: Vec<Proxy> = (0..ways).map(|_| Proxy::to(server.port())).collect();
+        let endpoints: Vec<String> = wires.iter().map(Proxy::endpoint).collect();
+        let lease = NodeLease::take(&client(&endpoints), LEASE, || ()).expect("a lease is granted");
+        wires.iter().for_each(|wire| wire.set(Wire::Slow));
+        expect_to_last(&lease, &format!("{ways} slow"));
+    }
 }
 
 #[test]

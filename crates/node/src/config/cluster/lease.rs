@@ -17,6 +17,10 @@ const RENEWALS: u32 = 3;
 /// After a failed try the next one comes sooner.
 const RETRIES: u32 = 10;
 
+/// Who has not answered when so much of the time has gone is silent: the next endpoint is asked as well. With three of them, two silent, a
+/// renewal takes a quarter of the time then, and the one before it holds for two thirds.
+const SILENCE: u32 = 8;
+
 /// This machine's clock and etcd's may each be wrong by one part in so many.
 const DRIFT: u32 = 100;
 
@@ -123,7 +127,7 @@ impl Renewal {
         let mut wait = self.ttl / RENEWALS;
         while let Err(RecvTimeoutError::Timeout) = stop.recv_timeout(wait) {
             let sent = Moment::now();
-            wait = match self.etcd.keep_alive(self.lease) {
+            wait = match self.etcd.keep_alive(self.lease, self.ttl / SILENCE) {
                 Ok(ttl) => {
                     self.deadline.extend(surely(sent, ttl));
                     self.ttl / RENEWALS

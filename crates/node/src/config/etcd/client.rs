@@ -1,22 +1,25 @@
-//! One client for all endpoints of an etcd: asks the one that answered last, and the others in turn if it does not.
+//! One client for all endpoints of an etcd: what it is made of, and how one endpoint is asked.
 //! Promises: an answer, or an error that says whether anything may have been done, within `PATIENCE` and one
 //! request; no answer is ever taken for another's.
+//! Leaves to others: whom to ask, and whom then (`attempt`).
 
+use super::attempt::Answered;
 use super::traffic::{Counters, Request, Traffic};
 use super::wire::{Answer, ErrorForm, Kv, Number, RangeAnswer, RangeRequest, Text};
 use super::{EtcdError, LeaseId};
+use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A call asks nobody else when this has passed.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const PATIENCE: Duration = Duration::from_secs(4);
 
 /// How long a watch listens before it looks up: whether it shall end, or go elsewhere.
 const LISTEN: Duration = Duration::from_secs(1);
@@ -72,12 +75,6 @@ pub struct Page {
     pub more: bool,
 }
 
-/// An answer, and whether an earlier attempt of the same call may have been done as well.
-pub(super) struct Answered<A> {
-    pub answer: A,
-    pub repeated: bool,
-}
-
 /// Why one endpoint gave no answer.
 pub(super) enum Failure {
     /// It never had the request.
@@ -101,13 +98,20 @@ pub(super) fn body_of(request: &impl Serialize) -> Vec<u8> {
 }
 
 impl Etcd {
-    /// `endpoints` like `http://10.0.0.1:2379`. Nothing is sent yet.
+    /// `endpoints` like `http://10.0.0.1:2379`. Nothing is sent yet. Any of them is asked first, so that the nodes of a cluster are not
+    /// all clients of one member, and do not all meet the same silent one.
     pub fn new(endpoints: &[String]) -> Result<Self, EtcdError> {
+        Self::beginning_with(endpoints, rand::rng().random_range(0..endpoints.len().max(1)))
+    }
+
+    /// ... and this one of them is asked first.
+    pub fn beginning_with(endpoints: &[String], first: usize) -> Result<Self, EtcdError> {
         let endpoints: Vec<String> =
             endpoints.iter().map(|endpoint| check_endpoint(endpoint)).collect::<Result<_, _>>()?;
         if endpoints.is_empty() {
             return Err(EtcdError::BadEndpoint { endpoint: String::new() });
         }
+        assert!(first < endpoints.len(), "one of them");
         let calls = ureq::AgentBuilder::new()
             .timeout_connect(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
@@ -122,7 +126,7 @@ impl Etcd {
             .build();
         Ok(Self(Arc::new(Shared {
             endpoints,
-            current: AtomicUsize::new(0),
+            current: AtomicUsize::new(first),
             disturbances: AtomicU64::new(0),
             revision: AtomicU64::new(0),
             calls,
@@ -181,52 +185,6 @@ impl Etcd {
         self.attempt(|endpoint| self.ask(endpoint, request, &body))
     }
 
-    /// The same with whatever asks an endpoint.
-    pub(super) fn attempt<A: Answer>(
-        &self,
-        ask: impl Fn(&str) -> Result<A, Failure>,
-    ) -> Result<Answered<A>, EtcdError> {
-        let began = Instant::now();
-        let mut tried = Vec::new();
-        let mut repeated = false;
-        let mut odd = Vec::new();
-        // A single endpoint gets a second chance: it may have closed the connection that was kept.
-        for _ in 0..self.0.endpoints.len().max(2) {
-            let at = self.0.current.load(Ordering::Relaxed);
-            let endpoint = &self.0.endpoints[at];
-            let reason = match ask(endpoint) {
-                Ok(answer) => {
-                    self.0.revision.fetch_max(answer.header().revision.unsigned(), Ordering::Relaxed);
-                    return Ok(Answered { answer, repeated });
-                }
-                Err(Failure::Said(error)) => return Err(error),
-                Err(Failure::Nonsense(error)) => {
-                    repeated = true;
-                    let reason = error.to_string();
-                    odd.push(error);
-                    reason
-                }
-                Err(Failure::NotSent(reason)) => reason,
-                Err(Failure::NoAnswer(reason)) => {
-                    repeated = true;
-                    reason
-                }
-            };
-            tried.push(format!("{endpoint}: {reason}"));
-            self.leave(at);
-            if began.elapsed() >= PATIENCE {
-                break;
-            }
-        }
-        // One wrong address must not end what the others can do; if all are, that is what is wrong.
-        if odd.len() == tried.len() {
-            return Err(odd.swap_remove(0));
-        }
-        tried.dedup();
-        let tried = tried.join("; ");
-        Err(if repeated { EtcdError::NoQuorum { tried } } else { EtcdError::Unreachable { tried } })
-    }
-
     pub(super) fn ask<A: DeserializeOwned>(
         &self,
         endpoint: &str,
@@ -251,7 +209,7 @@ impl Etcd {
         body: &impl Serialize,
     ) -> Result<(Box<dyn Read + Send + Sync>, String), EtcdError> {
         let body = body_of(body);
-        let at = self.0.current.load(Ordering::Relaxed);
+        let at = self.current();
         let endpoint = &self.0.endpoints[at];
         self.0.counters.add(request);
         match post(&self.0.streams, endpoint, request, &body) {
@@ -322,11 +280,20 @@ impl Etcd {
         self.0.revision.fetch_max(revision, Ordering::Relaxed);
     }
 
+    /// The endpoint to ask first.
+    pub(super) fn current(&self) -> usize {
+        self.0.current.load(Ordering::Relaxed)
+    }
+
     /// The endpoint did not answer: the next one is asked from now on, unless somebody else moved on already.
-    fn leave(&self, at: usize) {
+    pub(super) fn leave(&self, at: usize) {
+        self.go_to(at, (at + 1) % self.0.endpoints.len());
+    }
+
+    /// The same, and it is known who answers.
+    pub(super) fn go_to(&self, from: usize, to: usize) {
         self.0.disturbances.fetch_add(1, Ordering::Relaxed);
-        let next = (at + 1) % self.0.endpoints.len();
-        let _ = self.0.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.0.current.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

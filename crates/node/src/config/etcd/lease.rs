@@ -45,18 +45,20 @@ impl Etcd {
     /// A leader of etcd whose drive hangs goes on renewing leases from its own memory when the others have long chosen another
     /// one, who ends them. So a read follows, which is answered only when most of all members have confirmed a leader since. If that
     /// is of the same term, it was the only one when it renewed. (Also if another member answers: an address may stand for several.)
-    pub fn keep_alive(&self, lease: LeaseId) -> Result<Duration, EtcdError> {
+    ///
+    /// An endpoint that is silent for `patience` is not waited for: others are asked beside it.
+    pub fn keep_alive(&self, lease: LeaseId, patience: Duration) -> Result<Duration, EtcdError> {
         let request = body_of(&LeaseRequest { id: Number(lease.0) });
         let read = body_of(&RangeRequest::of_one("/"));
-        let answer = self.attempt(|endpoint| {
-            let renewed: Streamed<LeaseAnswer> = self.ask(endpoint, Request::LeaseKeepAlive, &request)?;
-            let confirmed: RangeAnswer = self.ask(endpoint, Request::Range, &read)?;
+        let answer = self.attempt_beside(patience, move |etcd, endpoint| {
+            let renewed: Streamed<LeaseAnswer> = etcd.ask(endpoint, Request::LeaseKeepAlive, &request)?;
+            let confirmed: RangeAnswer = etcd.ask(endpoint, Request::Range, &read)?;
             if !renewed.result.header.is_of_term(&confirmed.header) {
                 return Err(Failure::NoAnswer("its leader changed while it renewed a lease".to_string()));
             }
             Ok(renewed)
         })?;
-        match answer.answer.result.ttl {
+        match answer.result.ttl {
             Number(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds as u64)),
             _ => Err(EtcdError::LeaseOver),
         }

@@ -3,6 +3,7 @@
 //! is counted.
 //! Leaves to others: what keys mean and when a lease is renewed (`cluster`); passwords and TLS are not built yet.
 
+mod attempt;
 mod client;
 mod error;
 mod lease;

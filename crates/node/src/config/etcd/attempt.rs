@@ -1,0 +1,158 @@
+//! Who is asked until there is an answer: one endpoint after the other, or, for what must not wait, the next one beside who is silent.
+//! Promises: an answer, or an error that says whether anything may have been done; whoever answered is asked first from then on.
+//! Leaves to others: asking one endpoint (`client`).
+
+use super::client::{Failure, PATIENCE};
+use super::wire::Answer;
+use super::{Etcd, EtcdError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// An answer, and whether an earlier attempt of the same call may have been done as well.
+pub(super) struct Answered<A> {
+    pub answer: A,
+    pub repeated: bool,
+}
+
+/// What came of those that were asked so far.
+#[derive(Default)]
+pub(super) struct Tried {
+    lines: Vec<String>,
+    /// Of those that are no etcd.
+    odd: Vec<EtcdError>,
+    repeated: bool,
+}
+
+impl Tried {
+    /// An error that is the same everywhere is given back.
+    pub fn note(&mut self, endpoint: &str, failure: Failure) -> Result<(), EtcdError> {
+        let reason = match failure {
+            Failure::Said(error) => return Err(error),
+            Failure::Nonsense(error) => {
+                self.repeated = true;
+                let reason = error.to_string();
+                self.odd.push(error);
+                reason
+            }
+            Failure::NotSent(reason) => reason,
+            Failure::NoAnswer(reason) => {
+                self.repeated = true;
+                reason
+            }
+        };
+        self.lines.push(format!("{endpoint}: {reason}"));
+        Ok(())
+    }
+
+    pub fn into_error(mut self) -> EtcdError {
+        // One wrong address must not end what the others can do; if all are, that is what is wrong.
+        if self.odd.len() == self.lines.len() && !self.odd.is_empty() {
+            return self.odd.swap_remove(0);
+        }
+        self.lines.dedup();
+        let tried = self.lines.join("; ");
+        if self.repeated { EtcdError::NoQuorum { tried } } else { EtcdError::Unreachable { tried } }
+    }
+}
+
+impl Etcd {
+    /// How many are asked: a single endpoint gets a second chance, as it may have closed the connection that was kept.
+    fn attempts(&self) -> usize {
+        self.endpoints().len().max(2)
+    }
+
+    /// Asks one endpoint after the other until one answers.
+    pub(super) fn attempt<A: Answer>(
+        &self,
+        ask: impl Fn(&str) -> Result<A, Failure>,
+    ) -> Result<Answered<A>, EtcdError> {
+        let began = Instant::now();
+        let mut tried = Tried::default();
+        for _ in 0..self.attempts() {
+            let at = self.current();
+            let endpoint = &self.endpoints()[at];
+            match ask(endpoint) {
+                Ok(answer) => {
+                    self.heard_revision(answer.header().revision.unsigned());
+                    return Ok(Answered { answer, repeated: tried.repeated });
+                }
+                Err(failure) => tried.note(endpoint, failure)?,
+            }
+            self.leave(at);
+            if began.elapsed() >= PATIENCE {
+                break;
+            }
+        }
+        Err(tried.into_error())
+    }
+
+    /// The same, for what may be done several times and must not wait for endpoints that are silent: when one has not answered within
+    /// `patience`, the next one is asked beside it. An etcd that is slow has all the time of a request all the same, so nothing is lost
+    /// by asking soon.
+    pub(super) fn attempt_beside<A: Answer + Send + 'static>(
+        &self,
+        patience: Duration,
+        ask: impl Fn(&Etcd, &str) -> Result<A, Failure> + Clone + Send + 'static,
+    ) -> Result<A, EtcdError> {
+        let first = self.current();
+        let place = |number: usize| (first + number) % self.endpoints().len();
+        let (to, answers) = mpsc::channel();
+        let mut tried = Tried::default();
+        let mut asked = 0;
+        let mut ended = 0;
+        loop {
+            let is_last = asked + 1 >= self.attempts();
+            if asked < self.attempts() {
+                self.ask_beside(asked, place(asked), &to, ask.clone());
+                asked += 1;
+            }
+            match answers.recv_timeout(if is_last { PATIENCE } else { patience }) {
+                Ok((number, Ok(answer))) => {
+                    self.heard_revision(answer.header().revision.unsigned());
+                    // The first one may have been slow; if another was faster, it is silent or out of order.
+                    if number > 0 {
+                        self.go_to(first, place(number));
+                    }
+                    return Ok(answer);
+                }
+                Ok((number, Err(failure))) => {
+                    tried.note(&self.endpoints()[place(number)], failure)?;
+                    ended += 1;
+                }
+                Err(RecvTimeoutError::Timeout) if !is_last => {}
+                Err(_) => break,
+            }
+            if ended == self.attempts() {
+                break;
+            }
+        }
+        self.leave(first);
+        if ended < asked {
+            let silent = Failure::NoAnswer("no answer yet".to_string());
+            tried.note("the others", silent)?;
+        }
+        Err(tried.into_error())
+    }
+
+    /// On a thread of its own, which ends by itself: requests do.
+    fn ask_beside<A: Send + 'static>(
+        &self,
+        number: usize,
+        at: usize,
+        to: &Sender<(usize, Result<A, Failure>)>,
+        ask: impl Fn(&Etcd, &str) -> Result<A, Failure> + Clone + Send + 'static,
+    ) {
+        let (etcd, to) = (self.clone(), to.clone());
+        let run = move || {
+            let asked = ask(&etcd, &etcd.endpoints()[at]);
+            // Nobody waits for it if another one was faster.
+            let _ = to.send((number, asked));
+        };
+        let here = run.clone();
+        let thread = std::thread::Builder::new().name("weft-ask".to_string());
+        if thread.spawn(run).is_err() {
+            // Without threads one after the other is better than nobody.
+            here();
+        }
+    }
+}
