@@ -66,6 +66,105 @@ fn one_wrong_address_does_not_end_what_the_others_can_do() {
     });
 }
 
+/// With the cluster 77, as the one of `Server::new_cluster`.
+fn of_ours(endpoints: &[String]) -> ClusterStore {
+    ClusterStore::new(client(endpoints), "test").expect("it is a name").expecting(77)
+}
+
+#[test]
+fn an_etcd_that_is_another_one_is_not_believed_while_ours_is_away() {
+    let (right, empty) = (Server::start(), Server::start());
+    let cluster = right.new_cluster();
+    let wire = Proxy::to(right.port());
+    let far = of_ours(&[wire.endpoint(), empty.endpoint()]);
+    far.check(77).expect("it is there");
+    let mut news = far.follow();
+    wait_for("all is loaded", || matches!(news.try_recv(), Ok(News::Loaded(_))).then_some(()));
+    let etcd = far.etcd();
+    let lease = etcd.grant_lease(Duration::from_secs(60)).expect("a lease is granted").lease;
+    let renew = || etcd.keep_alive(lease, Duration::from_millis(500));
+
+    wire.set(Wire::Cut);
+    for _ in 0..3 {
+        // There it is over, there is no cluster, and there is no lease to tie anything to.
+        let renewed = renew().expect_err("ours does not answer");
+        assert!(!matches!(renewed, EtcdError::LeaseOver), "{renewed}");
+        let read = far.cluster_record().expect_err("ours does not answer");
+        assert!(!matches!(read, ClusterError::NoCluster { .. }), "{read}");
+        let won = far.campaign(0, lease).expect_err("ours does not answer");
+        assert!(!matches!(won, ClusterError::Etcd(EtcdError::LeaseOver)), "{won}");
+    }
+    let told = etcd.strangers();
+    assert!(
+        matches!(&told[..], [EtcdError::OtherEtcd { endpoint, .. }] if *endpoint == empty.endpoint()),
+        "{told:?}"
+    );
+
+    cluster.create_vdisk(&a_vdisk("one")).expect("by another way");
+    wire.set(Wire::Passes);
+    wait_for("the lease is renewed", || renew().ok());
+    wait_for("news come", || match news.try_recv() {
+        Ok(News::Changed { changes, .. }) => Some(changes),
+        Ok(News::Loaded(_)) => panic!("nothing was missed"),
+        Err(_) => None,
+    });
+    far.create_vdisk(&a_vdisk("two")).expect("all goes on");
+    let strange = empty.client().range("/weft/", "/weft0", 0).expect("etcd answers").entries;
+    assert!(strange.is_empty(), "nothing was put there: {strange:?}");
+}
+
+#[test]
+fn an_etcd_that_was_made_anew_with_the_same_words_keeps_nobody() {
+    let right = Server::start();
+    let twin = right.twin();
+    let cluster = right.new_cluster();
+    let wire = Proxy::to(right.port());
+    let far = of_ours(&[wire.endpoint(), twin.endpoint()]);
+    let id = |cluster: &ClusterStore| cluster.etcd().look("/").expect("etcd answers").etcd;
+    far.check(77).expect("it is there");
+    assert_eq!(
+        id(&cluster),
+        twin.client().look("/").expect("etcd answers").etcd,
+        "they cannot be told apart"
+    );
+    for load in [false, true] {
+        wire.set(Wire::Cut);
+        assert!(far.load().is_err(), "ours does not answer");
+        wire.set(Wire::Passes);
+        if load {
+            assert_eq!(far.load().expect("it loads").cluster.record.id, 77);
+        } else {
+            far.check(77).expect("it is there");
+        }
+        far.create_vdisk(&a_vdisk(&format!("vdisk-{load}"))).expect("all goes on");
+    }
+}
+
+#[test]
+fn at_a_start_an_etcd_that_came_up_empty_does_not_speak_for_the_others() {
+    let (right, empty) = (Server::start(), Server::start());
+    right.new_cluster();
+    let both = [empty.endpoint(), right.endpoint()];
+    of_ours(&both).check(77).expect("the second has it");
+    assert_eq!(of_ours(&both).load().expect("it loads").cluster.record.id, 77);
+    let far = of_ours(&both);
+    far.join(&a_node("first")).expect("it joins");
+    far.create_vdisk(&a_vdisk("one")).expect("it is made");
+    assert!(matches!(far.check(78), Err(ClusterError::OtherCluster { found: 77, .. })));
+    let other = ClusterStore::new(client(&both), "other").expect("it is a name");
+    assert!(matches!(other.load(), Err(ClusterError::NoCluster { .. })), "all say so");
+
+    // Whoever begins something is told at once.
+    let told = client(&both).look_at_all();
+    assert!(matches!(told, Err(EtcdError::SeveralEtcds { .. })), "{told:?}");
+    // One that was put back from a copy has our cluster as well: which of them goes on is not for us to say.
+    let copy = empty.new_cluster();
+    assert_eq!(copy.check(77).expect("it is there").record.id, 77);
+    let told = of_ours(&both).check(77);
+    assert!(matches!(told, Err(ClusterError::Etcd(EtcdError::SeveralEtcds { .. }))), "{told:?}");
+    far.check(77).expect("who knows already goes on");
+}
+
 #[test]
 fn somebody_else_is_told_from_etcd() {
     let cluster = ClusterStore::new(client(&[somebody_else()]), "test").expect("it is a name");

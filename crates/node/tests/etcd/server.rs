@@ -15,6 +15,8 @@ pub struct Server {
     name: String,
     client_port: u16,
     peer_port: u16,
+    /// Where it waits for other members.
+    peer_listen: u16,
     /// `name=peer address` of all members.
     members: String,
     process: Option<Child>,
@@ -54,13 +56,17 @@ impl Server {
     /// Members that know each other, not running yet.
     pub fn cluster(count: usize) -> Vec<Self> {
         let mut servers: Vec<Self> = (0..count)
-            .map(|at| Self {
-                dir: temporary_directory("member"),
-                name: format!("m{at}"),
-                client_port: free_port(),
-                peer_port: free_port(),
-                members: String::new(),
-                process: None,
+            .map(|at| {
+                let peer_port = free_port();
+                Self {
+                    dir: temporary_directory("member"),
+                    name: format!("m{at}"),
+                    client_port: free_port(),
+                    peer_port,
+                    peer_listen: peer_port,
+                    members: String::new(),
+                    process: None,
+                }
             })
             .collect();
         let member = |server: &Self| format!("{}=http://127.0.0.1:{}", server.name, server.peer_port);
@@ -71,6 +77,22 @@ impl Server {
         servers
     }
 
+    /// An empty etcd of one member that was made with the same words, and so has the same id.
+    pub fn twin(&self) -> Self {
+        let mut twin = Self {
+            dir: temporary_directory("twin"),
+            name: self.name.clone(),
+            client_port: free_port(),
+            peer_port: self.peer_port,
+            peer_listen: free_port(),
+            members: self.members.clone(),
+            process: None,
+        };
+        twin.launch();
+        twin.wait_until_ready();
+        twin
+    }
+
     pub fn launch(&mut self) {
         assert!(self.process.is_none(), "a member runs once");
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -79,7 +101,7 @@ impl Server {
             .args(["--name", &self.name, "--log-level", "error", "--logger", "zap"])
             .args(["--listen-client-urls", &url(self.client_port)])
             .args(["--advertise-client-urls", &url(self.client_port)])
-            .args(["--listen-peer-urls", &url(self.peer_port)])
+            .args(["--listen-peer-urls", &url(self.peer_listen)])
             .args(["--initial-advertise-peer-urls", &url(self.peer_port)])
             .args(["--initial-cluster", &self.members])
             .arg("--data-dir")

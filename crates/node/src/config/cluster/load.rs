@@ -7,8 +7,17 @@ use crate::config::etcd::{EtcdError, KeyValue};
 impl ClusterStore {
     /// Everything the store holds now.
     pub fn load(&self) -> Result<ClusterConfig, ClusterError> {
+        // Who has it is known then.
+        let mut is_found = self.etcd.ours().is_some();
+        if !is_found {
+            self.cluster_record()?;
+        }
         loop {
             match self.load_at_one_revision() {
+                Err(ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. }) if is_found => {
+                    self.cluster_record()?;
+                    is_found = false;
+                }
                 // The revision was compacted away between two pages: the next one is newer.
                 Err(ClusterError::Etcd(EtcdError::Compacted)) => {}
                 result => return result,

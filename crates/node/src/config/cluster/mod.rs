@@ -44,7 +44,7 @@ pub(super) use change::{json, parse};
 pub(super) use keys::Keys;
 
 use super::ContainerRecord;
-use super::etcd::{Compare, Etcd, Transaction};
+use super::etcd::{Compare, Etcd, Page, Transaction, is_one};
 use change::Verdict;
 
 /// Cheap to clone, and usable from any thread. Calls wait for etcd, some seconds at most: not for threads that serve
@@ -140,11 +140,54 @@ impl ClusterStore {
         })
     }
 
-    /// The cluster's own record.
+    /// The cluster's own record. The etcd that has it is ours from then on.
     pub fn cluster_record(&self) -> Result<Versioned<ClusterRecord>, ClusterError> {
-        let found = self.etcd.get(&self.keys.cluster())?;
+        let key = self.keys.cluster();
+        let is_one_way = self.etcd.endpoints().len() == 1;
+        if self.etcd.ours().is_some() || is_one_way {
+            let page = self.etcd.look(&key)?;
+            match self.record_in(&page) {
+                // Made anew with the same words, another etcd has the id of ours.
+                Err(ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. }) if !is_one_way => {}
+                Ok(record) => {
+                    self.etcd.pin(&page);
+                    return Ok(record);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // It is not known which etcd is ours. One that came up empty, or with an old state, must not speak for the others.
+        let mut first = None;
+        let mut ours = None;
+        let mut refused = None;
+        for (endpoint, page) in self.etcd.look_everywhere(&key)? {
+            match self.record_in(&page) {
+                Ok(record) => {
+                    is_one(&mut first, endpoint, page.etcd)?;
+                    ours = Some((record, endpoint, page));
+                }
+                // That there is none says least.
+                Err(error) if refused.is_none() || !matches!(error, ClusterError::NoCluster { .. }) => {
+                    refused = Some(error);
+                }
+                Err(_) => {}
+            }
+        }
+        match (ours, refused) {
+            (Some((record, endpoint, page)), _) => {
+                self.etcd.prefer(endpoint);
+                self.etcd.pin(&page);
+                Ok(record)
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => unreachable!("somebody has answered"),
+        }
+    }
+
+    fn record_in(&self, page: &Page) -> Result<Versioned<ClusterRecord>, ClusterError> {
+        let found = page.entries.first();
         let found = found.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
-        let record: Versioned<ClusterRecord> = parse(&found)?;
+        let record: Versioned<ClusterRecord> = parse(found)?;
         self.accept(&record.record)?;
         Ok(record)
     }

@@ -2,9 +2,10 @@
 //! Promises: an answer, or an error that says whether anything may have been done; whoever answered is asked first from then on.
 //! Leaves to others: asking one endpoint (`client`).
 
-use super::client::{Failure, PATIENCE};
-use super::wire::Answer;
-use super::{Etcd, EtcdError};
+use super::client::{Failure, PATIENCE, body_of};
+use super::traffic::Request;
+use super::wire::{Answer, RangeAnswer, RangeRequest};
+use super::{Etcd, EtcdError, Page};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -26,21 +27,13 @@ pub(super) struct Tried {
 impl Tried {
     /// An error that is the same everywhere is given back.
     pub fn note(&mut self, endpoint: &str, failure: Failure) -> Result<(), EtcdError> {
-        let reason = match failure {
+        self.lines.push(format!("{endpoint}: {}", failure.reason()));
+        self.repeated |= !matches!(failure, Failure::NotSent(_));
+        match failure {
             Failure::Said(error) => return Err(error),
-            Failure::Nonsense(error) => {
-                self.repeated = true;
-                let reason = error.to_string();
-                self.odd.push(error);
-                reason
-            }
-            Failure::NotSent(reason) => reason,
-            Failure::NoAnswer(reason) => {
-                self.repeated = true;
-                reason
-            }
-        };
-        self.lines.push(format!("{endpoint}: {reason}"));
+            Failure::Nonsense(error) => self.odd.push(error),
+            Failure::NotSent(_) | Failure::NoAnswer(_) => {}
+        }
         Ok(())
     }
 
@@ -132,6 +125,29 @@ impl Etcd {
             tried.note("the others", silent)?;
         }
         Err(tried.into_error())
+    }
+
+    /// One key as every endpoint by itself tells it, all asked at once; at least one answer. For who does not know yet which etcd is ours.
+    pub fn look_everywhere(&self, key: &str) -> Result<Vec<(&str, Page)>, EtcdError> {
+        let (to, answers) = mpsc::channel();
+        let body = body_of(&RangeRequest::of_one(key));
+        for at in 0..self.endpoints().len() {
+            let body = body.clone();
+            self.ask_beside(at, at, &to, move |etcd, endpoint| {
+                etcd.ask::<RangeAnswer>(endpoint, Request::Range, &body)
+            });
+        }
+        drop(to);
+        let (mut tried, mut said) = (Tried::default(), None);
+        let mut pages = Vec::new();
+        for (at, asked) in answers {
+            let endpoint = self.endpoints()[at].as_str();
+            match asked {
+                Ok(answer) => pages.push((endpoint, Page::from(answer))),
+                Err(failure) => said = said.or(tried.note(endpoint, failure).err()),
+            }
+        }
+        if pages.is_empty() { Err(said.unwrap_or_else(|| tried.into_error())) } else { Ok(pages) }
     }
 
     /// On a thread of its own, which ends by itself: requests do.

@@ -4,8 +4,9 @@
 //! Leaves to others: whom to ask, and whom then (`attempt`).
 
 use super::attempt::Answered;
+use super::identity::Identity;
 use super::traffic::{Counters, Request, Traffic};
-use super::wire::{Answer, ErrorForm, Kv, Number, RangeAnswer, RangeRequest, Text};
+use super::wire::{Answer, ErrorForm, EtcdId, Header, Kv, Number, RangeAnswer, RangeRequest, Text};
 use super::{EtcdError, LeaseId};
 use rand::Rng;
 use serde::Serialize;
@@ -47,6 +48,7 @@ struct Shared {
     current: AtomicUsize,
     /// Requests that found an endpoint out of order.
     disturbances: AtomicU64,
+    identity: Identity,
     /// The highest revision that any answer told.
     revision: AtomicU64,
     calls: ureq::Agent,
@@ -69,6 +71,8 @@ pub struct KeyValue {
 #[derive(Debug)]
 pub struct Page {
     pub entries: Vec<KeyValue>,
+    /// Whose they are.
+    pub etcd: EtcdId,
     /// The store's revision.
     pub revision: u64,
     /// Whether there are more keys behind the last one.
@@ -88,6 +92,13 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    pub fn reason(&self) -> String {
+        match self {
+            Self::NotSent(reason) | Self::NoAnswer(reason) => reason.clone(),
+            Self::Nonsense(error) | Self::Said(error) => error.to_string(),
+        }
+    }
+
     fn nonsense(endpoint: &str, reason: impl ToString) -> Self {
         Self::Nonsense(nonsense(endpoint, reason))
     }
@@ -128,6 +139,7 @@ impl Etcd {
             endpoints,
             current: AtomicUsize::new(first),
             disturbances: AtomicU64::new(0),
+            identity: Identity::default(),
             revision: AtomicU64::new(0),
             calls,
             streams,
@@ -159,6 +171,40 @@ impl Etcd {
         Ok(answer.kvs.into_iter().next().map(KeyValue::from))
     }
 
+    /// Which etcd is ours, if that is known.
+    pub fn ours(&self) -> Option<EtcdId> {
+        self.0.identity.ours()
+    }
+
+    /// From now on only answers of the etcd that gave this page count.
+    pub fn pin(&self, page: &Page) {
+        if self.ours().is_none() && page.etcd != EtcdId(0) {
+            // What another one told before is no revision of ours.
+            self.0.revision.store(page.revision, Ordering::Relaxed);
+            self.0.identity.pin(page.etcd);
+        }
+        self.heard_revision(page.revision);
+    }
+
+    /// This endpoint is asked first from now on.
+    pub fn prefer(&self, endpoint: &str) {
+        let at = self.current();
+        let to = self.endpoints().iter().position(|other| other == endpoint);
+        if let Some(to) = to.filter(|_| self.endpoints()[at] != endpoint) {
+            self.go_to(at, to);
+        }
+    }
+
+    /// Addresses that led to another etcd when they were asked last.
+    pub fn strangers(&self) -> Vec<EtcdError> {
+        self.0.identity.strangers()
+    }
+
+    /// One key as it is now, or none.
+    pub fn look(&self, key: &str) -> Result<Page, EtcdError> {
+        Ok(Page::from(self.call::<RangeAnswer>(Request::Range, &RangeRequest::of_one(key))?.answer))
+    }
+
     /// The keys of [`first`, `end`) in order, as of `revision`, or as of now if that is 0.
     pub fn range(&self, first: &str, end: &str, revision: u64) -> Result<Page, EtcdError> {
         let request = RangeRequest {
@@ -167,12 +213,7 @@ impl Etcd {
             limit: Number::of(PAGE_KEYS),
             revision: Number::of(revision),
         };
-        let answer: RangeAnswer = self.call(Request::Range, &request)?.answer;
-        Ok(Page {
-            revision: answer.header.revision.unsigned(),
-            more: answer.more,
-            entries: answer.kvs.into_iter().map(KeyValue::from).collect(),
-        })
+        Ok(Page::from(self.call::<RangeAnswer>(Request::Range, &request)?.answer))
     }
 
     /// Asks one endpoint after the other until one answers.
@@ -185,7 +226,35 @@ impl Etcd {
         self.attempt(|endpoint| self.ask(endpoint, request, &body))
     }
 
-    pub(super) fn ask<A: DeserializeOwned>(
+    pub(super) fn ask<A: Answer + DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        request: Request,
+        body: &[u8],
+    ) -> Result<A, Failure> {
+        match self.ask_anybody::<A>(endpoint, request, body) {
+            Ok(answer) => self.check(endpoint, answer.header()).map(|()| answer),
+            // A refusal does not tell whose it is.
+            Err(Failure::Said(error)) if self.ours().is_some() => {
+                let read = body_of(&RangeRequest::of_one("/"));
+                match self.ask_anybody::<RangeAnswer>(endpoint, Request::Range, &read) {
+                    Ok(answer) => self.check(endpoint, &answer.header)?,
+                    // It refuses everything.
+                    Err(Failure::Said(_)) => {}
+                    Err(failure) => return Err(failure),
+                }
+                Err(Failure::Said(error))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Whether an answer of this endpoint is of our etcd.
+    pub(super) fn check(&self, endpoint: &str, header: &Header) -> Result<(), Failure> {
+        self.0.identity.check(endpoint, header.cluster_id)
+    }
+
+    fn ask_anybody<A: DeserializeOwned>(
         &self,
         endpoint: &str,
         request: Request,
@@ -207,13 +276,13 @@ impl Etcd {
         &self,
         request: Request,
         body: &impl Serialize,
-    ) -> Result<(Box<dyn Read + Send + Sync>, String), EtcdError> {
+    ) -> Result<(Box<dyn Read + Send + Sync>, usize), EtcdError> {
         let body = body_of(body);
         let at = self.current();
         let endpoint = &self.0.endpoints[at];
         self.0.counters.add(request);
         match post(&self.0.streams, endpoint, request, &body) {
-            Ok(response) => Ok((response.into_reader(), endpoint.clone())),
+            Ok(response) => Ok((response.into_reader(), at)),
             Err(failure) => {
                 if !matches!(failure, Failure::Said(_)) {
                     self.leave(at);
@@ -232,10 +301,11 @@ impl Etcd {
     }
 
     /// Asks every endpoint by itself whether it is an etcd: of a wrong address nothing would be noticed until the others are out of
-    /// order. Those that do not answer may be down. Gives what should be told of them; nothing if none answers, which whoever asks
-    /// for more will hear.
+    /// order; and whether all are of one. Those that do not answer may be down. Gives what should be told of them; nothing if none
+    /// answers, which whoever asks for more will hear.
     pub fn look_at_all(&self) -> Result<Vec<String>, EtcdError> {
         let (mut notes, mut answers) = (Vec::new(), 0);
+        let mut first = None;
         for endpoint in &self.0.endpoints {
             let asked =
                 self.ask::<RangeAnswer>(endpoint, Request::Range, &body_of(&RangeRequest::of_one("/")));
@@ -244,7 +314,10 @@ impl Etcd {
                 Err(Failure::NotSent(reason) | Failure::NoAnswer(reason)) => {
                     notes.push(format!("{endpoint} does not answer now: {reason}"));
                 }
-                Ok(_) | Err(Failure::Said(_)) => {
+                asked @ (Ok(_) | Err(Failure::Said(_))) => {
+                    if let Ok(answer) = asked {
+                        is_one(&mut first, endpoint, answer.header.cluster_id)?;
+                    }
                     answers += 1;
                     notes.extend(self.version_note(endpoint));
                 }
@@ -295,6 +368,24 @@ impl Etcd {
         self.0.disturbances.fetch_add(1, Ordering::Relaxed);
         let _ = self.0.current.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+/// Refuses what is not of the same etcd as the first one that says whose it is.
+pub fn is_one<'a>(
+    first: &mut Option<(&'a str, EtcdId)>,
+    endpoint: &'a str,
+    id: EtcdId,
+) -> Result<(), EtcdError> {
+    match *first {
+        _ if id == EtcdId(0) => {}
+        None => *first = Some((endpoint, id)),
+        Some((_, of_one)) if of_one == id => {}
+        Some((one, id_of_one)) => {
+            let (one, other) = (one.to_string(), endpoint.to_string());
+            return Err(EtcdError::SeveralEtcds { one, id_of_one, other, id_of_other: id });
+        }
+    }
+    Ok(())
 }
 
 fn check_endpoint(text: &str) -> Result<String, EtcdError> {
@@ -375,6 +466,17 @@ fn failure_of(form: ErrorForm) -> Failure {
         NOT_FOUND if message.contains("lease not found") => Failure::Said(EtcdError::LeaseOver),
         OUT_OF_RANGE if message.contains("has been compacted") => Failure::Said(EtcdError::Compacted),
         _ => Failure::Said(EtcdError::Refused { code, message }),
+    }
+}
+
+impl From<RangeAnswer> for Page {
+    fn from(answer: RangeAnswer) -> Self {
+        Self {
+            etcd: answer.header.cluster_id,
+            revision: answer.header.revision.unsigned(),
+            more: answer.more,
+            entries: answer.kvs.into_iter().map(KeyValue::from).collect(),
+        }
     }
 }
 

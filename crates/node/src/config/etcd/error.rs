@@ -1,5 +1,7 @@
 //! Why etcd did not do what it was asked.
 
+use super::wire::EtcdId;
+
 /// Only [`EtcdError::Unreachable`] and [`EtcdError::BadEndpoint`] promise that nothing was changed: after any
 /// other, a transaction may have been done, or may still be done. Transactions that compare first can be
 /// asked again safely.
@@ -11,6 +13,15 @@ pub enum EtcdError {
     Unreachable { tried: String },
     #[error("etcd was asked and did not answer in time ({tried}); more than half of its members must be up")]
     NoQuorum { tried: String },
+    #[error(
+        "{endpoint} leads to another etcd (its cluster id is {found}, and not {ours}), which is not asked: check that address; if etcd was \
+         put back from a backup, or made anew, start this again"
+    )]
+    OtherEtcd { endpoint: String, ours: EtcdId, found: EtcdId },
+    #[error(
+        "{one} and {other} lead to different etcds (cluster ids {id_of_one} and {id_of_other}): give addresses of members of one"
+    )]
+    SeveralEtcds { one: String, id_of_one: EtcdId, other: String, id_of_other: EtcdId },
     #[error("etcd does not keep the revision that was asked for any more")]
     Compacted,
     #[error("the lease is over: etcd does not know it any more")]

@@ -4,14 +4,15 @@
 
 use super::client::ANSWER_BYTES_MAX;
 use super::traffic::Request;
-use super::wire::{ErrorForm, Number, Streamed, Text, WatchAnswer, WatchCreate, WatchRequest};
+use super::wire::{Answer, ErrorForm, Number, Streamed, Text, WatchAnswer, WatchCreate, WatchRequest};
 use super::{Etcd, EtcdError, KeyValue};
 use serde::Deserialize;
 use std::io::{self, BufRead, BufReader, Read};
 
 pub struct Watch {
     etcd: Etcd,
-    endpoint: String,
+    /// Which endpoint it is at.
+    at: usize,
     reader: BufReader<Box<dyn Read + Send + Sync>>,
     /// A line of which the end has not come yet.
     line: Vec<u8>,
@@ -45,8 +46,8 @@ impl Etcd {
                 start_revision: Number::of(revision),
             },
         };
-        let (reader, endpoint) = self.stream(Request::Watch, &request)?;
-        Ok(Watch { etcd: self.clone(), endpoint, reader: BufReader::new(reader), line: Vec::new() })
+        let (reader, at) = self.stream(Request::Watch, &request)?;
+        Ok(Watch { etcd: self.clone(), at, reader: BufReader::new(reader), line: Vec::new() })
     }
 }
 
@@ -81,6 +82,11 @@ impl Watch {
     }
 
     fn understand(&self, answer: WatchAnswer) -> Result<WatchNews, EtcdError> {
+        if let Err(failure) = self.etcd.check(self.endpoint(), answer.header()) {
+            // The next one begins elsewhere.
+            self.etcd.leave(self.at);
+            return Err(self.broken(failure.reason()));
+        }
         if answer.canceled && answer.compact_revision != Number(0) {
             return Err(EtcdError::Compacted);
         }
@@ -100,7 +106,11 @@ impl Watch {
         Ok(WatchNews::Events(events.collect()))
     }
 
+    fn endpoint(&self) -> &str {
+        &self.etcd.endpoints()[self.at]
+    }
+
     fn broken(&self, reason: impl ToString) -> EtcdError {
-        EtcdError::NoQuorum { tried: format!("{}: the watch broke: {}", self.endpoint, reason.to_string()) }
+        EtcdError::NoQuorum { tried: format!("{}: the watch broke: {}", self.endpoint(), reason.to_string()) }
     }
 }

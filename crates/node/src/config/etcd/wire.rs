@@ -4,6 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::fmt;
 
 /// A 64-bit number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,6 +42,33 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
+/// How etcd calls itself: all members of one have the same, another one has another, also one that was put back from a copy. 0: not told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EtcdId(pub u64);
+
+/// As etcd writes it.
+impl fmt::Display for EtcdId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for EtcdId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // It has all 64 bits.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Text(String),
+            Number(u64),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Text(text) => text.parse().map(Self).map_err(de::Error::custom),
+            Form::Number(number) => Ok(Self(number)),
+        }
+    }
+}
+
 /// A key or value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Text(pub String);
@@ -67,6 +95,7 @@ pub trait Answer {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Header {
+    pub cluster_id: EtcdId,
     pub revision: Number,
     /// The term of the leader that whoever answered follows, as it was written.
     pub raft_term: serde_json::Value,
@@ -256,6 +285,12 @@ impl ErrorForm {
     }
 }
 
+impl Answer for WatchAnswer {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
 impl Answer for RangeAnswer {
     fn header(&self) -> &Header {
         &self.header
@@ -292,8 +327,10 @@ mod tests {
 
     #[test]
     fn what_etcd_leaves_out_is_zero_or_empty() {
-        let answer: RangeAnswer = serde_json::from_str(r#"{"header":{"revision":"7"}}"#).expect("it parses");
+        let text = r#"{"header":{"cluster_id":"14841639068965178418","revision":"7"}}"#;
+        let answer: RangeAnswer = serde_json::from_str(text).expect("it parses");
         assert_eq!(answer.header.revision, Number(7));
+        assert_eq!(answer.header.cluster_id.to_string(), "cdf818194e3a8c32", "it has all 64 bits");
         assert!(answer.kvs.is_empty() && !answer.more);
         let text = r#"{"kvs":[{"key":"L2E=","create_revision":"2","mod_revision":"9007199254740993","value":"e30="}]}"#;
         let answer: RangeAnswer = serde_json::from_str(text).expect("it parses");

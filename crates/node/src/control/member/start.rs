@@ -211,15 +211,26 @@ fn wait_for_other(
     }
 }
 
+/// Whether a member of etcd that does not answer yet may say something better.
+fn may_pass(store: &ClusterStore, error: &ClusterError) -> bool {
+    match error {
+        ClusterError::Etcd(EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. }) => true,
+        // By one that came up empty, perhaps.
+        ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. } => {
+            let etcd = store.etcd();
+            etcd.look_everywhere("/").is_ok_and(|pages| pages.len() < etcd.endpoints().len())
+        }
+        _ => false,
+    }
+}
+
 fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
     let until = Instant::now() + ETCD_WAIT;
     let mut is_told = false;
     loop {
         match store.check(id) {
             Ok(_) => return Ok(()),
-            Err(ClusterError::Etcd(error @ (EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. })))
-                if Instant::now() < until =>
-            {
+            Err(error) if Instant::now() < until && may_pass(store, &error) => {
                 if !is_told {
                     say!("weft: waiting for etcd: {error}");
                     is_told = true;

@@ -183,6 +183,7 @@ impl Member {
                     .to_string(),
             );
         }
+        lines.extend(self.store.etcd().strangers().iter().map(ToString::to_string));
         for node in &nodes {
             let (number, name) = (node.node, &node.name);
             if !mirror.alive.contains_key(&number) {
