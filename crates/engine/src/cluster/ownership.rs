@@ -103,13 +103,14 @@ impl Cluster {
                 moves.push(Move { family, to, how: How::Take, why });
             }
         }
+        let mut moving: BTreeSet<FamilyId> = moves.iter().map(|decided: &Move| decided.family).collect();
         let mut busy = self.hand_overs();
         for why in [Why::NodeDraining, Why::Locality] {
             for (&family, entry) in &self.families {
                 let Some(owner) = entry.owner.filter(|owner| !self.has_certainly_ended(owner)) else {
                     continue;
                 };
-                if entry.moving_to.is_some() || moves.iter().any(|done| done.family == family) {
+                if entry.moving_to.is_some() || moving.contains(&family) {
                     continue;
                 }
                 let Some(to) = self.better_place(family, entry, &owner, why, &load) else { continue };
@@ -122,6 +123,7 @@ impl Cluster {
                 *busy.entry(there).or_default() += 1;
                 *load.entry(to).or_default() += 1;
                 *load.entry(owner.shard).or_default() -= 1;
+                moving.insert(family);
                 moves.push(Move { family, to, how: How::HandOver, why });
             }
         }

@@ -1,13 +1,13 @@
 //! Many threads want the same thing at once: numbers are given out once, and of everything there is one winner.
 
 use crate::server::Server;
-use crate::stories::{a_drive, a_group, a_node, a_vdisk, alone, five_seconds};
+use crate::stories::{a_drive, a_group, a_node, a_vdisk, alive, alone, five_seconds};
 use std::collections::BTreeSet;
 use std::thread;
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, Seq, ShardId};
 use weft_node::config::DriveRecordState;
-use weft_node::config::cluster::{Campaign, ClusterError, Decided, NewOwner, NodeLease, shard_id};
+use weft_node::config::cluster::{Campaign, Claim, ClusterError, Decided, NewOwner, NodeLease, shard_id};
 
 const THREADS: u32 = 12;
 
@@ -237,7 +237,7 @@ fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
     };
     let drive = cluster.add_drive(&a_drive(node.record.node)).expect("it is added");
     let group =
-        Decided { group: a_group(&[drive.record.drive]), grounds: cluster.grounds(&drive, &node).into() };
+        Decided { what: a_group(&[drive.record.drive]), grounds: cluster.grounds(&drive, &node).into() };
     let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
     let drive = drive.record.id();
 
@@ -259,11 +259,55 @@ fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
     assert_eq!(lost.record.state, DriveRecordState::Lost);
     let refused = cluster.add_groups(std::slice::from_ref(&group), &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
-    let changed = Decided { group: made.remove(0), grounds: group.grounds.clone() };
+    let changed = Decided { what: made.remove(0), grounds: group.grounds.clone() };
     let refused = cluster.put_groups(std::slice::from_ref(&changed), &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
     cluster.remove_drive(drive, lost.revision).expect("it goes");
     let refused = cluster.add_groups(&[group], &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
     assert_eq!(cluster.load().expect("it loads").groups.len(), 1);
+}
+
+#[test]
+fn what_a_dead_node_served_is_given_away_many_at_once() {
+    const VDISKS: usize = 250;
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let node = cluster.join(&a_node("first")).expect("it joins").record.node;
+    let lease = NodeLease::take(cluster.etcd(), five_seconds(), || ()).expect("a lease is granted");
+    let alive = cluster.announce(&alive(node, 1), lease.lease(), None).expect("it lives");
+    let Campaign::Won(leader) = cluster.campaign(node, lease.lease()).expect("etcd answers") else {
+        panic!("nobody else is there")
+    };
+    let name = |at: usize| format!("v{at}");
+    let made = (0..VDISKS).map(|at| cluster.create_vdisk(&a_vdisk(&name(at))).expect("it is made"));
+    let mut claims: Vec<Claim> = made
+        .map(|seen| {
+            let to = NewOwner { shard: shard_id(node, 0), life: 1, alive: vec![(node, alive), (77, 0)] };
+            Claim { seen, to }
+        })
+        .collect();
+    // Somebody changes one of them meanwhile: that one waits, and nobody else.
+    let other = claims[70].seen.record.id();
+    cluster.change_vdisk(other, |record| record.size *= 2).expect("it grows");
+    let before = cluster.load().expect("it loads").revision;
+    let given = cluster.give_all(claims.clone(), &leader).expect("etcd answers");
+    assert_eq!(given.len(), VDISKS);
+    assert!(given.iter().enumerate().all(|(at, given)| given.is_some() == (at != 70)), "{given:?}");
+    let loaded = cluster.load().expect("it loads");
+    let is_given = |at: usize| loaded.families[&claims[at].seen.record.id()].record.epoch == 2;
+    assert!((0..VDISKS).all(|at| is_given(at) == (at != 70)));
+    let transactions = loaded.revision - before;
+    assert!(transactions < VDISKS as u64 * 2 / 3, "{transactions} transactions");
+
+    // Nobody is given to who has died since, or by who does not decide any more.
+    for claim in &mut claims {
+        claim.seen = loaded.families[&claim.seen.record.id()].clone();
+    }
+    claims[3].to.alive[0].1 += 1;
+    let given = cluster.give_all(claims[..4].to_vec(), &leader).expect("etcd answers");
+    assert!(given[..3].iter().all(Option::is_some) && given[3].is_none());
+    cluster.resign(&leader).expect("etcd answers");
+    let late = cluster.give_all(claims[10..].to_vec(), &leader);
+    assert!(matches!(late, Err(ClusterError::NotController)), "{late:?}");
 }

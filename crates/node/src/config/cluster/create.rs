@@ -3,16 +3,10 @@
 //! that the plan has seen.
 
 use super::change::{Patience, Versioned, json, parse};
+use super::decided::Ground;
 use super::records::ClusterRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, KeyValue, Transaction};
-
-/// A record that a decision rests on, and the revision at which it was last put: what is decided is only written if it is still that.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ground {
-    pub(super) key: String,
-    pub(super) revision: u64,
-}
 
 /// A record to be put.
 pub(super) struct New {

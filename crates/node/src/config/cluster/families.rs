@@ -4,6 +4,7 @@
 
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::create::New;
+use super::decided::{Decided, Ground, parts};
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
@@ -67,6 +68,25 @@ pub struct NewOwner {
     /// one of them: a dead node is given nothing. The old one's is another, if its end is why: it must not have come
     /// back.
     pub alive: Vec<(u32, u64)>,
+}
+
+/// A vDisk, as it was seen, and who shall serve it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub seen: Versioned<FamilyConfig>,
+    pub to: NewOwner,
+}
+
+/// The record of a vDisk in its new owner's epoch.
+fn given(seen: &FamilyConfig, to: &NewOwner) -> FamilyConfig {
+    FamilyConfig {
+        epoch: seen.epoch.checked_add(1).expect(EPOCHS),
+        owner: Some(to.shard.0),
+        life: to.life,
+        // Sent elsewhere meanwhile, it goes on from there.
+        moving_to: seen.moving_to.filter(|wanted| *wanted != to.shard.node()),
+        ..seen.clone()
+    }
 }
 
 /// What every new epoch rests on.
@@ -290,16 +310,11 @@ impl ClusterStore {
         leadership: Option<&Leadership>,
     ) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let key = self.keys.family(seen.record.id());
-        let mut record = seen.record.clone();
-        record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
-        record.owner = Some(to.shard.0);
-        record.life = to.life;
-        // Sent elsewhere meanwhile, it goes on from there.
-        record.moving_to = record.moving_to.filter(|wanted| *wanted != to.shard.node());
+        let record = given(&seen.record, to);
         let text = json(&record);
         let mut transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
-        for &(node, revision) in &to.alive {
-            transaction = transaction.when(Compare::unchanged(&self.keys.alive(node), revision));
+        for Ground { key, revision } in self.lives(to) {
+            transaction = transaction.when(Compare::unchanged(&key, revision));
         }
         let transaction = transaction.put(&key, &text, None).otherwise_get(&key);
         let answer = self.transact_as(leadership, transaction)?;
@@ -313,6 +328,51 @@ impl ClusterStore {
             }
             _ => Err(ClusterError::Changed { key }),
         }
+    }
+
+    /// The same for many, many at once: a node may have served thousands, and the clients of all of them wait. Gives for each at which
+    /// revision it was done; None: something has changed, or it was done by an attempt whose answer was lost.
+    pub fn give_all(
+        &self,
+        claims: Vec<Claim>,
+        leadership: &Leadership,
+    ) -> Result<Vec<Option<u64>>, ClusterError> {
+        let decided: Vec<Decided<Claim>> =
+            claims.into_iter().map(|claim| Decided { grounds: self.lives(&claim.to), what: claim }).collect();
+        let mut done = Vec::with_capacity(decided.len());
+        for (part, grounds) in parts(&decided) {
+            let mut transaction = Transaction::new();
+            for Decided { what: Claim { seen, to }, .. } in part {
+                let key = self.keys.family(seen.record.id());
+                transaction = transaction.when(Compare::unchanged(&key, seen.revision)).put(
+                    &key,
+                    &json(&given(&seen.record, to)),
+                    None,
+                );
+            }
+            for Ground { key, revision } in grounds {
+                transaction = transaction.when(Compare::unchanged(&key, revision));
+            }
+            let answer = self.transact_as(Some(leadership), transaction)?;
+            if answer.succeeded {
+                done.extend(part.iter().map(|_| Some(answer.revision)));
+                continue;
+            }
+            // One of them is not as it was: the others do not wait for it.
+            for Decided { what: Claim { seen, to }, .. } in part {
+                done.push(match self.give(seen, to, Some(leadership)) {
+                    Ok(given) => Some(given.revision),
+                    Err(ClusterError::Changed { .. }) => None,
+                    Err(error) => return Err(error),
+                });
+            }
+        }
+        Ok(done)
+    }
+
+    fn lives(&self, to: &NewOwner) -> Vec<Ground> {
+        let ground = |&(node, revision): &(u32, u64)| Ground { key: self.keys.alive(node), revision };
+        to.alive.iter().map(ground).collect()
     }
 
     /// Its owner shall hand it over to the node `to`, if it is still that of this epoch and nobody has sent it anywhere: people have the

@@ -3,29 +3,11 @@
 //! on its way out, and who takes it out has looked which groups there are.
 
 use super::change::json;
-use super::create::{Ground, New};
+use super::create::New;
+use super::decided::{Decided, Ground, parts};
 use super::{ClusterError, ClusterStore, Leadership, Versioned};
 use crate::config::GroupRecord;
 use crate::config::etcd::{Compare, Transaction};
-use std::collections::BTreeMap;
-
-/// Comparisons in one transaction: with the cluster's and the controller's key it stays below etcd's limit of 128.
-const COMPARED_AT_ONCE: usize = 120;
-
-/// A group as it shall be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decided<T> {
-    pub group: T,
-    /// The records of the drives that are new in it, and of their nodes.
-    pub grounds: Vec<Ground>,
-}
-
-impl<T> Decided<T> {
-    /// One that gets no drives.
-    pub fn alone(group: T) -> Self {
-        Self { group, grounds: Vec::new() }
-    }
-}
 
 impl ClusterStore {
     /// Makes groups; their numbers are given by the cluster. In transactions of some: if one fails, those
@@ -37,7 +19,7 @@ impl ClusterStore {
     ) -> Result<Vec<Versioned<GroupRecord>>, ClusterError> {
         let mut made = Vec::with_capacity(wanted.len());
         for (part, grounds) in parts(wanted) {
-            let mut records: Vec<GroupRecord> = part.iter().map(|decided| decided.group.clone()).collect();
+            let mut records: Vec<GroupRecord> = part.iter().map(|decided| decided.what.clone()).collect();
             let revision = self.create(Some(leadership), |cluster| {
                 let number = |record: &mut GroupRecord| {
                     record.group = cluster.next_group;
@@ -62,7 +44,7 @@ impl ClusterStore {
         for (part, grounds) in parts(groups) {
             let revision = self.put_groups_at_once(part, &grounds, leadership)?;
             put.extend(
-                part.iter().map(|decided| Versioned { record: decided.group.record.clone(), revision }),
+                part.iter().map(|decided| Versioned { record: decided.what.record.clone(), revision }),
             );
         }
         Ok(put)
@@ -76,7 +58,7 @@ impl ClusterStore {
     ) -> Result<u64, ClusterError> {
         let mut transaction = Transaction::new();
         let mut wanted = Vec::with_capacity(groups.len());
-        for Decided { group, .. } in groups {
+        for Decided { what: group, .. } in groups {
             let (key, text) = (self.keys.group(group.record.id()), json(&group.record));
             transaction = transaction
                 .when(Compare::unchanged(&key, group.revision))
@@ -112,54 +94,6 @@ impl ClusterStore {
             (Some(revision), _) => Ok(revision),
             (None, Some((ground, _))) => Err(ClusterError::Changed { key: ground.key.clone() }),
             (None, None) => Err(ClusterError::NotController),
-        }
-    }
-}
-
-/// As many as a transaction takes, each with all that they rest on.
-fn parts<T>(decided: &[Decided<T>]) -> Vec<(&[Decided<T>], Vec<Ground>)> {
-    let mut parts = Vec::new();
-    let mut rest = decided;
-    while !rest.is_empty() {
-        let mut grounds: BTreeMap<&str, &Ground> = BTreeMap::new();
-        let mut count = 0;
-        while let Some(next) = rest.get(count) {
-            let more =
-                next.grounds.iter().filter(|ground| !grounds.contains_key(ground.key.as_str())).count();
-            if count > 0 && count + 1 + grounds.len() + more > COMPARED_AT_ONCE {
-                break;
-            }
-            grounds.extend(next.grounds.iter().map(|ground| (ground.key.as_str(), ground)));
-            count += 1;
-        }
-        let (part, others) = rest.split_at(count);
-        parts.push((part, grounds.into_values().cloned().collect()));
-        rest = others;
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_transaction_compares_more_than_it_may_and_nothing_is_left_out() {
-        let ground = |key: usize| Ground { key: format!("drives/{key}"), revision: 1 };
-        for (groups, each, drives) in [(250, 0, 1), (250, 3, 9), (40, 6, 1000), (1, 6, 6)] {
-            let decided: Vec<_> = (0..groups)
-                .map(|group| Decided {
-                    group,
-                    grounds: (0..each).map(|at| ground((group * each + at) % drives)).collect(),
-                })
-                .collect();
-            let parts = parts(&decided);
-            assert!(parts.iter().all(|(part, grounds)| part.len() + grounds.len() <= COMPARED_AT_ONCE));
-            for (part, grounds) in &parts {
-                assert!(part.iter().flat_map(|decided| &decided.grounds).all(|one| grounds.contains(one)));
-            }
-            let all: Vec<_> = parts.iter().flat_map(|(part, _)| part.iter().map(|one| one.group)).collect();
-            assert_eq!(all, (0..groups).collect::<Vec<_>>());
         }
     }
 }

@@ -12,6 +12,7 @@ mod containers;
 mod contents;
 mod controller;
 mod create;
+mod decided;
 mod drives;
 mod error;
 mod families;
@@ -29,11 +30,10 @@ pub use change::Versioned;
 pub use clones::CLONES_MAX;
 pub use contents::{Change, ClusterConfig};
 pub use controller::{Campaign, Leadership};
-pub use create::Ground;
+pub use decided::{Decided, Ground};
 pub use error::ClusterError;
-pub use families::{NewOwner, NewVdisk};
+pub use families::{Claim, NewOwner, NewVdisk};
 pub use follow::News;
-pub use groups::Decided;
 pub use lease::{Deadline, NodeLease};
 pub use records::{
     AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, NameRecord, NodeState,

@@ -72,8 +72,8 @@ pub async fn run(control: SharedControl) {
             }
             Turn::Decide { store, mirror, leadership, silent } => {
                 let decided = tokio::task::spawn_blocking(move || {
-                    let whole = gather(&mirror, &silent);
-                    let decided = decide(&store, &mirror, &leadership, &mut memory, &whole);
+                    let whole = || gather(&mirror, &silent);
+                    let decided = decide(&store, &mirror, &leadership, &mut memory, whole);
                     (decided, memory)
                 });
                 // A rule that fails an assertion decides nothing; the next turn begins afresh.

@@ -3,7 +3,7 @@
 
 use crate::api::WholeView;
 use crate::config::cluster::{
-    AliveRecord, ClusterConfig, ClusterError, ClusterStore, Decided, Ground, Leadership, NewOwner, NodeState,
+    Claim, ClusterConfig, ClusterError, ClusterStore, Decided, Ground, Leadership, NewOwner, NodeState,
     Versioned, shard_id,
 };
 use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, GroupRecord};
@@ -40,13 +40,13 @@ pub fn decide(
     mirror: &ClusterConfig,
     leadership: &Leadership,
     memory: &mut Memory,
-    whole: &[WholeView],
+    whole: impl FnOnce() -> Vec<WholeView>,
 ) -> Result<u64, ClusterError> {
     let now = Instant::now();
     memory.note(mirror, now);
-    // Clients of what nobody serves are waiting: that comes first.
+    // Clients of what nobody serves are waiting: that comes before all nodes are asked what they have found.
     let moved = move_families(store, mirror, leadership)?;
-    let arranged = arrange_groups(store, mirror, leadership, memory, now, whole)?;
+    let arranged = arrange_groups(store, mirror, leadership, memory, now, &whole())?;
     Ok(moved.max(arranged))
 }
 
@@ -56,15 +56,31 @@ fn move_families(
     leadership: &Leadership,
 ) -> Result<u64, ClusterError> {
     let mut revision = 0;
-    for decided in owners(mirror).moves() {
+    let told = |decided: &Move| {
+        let Move { family, to, why, .. } = decided;
+        tracing::info!(%family, to = to.0, ?why, "a vDisk goes to another shard");
+    };
+    let (taken, handed_over): (Vec<Move>, Vec<Move>) =
+        owners(mirror).moves().into_iter().partition(|decided| decided.how == How::Take);
+    let claims: Vec<(&Move, Claim)> =
+        taken.iter().filter_map(|decided| Some((decided, claim(mirror, decided)?))).collect();
+    let given = store.give_all(claims.iter().map(|(_, claim)| claim.clone()).collect(), leadership)?;
+    for ((decided, _), given) in claims.iter().zip(given) {
+        // Otherwise something has happened since: the next news tell, and it is decided anew.
+        if let Some(given) = given {
+            told(decided);
+            revision = revision.max(given);
+        }
+    }
+    for decided in &handed_over {
         let Some(seen) = mirror.families.get(&decided.family) else { continue };
-        match carry_out(store, mirror, leadership, &decided, seen) {
-            Ok(changed) => {
-                let Move { family, to, why, .. } = decided;
-                tracing::info!(%family, to = to.0, ?why, "a vDisk goes to another shard");
-                revision = revision.max(changed);
+        let Some(owner) = seen.record.owner else { continue };
+        let by = (ShardId(owner), Epoch(seen.record.epoch));
+        match store.send(decided.family, by, decided.to.node(), Some(leadership)) {
+            Ok(sent) => {
+                told(decided);
+                revision = revision.max(sent.revision);
             }
-            // Something has happened since: the next news tell, and it is decided anew.
             Err(ClusterError::Changed { .. } | ClusterError::NotThere { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -72,34 +88,24 @@ fn move_families(
     Ok(revision)
 }
 
-fn carry_out(
-    store: &ClusterStore,
-    mirror: &ClusterConfig,
-    leadership: &Leadership,
-    decided: &Move,
-    seen: &Versioned<FamilyConfig>,
-) -> Result<u64, ClusterError> {
+/// What the store is asked for when a vDisk is given to another shard; None: not now.
+fn claim(mirror: &ClusterConfig, decided: &Move) -> Option<Claim> {
     let to = decided.to.node();
-    if let (How::HandOver, Some(owner)) = (decided.how, seen.record.owner) {
-        let by = (ShardId(owner), Epoch(seen.record.epoch));
-        return Ok(store.send(decided.family, by, to, Some(leadership))?.revision);
-    }
-    let revision_of = |node: u32| mirror.alive.get(&node).map_or(0, |alive| alive.revision);
-    let alive = mirror.alive.get(&to).ok_or_else(|| ClusterError::NotThere { key: format!("node {to}") })?;
+    let (seen, alive) = (mirror.families.get(&decided.family)?, mirror.alive.get(&to)?);
     let mut lives = BTreeMap::from([(to, alive.revision)]);
     if let Some(former) = seen.record.owner {
         // The old owner's life must still be over when this is written.
         let former = ShardId(former).node();
-        let is_same_life = |alive: &Versioned<AliveRecord>| alive.record.incarnation == seen.record.life;
-        if mirror.alive.get(&former).is_some_and(is_same_life) {
+        let known = mirror.alive.get(&former);
+        if known.is_some_and(|alive| alive.record.incarnation == seen.record.life) {
             // It was taken out of the cluster, and lives on: until its lease has ended, it may answer.
-            return Err(ClusterError::Changed { key: format!("node {former}") });
+            return None;
         }
-        lives.insert(former, revision_of(former));
+        lives.insert(former, known.map_or(0, |alive| alive.revision));
     }
-    let claim =
-        NewOwner { shard: decided.to, life: alive.record.incarnation, alive: lives.into_iter().collect() };
-    Ok(store.give(seen, &claim, Some(leadership))?.revision)
+    let life = alive.record.incarnation;
+    let to = NewOwner { shard: decided.to, life, alive: lives.into_iter().collect() };
+    Some(Claim { seen: seen.clone(), to })
 }
 
 /// The cluster as the rules of ownership see it.
@@ -169,7 +175,7 @@ fn arrange_groups(
                     .iter()
                     .filter(|drive| !known.members.contains(drive) && !known.former.contains(drive));
                 let grounds = grounds(store, mirror, new);
-                Decided { group: Versioned { record, revision: before.revision }, grounds }
+                Decided { what: Versioned { record, revision: before.revision }, grounds }
             })
             .collect();
         tracing::info!(
@@ -188,7 +194,7 @@ fn arrange_groups(
             .iter()
             .map(|group| {
                 let group = record_of(group);
-                Decided { grounds: grounds(store, mirror, group.members.iter()), group }
+                Decided { grounds: grounds(store, mirror, group.members.iter()), what: group }
             })
             .collect();
         tracing::info!(groups = made.len(), "groups are made");
