@@ -19,6 +19,8 @@ pub struct Node {
     pub is_storage_only: bool,
     /// To be left alone: its vDisks go to others.
     pub is_draining: bool,
+    /// It is about to end: it goes on with what it has until its lease is given back, and is given nothing.
+    pub is_stopping: bool,
     pub shards: Vec<ShardId>,
 }
 
@@ -205,7 +207,7 @@ impl Cluster {
         wish: Option<u32>,
         load: &BTreeMap<ShardId, usize>,
     ) -> Option<ShardId> {
-        let best = self.nodes.values().filter_map(rank).min()?;
+        let best = self.nodes.values().filter(|node| !node.is_stopping).filter_map(rank).min()?;
         let fitting = |node: &Node| rank(node) == Some(best);
         let wished = wish.filter(|wish| self.nodes.get(wish).is_some_and(fitting));
         let nodes: BTreeSet<u32> = match wished {
@@ -225,6 +227,9 @@ impl Cluster {
 fn rank(node: &Node) -> Option<u32> {
     if node.lease.is_none() || node.shards.is_empty() {
         return None;
+    }
+    if node.is_stopping {
+        return Some(3);
     }
     Some(match (node.is_draining, node.is_storage_only) {
         (false, false) => 0,

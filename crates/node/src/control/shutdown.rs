@@ -18,7 +18,11 @@ const SHARDS_WAIT: Duration = Duration::from_secs(60);
 
 /// Leaves nothing running. Nothing acknowledged depends on any of this: it makes the next start quick.
 pub async fn stop(control: &SharedControl, shards: Shards) {
-    control.lock().stage = Stage::Stopping;
+    {
+        let mut control = control.lock();
+        control.stage = Stage::Stopping;
+        control.begin_to_leave();
+    }
     attachments::detach_all(control).await;
     control.lock().listeners.clear();
     let drained: Vec<_> = shards

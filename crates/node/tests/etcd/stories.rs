@@ -90,7 +90,7 @@ pub fn alone<T>(groups: Vec<T>) -> Vec<Decided<T>> {
 }
 
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {
-    AliveRecord { node, incarnation, place: String::new(), up: Vec::new(), down: Vec::new() }
+    AliveRecord { node, incarnation, place: String::new(), up: Vec::new(), down: Vec::new(), stopping: false }
 }
 
 #[test]

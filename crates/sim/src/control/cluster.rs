@@ -154,7 +154,8 @@ impl World {
             let shards = node.shards.clone().map(|shard| ShardId(shard as u32)).collect();
             let lease = node.lease.held(self.now);
             let (is_storage_only, is_draining) = (node.storage_only, node.draining);
-            (number as u32, ownership::Node { lease, is_storage_only, is_draining, shards })
+            let is_stopping = false;
+            (number as u32, ownership::Node { lease, is_storage_only, is_draining, is_stopping, shards })
         });
         let nodes = nodes.collect();
         let mut families = BTreeMap::new();

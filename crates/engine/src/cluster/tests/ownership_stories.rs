@@ -13,6 +13,7 @@ fn cluster(nodes: u32, families: u32) -> Cluster {
         lease: Some(u64::from(100 + number)),
         is_storage_only: false,
         is_draining: false,
+        is_stopping: false,
         shards: (0..SHARDS).map(|index| ShardId(number * 64 + index)).collect(),
     };
     let family = |number: u32| {
@@ -174,6 +175,28 @@ fn storage_only_nodes_serve_only_when_nobody_else_can() {
     carry_out(&mut cluster, &moves);
     cluster.nodes.get_mut(&2).expect("it is there").is_draining = true;
     assert!(cluster.moves().is_empty(), "and it goes on while there is nobody else");
+}
+
+#[test]
+fn a_node_that_stops_keeps_what_it_has_and_is_given_nothing() {
+    let mut cluster = cluster(3, 30);
+    cluster.nodes.get_mut(&0).expect("it is there").is_stopping = true;
+    assert!(cluster.moves().is_empty(), "it goes on until it gives its lease back");
+    clients_on(&mut cluster, 1, 0, LOCALITY_US);
+    assert!(cluster.moves().is_empty(), "whoever asks there");
+    cluster.families.get_mut(&FamilyId(2)).expect("it exists").moving_to = Some(0);
+    cluster.nodes.get_mut(&2).expect("it is there").lease = None;
+    let moves = cluster.moves();
+    assert_eq!(moves.len(), 10);
+    assert!(moves.iter().all(|done| node_of(done.to) == 1), "also what was on its way there: {moves:?}");
+    cluster.nodes.get_mut(&1).expect("it is there").lease = None;
+    assert!(cluster.moves().is_empty(), "nor if it is the last one");
+    cluster.nodes.get_mut(&1).expect("it is there").lease = Some(900);
+    let node = cluster.nodes.get_mut(&1).expect("it is there");
+    (node.is_storage_only, node.is_draining) = (true, true);
+    let moves = cluster.moves();
+    assert_eq!(moves.len(), 20);
+    assert!(moves.iter().all(|done| node_of(done.to) == 1), "whatever else there is, is better");
 }
 
 #[test]

@@ -93,6 +93,11 @@ impl ClusterConfig {
         }
     }
 
+    /// Whether a node lives, and is not about to end.
+    pub fn stays(&self, node: u32) -> bool {
+        self.alive.get(&node).is_some_and(|alive| !alive.record.stopping)
+    }
+
     /// By what a vDisk is kept.
     pub fn policy(&self, family: &FamilyConfig) -> Policy {
         family.policy(self.containers.get(&family.container).map(|entry| &entry.record))

@@ -1,6 +1,7 @@
 //! The election of the controller, and its turns: what the store holds, what owners have found, a decision, again when
 //! something has changed.
 
+use super::Member;
 use super::asking::ask_all_but;
 use super::decide::{Memory, decide};
 use crate::api::WholeView;
@@ -127,9 +128,27 @@ impl Control {
     }
 
     fn set_leadership(&mut self, leadership: Option<Leadership>) {
-        if let Some(member) = self.part.member_mut() {
-            member.leadership = leadership;
+        let is_stopping = self.stage == Stage::Stopping;
+        let Some(member) = self.part.member_mut() else { return };
+        match leadership {
+            // It was asked for before.
+            Some(leadership) if is_stopping => member.resign(leadership),
+            leadership => member.leadership = leadership,
         }
+    }
+}
+
+impl Member {
+    pub(super) fn resign(&self, leadership: Leadership) {
+        tracing::info!("this node stops, and decides for the cluster no more");
+        self.spawn(
+            move |store| store.resign(&leadership),
+            |_, resigned| {
+                if let Err(error) = resigned {
+                    tracing::warn!(%error, "nobody decides for the cluster before this node has ended");
+                }
+            },
+        );
     }
 }
 

@@ -118,6 +118,7 @@ fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
             lease: mirror.alive.get(&number).map(|alive| alive.record.incarnation),
             is_storage_only: record.storage_only,
             is_draining: record.state == NodeState::Draining,
+            is_stopping: mirror.alive.get(&number).is_some_and(|alive| alive.record.stopping),
             shards,
         };
         (number, node)

@@ -22,10 +22,6 @@ impl Control {
     pub(super) fn reconcile_families(&mut self) {
         let Some(member) = self.part.member() else { return };
         let Some(incarnation) = member.incarnation() else { return };
-        if self.stage == Stage::Stopping {
-            // What is served is about to be left to others.
-            return;
-        }
         let mirror = Arc::clone(&member.mirror);
         let mine = |record: &FamilyConfig| {
             let index = record.owner.and_then(|owner| member.own_index(owner));
@@ -117,7 +113,10 @@ impl Control {
         for order in policy.orders(std::mem::replace(&mut served.policy, policy), family) {
             self.shards[shard].send(Mail::Order(order));
         }
-        if let Some(to) = record.moving_to {
+        // What is served at a stop is about to be left to others, all at once.
+        if let Some(to) = record.moving_to
+            && self.stage != Stage::Stopping
+        {
             self.begin_hand_over(family, to);
         }
     }
@@ -273,10 +272,10 @@ impl Member {
         self.claim(shard).filter(|claim| Some(claim.life) == self.incarnation())
     }
 
-    /// A claim for any shard; None: its node does not live, as far as is known.
+    /// A claim for any shard; None: its node does not live, or is about to end, as far as is known.
     pub(super) fn claim(&self, shard: ShardId) -> Option<NewOwner> {
         let node = shard.node();
-        let alive = self.mirror.alive.get(&node)?;
+        let alive = self.mirror.alive.get(&node).filter(|alive| !alive.record.stopping)?;
         Some(NewOwner { shard, life: alive.record.incarnation, alive: vec![(node, alive.revision)] })
     }
 

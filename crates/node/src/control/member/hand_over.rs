@@ -40,7 +40,7 @@ impl Control {
             phase if phase.is_stuck() && served.since.elapsed() >= STUCK_AFTER => true,
             _ => return,
         };
-        if to == here || !member.mirror.alive.contains_key(&to) {
+        if to == here || !member.mirror.stays(to) {
             return self.stay(family, to);
         }
         if is_stuck {
@@ -67,9 +67,10 @@ impl Control {
         let Some(served) = member.served.get_mut(&family) else { return };
         let Phase::Settling { to, .. } = served.phase else { return };
         let Some(seen) = member.mirror.families.get(&family).cloned() else { return };
-        // It may have been sent elsewhere while it settled, or told to stay.
+        // It may have been sent elsewhere while it settled, or told to stay; and who was to have it may have begun to stop.
         let to = seen.record.moving_to.unwrap_or(to);
-        if to == member.node {
+        let stops = member.mirror.alive.contains_key(&to) && !member.mirror.stays(to);
+        if to == member.node || stops {
             served.phase = Phase::Ready;
             self.shards[served.shard].send(Mail::Order(Order::StopSettling { family }));
             return self.stay(family, to);
@@ -148,6 +149,6 @@ fn give(
 }
 
 /// Whether a node takes vDisks that are handed to it by name.
-pub(super) fn may_serve(state: NodeState, is_alive: bool) -> bool {
-    is_alive && state == NodeState::In
+pub(super) fn may_serve(state: NodeState, stays: bool) -> bool {
+    stays && state == NodeState::In
 }

@@ -57,7 +57,8 @@ pub fn begin(
     };
     let lease = NodeLease::take(store.etcd(), Duration::from_micros(LEASE_US), on_loss)
         .map_err(ClusterError::from)?;
-    let record = AliveRecord { node: membership.node, incarnation, place, up: Vec::new(), down: Vec::new() };
+    let (up, down) = (Vec::new(), Vec::new());
+    let record = AliveRecord { node: membership.node, incarnation, place, up, down, stopping: false };
     store.announce(&record, lease.lease(), former)?;
     Ok(Living { lease, incarnation, former })
 }
@@ -185,6 +186,17 @@ impl Control {
         self.reconcile();
     }
 
+    /// From here on nobody gives this node anything more, and another one decides for the cluster: a stop takes its time, and clients of a
+    /// node that dies meanwhile must not wait for it. Nothing waits for either of them, as etcd may be away.
+    pub(in crate::control) fn begin_to_leave(&mut self) {
+        self.announce();
+        if let Some(member) = self.part.member_mut()
+            && let Some(leadership) = member.leadership.take()
+        {
+            member.resign(leadership);
+        }
+    }
+
     /// Tells the cluster which drives of this node are up, if that has changed.
     pub(in crate::control) fn announce(&mut self) {
         let mut up = Vec::new();
@@ -199,7 +211,8 @@ impl Control {
         }
         let Some(life) = &member.life else { return };
         let (node, place) = (member.node, member.lock.place());
-        let record = AliveRecord { node, incarnation: life.incarnation, place, up, down };
+        let stopping = self.stage == Stage::Stopping;
+        let record = AliveRecord { node, incarnation: life.incarnation, place, up, down, stopping };
         // One at a time: the last word must be the newest.
         if member.announcing.under_way || member.announcing.told.as_ref() == Some(&record) {
             return;

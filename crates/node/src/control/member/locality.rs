@@ -87,7 +87,7 @@ impl Control {
             let node = member.mirror.nodes.get(&to);
             let takes_vdisks =
                 node.is_some_and(|node| node.record.state == NodeState::In && !node.record.storage_only);
-            if !takes_vdisks || !member.mirror.alive.contains_key(&to) {
+            if !takes_vdisks || !member.mirror.stays(to) {
                 continue;
             }
             tracing::info!(%family, to, "all clients of a vDisk are on another node: it goes there");

@@ -335,9 +335,9 @@ pub(in crate::control) async fn move_vdisk(
         let node = member.mirror.nodes.get(&to).ok_or_else(|| {
             Refusal::not_found(format!("there is no node {to}; `weft node ls` shows which there are"))
         })?;
-        if !may_serve(node.record.state, member.mirror.alive.contains_key(&to)) {
+        if !may_serve(node.record.state, member.mirror.stays(to)) {
             return Err(Refusal::conflict(format!(
-                "node {to} ({}) does not live, or is being emptied; choose another (weft node ls)",
+                "node {to} ({}) does not live, is stopping, or is being emptied; choose another (weft node ls)",
                 node.record.name
             )));
         }

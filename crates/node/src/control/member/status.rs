@@ -188,6 +188,8 @@ impl Member {
             let (number, name) = (node.node, &node.name);
             if !mirror.alive.contains_key(&number) {
                 lines.push(format!("node {number} ({name}) is not alive"));
+            } else if !mirror.stays(number) {
+                lines.push(format!("node {number} ({name}) is stopping"));
             } else if node.state == NodeState::Draining {
                 lines.push(format!("node {number} ({name}) is being emptied"));
             }
