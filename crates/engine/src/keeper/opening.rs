@@ -239,12 +239,12 @@ impl Opening {
         let Step::Sweep(sweeps) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
             unreachable!("just seen");
         };
-        let Sweeps { data, mut table, scan, .. } = *sweeps;
+        let Sweeps { log, scan, data, mut table } = *sweeps;
         data.unreadable().iter().for_each(|offset| table.doubt(store, *offset));
         if table.doubts() > DOUBTS_MAX {
             return Progress::Failed(DriveTrouble::TableDamaged);
         }
-        let log = SecondLook::new(scan.finish(), ring);
+        let log = SecondLook::new(scan.finish(), log.unreadable(), ring);
         let mut doubts = Doubts { log, table, unread: Vec::new(), looks: 1, again_at: None };
         let nothing_to_read = doubts.log.begin(desk);
         self.step = Step::Doubts(Box::new(doubts));

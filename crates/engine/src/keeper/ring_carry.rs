@@ -78,6 +78,8 @@ type Held = (u64, RecordHeader, Buffer);
 pub(super) struct Carried {
     pub family: FamilyId,
     pub seq: Seq,
+    /// It is carried on as one that nobody can read.
+    pub is_lost: bool,
     /// The frame it lies in as long as the other does not count.
     pub from: u64,
     /// Where the new frame has its payload, and of how many bytes.
@@ -240,8 +242,10 @@ impl Ring {
     fn load_pieces(&mut self, number: u64, is_pinned: bool, desk: &mut Desk) {
         let mut load = Load::of(vec![(number, 0)], is_pinned);
         for (&family, holding) in &self.holdings {
-            let here = |places: (&Seq, &Place)| places.1.home == Home::Frame(number);
-            for (&seq, place) in holding.places.iter().filter(|&held| here(held)) {
+            // What counts as lost may be readable by now.
+            let held =
+                holding.places.iter().chain(holding.lost.iter().filter(|(_, place)| place.payload_len > 0));
+            for (&seq, place) in held.filter(|(_, place)| place.home == Home::Frame(number)) {
                 let blocks = u64::from(place.payload_len).div_ceil(BLOCK as u64);
                 if blocks > 0 {
                     let len = u32::try_from(blocks * BLOCK as u64).expect("records are smaller than 4 GiB");
@@ -255,12 +259,11 @@ impl Ring {
             if holding.unsure.is_some_and(|place| place.home == Home::Frame(number)) {
                 load.records.push((number, unsure(family), zeros(0)));
             }
-            for (&seq, place) in holding.lost.iter().filter(|&held| here(held)) {
-                load.records.push((
-                    number,
-                    as_lost(holding.header(family, seq, place, Copied::Lost)),
-                    zeros(0),
-                ));
+            for (&seq, place) in holding.lost.iter().filter(|(_, place)| place.payload_len == 0) {
+                if place.home == Home::Frame(number) {
+                    let header = holding.header(family, seq, place, Copied::Lost);
+                    load.records.push((number, as_lost(header), zeros(0)));
+                }
             }
         }
         self.carrying.load = Some(load);
@@ -273,19 +276,28 @@ impl Ring {
         load.reads -= 1;
         match (piece, read) {
             (None, Some(read)) => self.take_frames(&mut load, &read, desk),
-            (Some(at), Some(read)) => {
-                let (_, record, payload) = &mut load.records[at];
-                if !is_sound(record, &read) {
-                    load.bad.push(at);
-                }
-                *payload = read;
-            }
+            (Some(at), read) => self.take_piece(&mut load, at, read),
             (None, None) => load.failed = true,
-            (Some(at), None) => load.bad.push(at),
         }
         load.failed |= !load.bad.is_empty();
         self.carrying.load = Some(load);
         self.end_load(desk);
+    }
+
+    /// A payload was read by itself; None if that was not possible.
+    fn take_piece(&mut self, load: &mut Load, at: usize, read: Option<Buffer>) {
+        let (number, record, payload) = &mut load.records[at];
+        let is_lost =
+            self.holdings.get(&record.family).and_then(|holding| holding.is_lost_in(record, *number));
+        match read.filter(|read| is_sound(record, read)) {
+            Some(read) => {
+                *payload = read;
+                let (family, seq, home) = (record.family, record.seq, Home::Frame(*number));
+                self.find_again(family, seq, home);
+            }
+            None if is_lost == Some(true) => *record = as_lost(*record),
+            None => load.bad.push(at),
+        }
     }
 
     /// All was read.
@@ -411,6 +423,16 @@ impl Ring {
         let Some(mut load) = self.carrying.load.take_if(|load| load.reads == 0) else { return };
         let mut held = std::mem::take(&mut load.records);
         held.retain(|(number, record, _)| self.is_held_in(record, *number).is_some());
+        let is_found = |(number, record, _): &Held| {
+            record.copied == Copied::Lost && self.is_held_in(record, *number) == Some(false)
+        };
+        if held.iter().any(is_found) {
+            // It could be read meanwhile: so that it is carried on as it is, all is read again.
+            if let Some(seen) = &mut self.carrying.seen {
+                seen.looked_at = None;
+            }
+            return;
+        }
         let is_unsure = held.iter().all(|(_, record, _)| record.copied == Copied::Unsure);
         if held.is_empty() || !is_unsure && self.begins_a_round_in_vain(load.frames[0].0) {
             return;
@@ -451,7 +473,7 @@ impl Ring {
 
     /// A frame counts: what it carries on is held there from now on, as far as it is held at all.
     pub fn settle_carried(&mut self, number: u64, carried: Vec<Carried>) {
-        for Carried { family, seq, from, payload, payload_len } in carried {
+        for Carried { family, seq, is_lost, from, payload, payload_len } in carried {
             if seq == Seq(0) {
                 self.settle_unsure(number, family, from);
                 continue;
@@ -459,7 +481,8 @@ impl Ring {
             let place = self.holdings.get_mut(&family).and_then(|holding| {
                 holding.was_carried = true;
                 let is_there = |place: &&mut Place| place.home == Home::Frame(from);
-                let place = holding.places.get_mut(&seq).filter(is_there);
+                // One that could be read while this was on its way stays where it lies.
+                let place = holding.places.get_mut(&seq).filter(|_| !is_lost).filter(is_there);
                 place.or_else(|| holding.lost.get_mut(&seq).filter(is_there))
             });
             if let Some(place) = place {

@@ -282,7 +282,8 @@ impl Ring {
         live += carried.len() as u32;
         for (from, record, payload) in carried {
             let (family, seq, payload_len) = (record.family, record.seq, record.payload_len);
-            flying.carried.push(Carried { family, seq, from, payload: 0, payload_len });
+            let is_lost = record.copied == Copied::Lost;
+            flying.carried.push(Carried { family, seq, is_lost, from, payload: 0, payload_len });
             header.records.push(record);
             if !payload.is_empty() {
                 push_pieces(&mut pieces, payload);

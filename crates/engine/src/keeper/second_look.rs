@@ -8,7 +8,7 @@ use crate::formats::frame::HEADER_BLOCKS_MAX;
 use crate::interface::Area;
 use crate::keeper::desk::Desk;
 use crate::keeper::ring::Ring;
-use crate::keeper::ring_replay::chain;
+use crate::keeper::ring_replay::{Chain, chain};
 use crate::keeper::ring_scan::{FoundFrame, RingScan};
 use crate::keeper::sweep::Sweep;
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ pub(super) struct SecondLook {
 }
 
 impl SecondLook {
-    /// At what was found by reading through the ring.
-    pub fn new(found: BTreeMap<u64, FoundFrame>, ring: &Ring) -> Self {
+    /// At what was found by reading through the ring, of which these bytes could not be read.
+    pub fn new(found: BTreeMap<u64, FoundFrame>, unreadable: &[u64], ring: &Ring) -> Self {
         let frame = ring.frame_blocks_max + HEADER_BLOCKS_MAX;
         Self {
             found,
@@ -39,21 +39,21 @@ impl SecondLook {
             end_blocks: (frame * (ring.frames_in_flight as u64 + 1)).min(ring.blocks),
             parts: Vec::new(),
             looking: None,
-            unreadable: Vec::new(),
+            unreadable: unreadable.iter().map(|offset| offset / BLOCK as u64).collect(),
         }
     }
 
     /// Looks at all that is doubtful; says whether there is nothing to be waited for.
     pub fn begin(&mut self, desk: &mut Desk) -> bool {
-        self.unreadable.clear();
         self.parts = self.doubtful();
+        self.unreadable.clear();
         self.look_further(desk)
     }
 
     /// The same where the drive gave nothing.
     pub fn begin_again(&mut self, desk: &mut Desk) -> bool {
-        let unreadable = std::mem::take(&mut self.unreadable);
         self.parts = self.doubtful();
+        let unreadable = std::mem::take(&mut self.unreadable);
         self.parts.retain(|part| unreadable.iter().any(|block| part.contains(block)));
         self.look_further(desk)
     }
@@ -94,12 +94,18 @@ impl SecondLook {
     /// What was found, and where nobody knows whether something was written: a block behind the last frame that counts.
     pub fn finish(self) -> (BTreeMap<u64, FoundFrame>, Option<u64>) {
         let chain = chain(&self.found);
-        let end = chain.kept.last().map(|last| self.end_of(&self.found[last]));
-        let unknown = end.and_then(|end| {
-            let behind = |block: &&u64| (**block + self.blocks - end) % self.blocks < self.end_blocks;
-            self.unreadable.iter().find(behind).copied()
-        });
+        let end = chain.kept.last().map_or(0, |last| self.end_of(&self.found[last]));
+        let reach = self.reach(&chain, end);
+        let behind = |block: &&u64| (**block + self.blocks - end) % self.blocks < reach;
+        let unknown = self.unreadable.iter().find(behind).copied();
         (self.found, unknown)
+    }
+
+    /// How far behind `end` what was in flight may lie: never beyond the oldest frame that is needed.
+    fn reach(&self, chain: &Chain, end: u64) -> u64 {
+        let oldest = chain.kept.first().map(|first| self.found[first].header.position);
+        let free = oldest.map_or(self.blocks, |oldest| (oldest + self.blocks - end) % self.blocks);
+        self.end_blocks.min(free)
     }
 
     fn end_of(&self, frame: &FoundFrame) -> u64 {
@@ -145,8 +151,14 @@ impl SecondLook {
             }
             former = Some(frame);
         }
-        if let Some(last) = former {
-            add(self.end_of(last), self.end_blocks);
+        match former {
+            Some(last) => {
+                let end = self.end_of(last);
+                add(end, self.reach(&chain, end));
+            }
+            // Nothing was ever written there, or the very first frames cannot be read.
+            None if self.unreadable.iter().any(|block| *block < self.end_blocks) => add(0, self.end_blocks),
+            None => {}
         }
         parts
     }

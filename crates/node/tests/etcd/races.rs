@@ -92,13 +92,10 @@ fn segments_are_changed_one_version_after_the_other() {
     let server = Server::start();
     let cluster = server.new_cluster();
     let family = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
-    let segments = |members: u32| {
-        vec![weft_engine::interface::Segment {
-            first: weft_engine::Seq(1),
-            epoch: Epoch(1),
-            members: vec![weft_engine::DriveId(members)],
-        }]
-    };
+    let drives: Vec<_> =
+        (0..THREADS).map(|_| cluster.add_drive(&a_drive(1)).expect("it is added").record.id()).collect();
+    let segments =
+        |at: u32| vec![Segment { first: Seq(1), epoch: Epoch(1), members: vec![drives[at as usize]] }];
     let taken: Vec<_> = all_at_once(|at| {
         cluster.change_segments(family, Epoch(1), 1, &segments(at)).expect("etcd answers").map(|_| at)
     });
@@ -266,6 +263,9 @@ fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
     let refused = cluster.add_groups(&[group], &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
     assert_eq!(cluster.load().expect("it loads").groups.len(), 1);
+    let other = cluster.create_vdisk(&a_vdisk("two")).expect("it is made").record.id();
+    let named = cluster.change_segments(other, Epoch(1), 1, &segments).expect("etcd answers");
+    assert!(named.is_none(), "no log begins to name it");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support::checker::{BLOCK, Checker};
 use crate::support::cluster::{Cluster, Load, Options, rounds};
 use crate::support::nbd::NbdClient;
 use crate::support::net::Net;
-use crate::support::step;
+use crate::support::{step, wait_until};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -109,6 +109,29 @@ fn an_owner_that_reaches_etcd_and_nobody_else_gives_its_vdisks_up() {
         load.go_on(SOME);
         load.tell_pause("all is whole again");
     }
+    compare_and_check(cluster, &sockets, load.stop());
+}
+
+/// The network between the nodes is away, for all of them. Nobody goes on alone, and all are there again when it is back.
+#[test]
+fn nodes_of_which_nobody_reaches_another_wait_for_the_network() {
+    let Some((cluster, sockets, checker)) = cluster_of("net-all-alone") else { return };
+    let place = cluster.other_than(&[cluster.wait_until_served("v")]);
+    let load = Load::start(checker, &sockets[place as usize]);
+    load.go_on(SOME);
+    // How long the network is away is how long this machine takes: longer, perhaps, than clients wait.
+    let checker = load.stop();
+    let net = cluster.net.as_ref().expect("the cluster has a net");
+    for (one, other) in [(0, 1), (1, 2), (2, 0)] {
+        net.cut(one, other);
+    }
+    wait_until("everybody has given up", || {
+        (0..3).all(|node| cluster.node_view(node).is_ok_and(|view| view["alive"] == false))
+    });
+    net.heal();
+    cluster.wait_until_whole();
+    let load = Load::start(checker, &sockets[place as usize]);
+    load.go_on(SOME);
     compare_and_check(cluster, &sockets, load.stop());
 }
 

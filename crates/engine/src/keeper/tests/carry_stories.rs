@@ -307,6 +307,55 @@ fn what_could_not_be_read_for_a_while_is_carried_on_as_it_is() {
     }
 }
 
+/// A frame is on its way that carries a record on as lost, and meanwhile somebody can read it.
+#[test]
+fn what_is_read_while_it_is_carried_on_as_lost_stays_where_it_is() {
+    let mut met = 0;
+    for seed in 0..12 {
+        let mut story = Pinned::new(seed, 20);
+        story.rig.drive.unreadable.insert((Area::Log, 2));
+        story.rig.reopen();
+        story.rig.fence(1, 2);
+        (story.epoch, story.first) = (2, 1);
+        let is_carried = |rig: &Rig| {
+            rig.keeper.ring.flying.iter().any(|flying| flying.carried.iter().any(|one| one.is_lost))
+        };
+        for _ in 0..10_000 {
+            if is_carried(&story.rig) {
+                break;
+            }
+            if story.rig.drive.submitted.is_empty() {
+                story.rig.now = story.rig.now.after(100_000);
+                let question = story.question();
+                let call = story.rig.begin(2, story.epoch, question);
+                if matches!(story.rig.answers.get(&call), Some(Err(_))) {
+                    story.rig.keeper.on_wake(story.rig.now, &mut story.rig.effects);
+                    story.rig.take_effects();
+                } else {
+                    story.next += 1;
+                }
+            } else {
+                story.rig.end(0);
+            }
+        }
+        assert!(is_carried(&story.rig), "seed {seed}: {}", story.rig.keeper.describe());
+        story.rig.drive.unreadable.clear();
+        let call = story.rig.begin(1, 2, Question::ReadLog { from: Seq(1), bytes: 1 << 20 });
+        let is_read = |submitted: &Submitted| matches!(submitted.operation.work, DriveWork::Read { .. });
+        while let Some(read) = story.rig.drive.submitted.iter().position(is_read) {
+            story.rig.end(read);
+        }
+        met += usize::from(story.rig.answers.contains_key(&call) && is_carried(&story.rig));
+        story.rig.run();
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "seed {seed}");
+        assert!(story.goes_round(4), "seed {seed}: {}", story.rig.keeper.describe());
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "seed {seed}");
+        story.rig.crash();
+        assert_eq!(story.rig.read_log(1, 2), story.stuck, "seed {seed}: after a crash");
+    }
+    assert!(met > 0, "it was never read in between");
+}
+
 #[test]
 fn what_is_on_its_way_is_not_carried_on_once_more() {
     let mut story = Pinned::new(11, 20);

@@ -80,6 +80,31 @@ fn an_end_that_cannot_be_read_is_not_taken_for_the_end() {
 }
 
 #[test]
+fn where_nothing_in_flight_can_have_been_no_end_is_unknown() {
+    // The ring is nearly full, and its oldest frames, which are needed, lie close behind its end.
+    let mut rig = Rig::small(3);
+    let ring = rig.geometry.log / BLOCK as u64;
+    let mut seq = 0;
+    while rig.append(1, 1, 1, vec![data(seq + 1, 1, 1)]).is_ok() {
+        seq += 1;
+    }
+    assert!(seq * 2 > ring / 2, "{seq} records in a ring of {ring} blocks");
+    rig.drive.unreadable.insert((Area::Log, 1));
+    rig.reopen();
+    let held = rig.fence(1, 2);
+    assert_eq!((held.low, held.high, held.incomplete), (Seq(1), Seq(seq), false));
+}
+
+#[test]
+fn the_very_first_frame_is_missed_if_it_cannot_be_read() {
+    let mut rig = Rig::small(3);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    rig.drive.unreadable.insert((Area::Log, 0));
+    rig.reopen();
+    assert!(rig.damages() > 0 && rig.fence(1, 2).incomplete);
+}
+
+#[test]
 fn what_was_written_before_a_rest_is_missed_if_it_is_damaged() {
     for rests in [false, true] {
         for block in [2, 3, 4, 5] {

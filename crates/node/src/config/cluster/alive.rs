@@ -47,7 +47,8 @@ impl ClusterStore {
                 .when(Compare::unchanged(&key, found.map_or(0, |found| found.mod_revision)))
                 .put(&key, &text, Some(lease));
             if record.incarnation > life {
-                let noted = ClusterNodeRecord { last_life: record.incarnation, ..known.record };
+                let noted =
+                    ClusterNodeRecord { last_life: record.incarnation, cut_off: false, ..known.record };
                 transaction = transaction.put(&self.keys.node(node), &json(&noted), None);
             }
             let answer = self.etcd.transact(&transaction)?;

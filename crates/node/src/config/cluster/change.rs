@@ -30,6 +30,8 @@ pub fn parse<T: DeserializeOwned>(found: &KeyValue) -> Result<Versioned<T>, Clus
 /// What an alteration comes to.
 pub(super) enum Verdict {
     Put,
+    /// ... if this holds too.
+    PutIf(Vec<Compare>),
     /// The record stays as it is.
     Leave,
 }
@@ -47,14 +49,16 @@ impl ClusterStore {
         loop {
             let current = found.ok_or_else(|| ClusterError::NotThere { key: key.to_string() })?;
             let mut versioned: Versioned<T> = parse(&current)?;
-            if let Verdict::Leave = alter(&mut versioned.record, versioned.revision)? {
-                return Ok(versioned);
-            }
+            let also = match alter(&mut versioned.record, versioned.revision)? {
+                Verdict::Leave => return Ok(versioned),
+                Verdict::Put => Vec::new(),
+                Verdict::PutIf(also) => also,
+            };
             let text = json(&versioned.record);
-            let transaction = Transaction::new()
-                .when(Compare::unchanged(key, current.mod_revision))
-                .put(key, &text, current.lease)
-                .otherwise_get(key);
+            let is_conditional = !also.is_empty();
+            let unchanged = Transaction::new().when(Compare::unchanged(key, current.mod_revision));
+            let transaction = also.into_iter().fold(unchanged, Transaction::when);
+            let transaction = transaction.put(key, &text, current.lease).otherwise_get(key);
             let mut answer = self.transact_as(leadership, transaction)?;
             if answer.succeeded {
                 return Ok(Versioned { record: versioned.record, revision: answer.revision });
@@ -66,6 +70,10 @@ impl ClusterStore {
             {
                 // The attempt whose answer was lost came through, or somebody did the very same: it is done.
                 return Ok(Versioned { record: versioned.record, revision: now.mod_revision });
+            }
+            if is_conditional && found.as_ref().is_some_and(|now| now.mod_revision == current.mod_revision) {
+                // The record is as it was, so it is what else has to hold.
+                return Err(ClusterError::Changed { key: key.to_string() });
             }
             patience.wait()?;
         }

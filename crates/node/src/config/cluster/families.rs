@@ -9,8 +9,9 @@ use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
 use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
+use std::collections::BTreeSet;
 use weft_engine::interface::Segment;
-use weft_engine::{Epoch, FamilyId, ShardId};
+use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 
 /// What a vDisk begins with.
 #[derive(Debug, Clone)]
@@ -415,7 +416,8 @@ impl ClusterStore {
         Ok(given_up)
     }
 
-    /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`; None otherwise.
+    /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`, and drives that are new in them have not been
+    /// taken out; None otherwise.
     pub fn change_segments(
         &self,
         family: FamilyId,
@@ -434,13 +436,19 @@ impl ClusterStore {
                 return Ok(Verdict::Leave);
             }
             record.version = version;
-            record.segments = segments.clone();
-            Ok(Verdict::Put)
+            let former = std::mem::replace(&mut record.segments, segments.clone());
+            let members = |segments: &[SegmentRecord]| -> BTreeSet<u32> {
+                segments.iter().flat_map(|segment| segment.members.clone()).collect()
+            };
+            let new = &members(&record.segments) - &members(&former);
+            let present = |drive: &u32| Compare::present(&self.keys.drive(DriveId(*drive)));
+            Ok(Verdict::PutIf(new.iter().map(present).collect()))
         });
         match changed {
             Ok(changed) => Ok(taken.then_some(changed)),
-            // Deleted meanwhile: whoever asks is no owner of anything any more.
-            Err(ClusterError::NotThere { .. }) => Ok(None),
+            // Deleted meanwhile: whoever asks is no owner of anything any more. Or it has not heard of a drive that is gone: it opens
+            // the vDisk again.
+            Err(ClusterError::NotThere { .. } | ClusterError::Changed { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }

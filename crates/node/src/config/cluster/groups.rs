@@ -10,8 +10,8 @@ use crate::config::GroupRecord;
 use crate::config::etcd::{Compare, Transaction};
 
 impl ClusterStore {
-    /// Makes groups; their numbers are given by the cluster. In transactions of some: if one fails, those
-    /// before it are done.
+    /// Makes groups; their numbers are given by the cluster. In transactions of some: if one fails because something has changed, those
+    /// before it are done, and given.
     pub fn add_groups(
         &self,
         wanted: &[Decided<GroupRecord>],
@@ -20,21 +20,25 @@ impl ClusterStore {
         let mut made = Vec::with_capacity(wanted.len());
         for (part, grounds) in parts(wanted) {
             let mut records: Vec<GroupRecord> = part.iter().map(|decided| decided.what.clone()).collect();
-            let revision = self.create(Some(leadership), |cluster| {
+            let created = self.create(Some(leadership), |cluster| {
                 let number = |record: &mut GroupRecord| {
                     record.group = cluster.next_group;
                     cluster.next_group += 1;
                     New::numbered(self.keys.group(record.id()), record)
                 };
                 Ok(records.iter_mut().map(number).chain(grounds.iter().map(New::seen)).collect())
-            })?;
+            });
+            let revision = match created {
+                Err(ClusterError::Changed { .. }) if !made.is_empty() => break,
+                created => created?,
+            };
             made.extend(records.into_iter().map(|record| Versioned { record, revision }));
         }
         Ok(made)
     }
 
-    /// Puts groups that are each still at the revision they are given with; gives them with their new ones. In
-    /// transactions of some: if one fails, those before it are done.
+    /// Puts groups that are each still at the revision they are given with; gives them with their new ones. In transactions of some: if
+    /// one fails because something has changed, those before it are done, and given.
     pub fn put_groups(
         &self,
         groups: &[Decided<Versioned<GroupRecord>>],
@@ -42,7 +46,10 @@ impl ClusterStore {
     ) -> Result<Vec<Versioned<GroupRecord>>, ClusterError> {
         let mut put = Vec::with_capacity(groups.len());
         for (part, grounds) in parts(groups) {
-            let revision = self.put_groups_at_once(part, &grounds, leadership)?;
+            let revision = match self.put_groups_at_once(part, &grounds, leadership) {
+                Err(ClusterError::Changed { .. }) if !put.is_empty() => break,
+                put => put?,
+            };
             put.extend(
                 part.iter().map(|decided| Versioned { record: decided.what.record.clone(), revision }),
             );

@@ -26,6 +26,7 @@ const DRIFT: u32 = 100;
 
 /// Renews itself until it is given up, dropped or lost.
 pub struct NodeLease {
+    ttl: Duration,
     etcd: Etcd,
     lease: LeaseId,
     deadline: Deadline,
@@ -86,11 +87,17 @@ impl NodeLease {
             let _ = etcd.revoke_lease(grant.lease);
             return Err(EtcdError::NoThread { reason: error.to_string() });
         }
-        Ok(Self { etcd: etcd.clone(), lease: grant.lease, deadline, _running: running })
+        let (etcd, lease, ttl) = (etcd.clone(), grant.lease, grant.ttl);
+        Ok(Self { ttl, etcd, lease, deadline, _running: running })
     }
 
     pub fn lease(&self) -> LeaseId {
         self.lease
+    }
+
+    /// What was granted: at least what was asked for.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
     }
 
     pub fn deadline(&self) -> Deadline {
@@ -100,7 +107,7 @@ impl NodeLease {
     /// Ends the lease at once, here first: the node must have stopped serving. If etcd does not hear of it,
     /// it ends by itself.
     pub fn give_up(self) -> Result<(), EtcdError> {
-        let Self { etcd, lease, deadline, _running: running } = self;
+        let Self { ttl: _, etcd, lease, deadline, _running: running } = self;
         deadline.end();
         // Before etcd ends it: a renewal that found it ended would count as a loss.
         drop(running);

@@ -91,6 +91,9 @@ pub struct ClusterNodeRecord {
     /// is an old copy.
     #[serde(default)]
     pub last_life: u64,
+    /// It gave its lease back because it reached none of the others, and has taken no other since.
+    #[serde(default)]
+    pub cut_off: bool,
     pub state: NodeState,
 }
 

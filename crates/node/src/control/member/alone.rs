@@ -6,16 +6,19 @@
 
 use super::Member;
 use super::life;
+use super::requests::with_store;
 use crate::config::cluster::NodeState;
 use crate::control::{SharedControl, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use weft_engine::cluster::detection::LEASE_US;
 
-/// Others that crashed before they were missed have no lease any more after this time, and are none that live.
-const ALONE_AFTER: Duration = Duration::from_micros(LEASE_US + 1_000_000);
+/// So long behind the length of a lease a node has to be alone: others that crashed have no lease any more by then.
+const BEHIND_LEASES: Duration = Duration::from_secs(1);
+
+/// Answers that were looked at before the lease ended are out after this time.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -43,13 +46,30 @@ impl Default for Alone {
 }
 
 impl Member {
-    /// Whether others live, at least two, and no shard here reaches any shard of theirs.
+    /// Whether there are others, at least two, that live or gave their leases back for the same reason, and no shard here reaches any
+    /// shard of theirs.
     pub(super) fn is_alone(&self) -> bool {
-        let mut reached: BTreeMap<u32, bool> = BTreeMap::new();
-        for shard in self.peers.keys() {
-            *reached.entry(shard.node()).or_default() |= !self.unreachable.contains_key(shard);
-        }
+        let reached = self.reached();
         reached.len() >= 2 && reached.values().all(|reached| !reached)
+    }
+
+    /// The others that count, and whether they can be reached.
+    fn reached(&self) -> BTreeMap<u32, bool> {
+        let is_cut_off = |node: &u32| *node != self.node && self.is_cut_off(*node);
+        let mut reached: BTreeMap<u32, bool> =
+            self.mirror.nodes.keys().copied().filter(is_cut_off).map(|node| (node, false)).collect();
+        let shards = self.mirror.nodes.get(&self.node).map_or(1, |own| own.record.shards as usize);
+        for shard in self.peers.keys() {
+            let is_lost = self.unreachable.get(shard).is_some_and(|lost| lost.len() >= shards);
+            *reached.entry(shard.node()).or_default() |= !is_lost;
+        }
+        reached
+    }
+
+    /// Whether a node gave its lease back because it reached nobody, and has no other yet.
+    pub(super) fn is_cut_off(&self, node: u32) -> bool {
+        let known = self.mirror.nodes.get(&node).map(|known| &known.record);
+        known.is_some_and(|known| known.cut_off && known.state != NodeState::Removed)
     }
 }
 
@@ -57,16 +77,22 @@ impl Member {
 pub async fn watch(control: SharedControl) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let incarnation = {
+        let (incarnation, deadline, node) = {
             let mut control = control.lock();
             let is_ready = control.stage == Stage::Ready;
             let Some(member) = control.part.member_mut() else { return };
-            if is_ready { look(member) } else { None }
+            let Some(incarnation) = is_ready.then(|| look(member)).flatten() else { continue };
+            let Some(life) = &member.life else { continue };
+            (incarnation, life.lease.deadline(), member.node)
         };
-        let Some(incarnation) = incarnation else { continue };
         tracing::error!(
             "no other node can be reached, only etcd: look at the network; the vDisks served here go to others"
         );
+        // So that the others do not take it for dead, should the network be away for all of them. Without etcd the lease ends by itself.
+        let _ =
+            with_store(&control, move |store| store.change_node(node, |record| record.cut_off = true)).await;
+        deadline.end();
+        tokio::time::sleep(LAST_ANSWERS).await;
         life::leave(&control).await;
         if let Some(member) = control.lock().part.member() {
             // Whoever takes the next lease waits for it. Nobody listens any more when the node ends.
@@ -78,14 +104,13 @@ pub async fn watch(control: SharedControl) {
 /// The life that is to end, if its time has come.
 fn look(member: &mut Member) -> Option<u64> {
     let now = Instant::now();
-    let is_alone = member.is_alone();
-    let incarnation = member.life.as_ref()?.incarnation;
-    let alone = &mut member.alone;
-    if !is_alone {
-        alone.since = None;
+    let life = member.life.as_ref().filter(|_| member.is_alone());
+    let Some((incarnation, ttl)) = life.map(|life| (life.incarnation, life.lease.ttl())) else {
+        member.alone.since = None;
         return None;
-    }
-    if now.duration_since(*alone.since.get_or_insert(now)) < ALONE_AFTER {
+    };
+    let alone = &mut member.alone;
+    if now.duration_since(*alone.since.get_or_insert(now)) < ttl + BEHIND_LEASES {
         return None;
     }
     let is_again = alone.gave_up.is_some_and(|before| now.duration_since(before) < 2 * PAUSE_MAX);
@@ -94,13 +119,14 @@ fn look(member: &mut Member) -> Option<u64> {
     Some(incarnation)
 }
 
-/// Before another lease is taken: waits until somebody can be reached, if the last one was given back because nobody could. Also a node that
-/// has no lease itself counts: if the network is away for all of them, none shall go on by itself.
+/// Before another lease is taken: waits until somebody can be reached, if the last one was given back because nobody could, or until the
+/// others turn out to be dead. One that waits like this itself is not dead: if the network is away for all of them, none goes on alone.
 pub async fn wait_for_others(control: &SharedControl) {
     let waits = || control.lock().part.member().filter(|member| member.alone.waits).map(others);
     while let Some((others, pause)) = waits() {
         tokio::time::sleep(pause).await;
-        if others.is_empty() || is_any_reached(others).await {
+        let are_dead = control.lock().part.member().is_none_or(|member| member.reached().len() < 2);
+        if are_dead || is_any_reached(others).await {
             break;
         }
     }

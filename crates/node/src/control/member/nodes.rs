@@ -156,6 +156,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
              take it out with --force: its copies are then made again from the others"
         ))
     };
+    let mut was_told_to_leave = false;
     if !force {
         if serves_any(&config, node) || holds_any(&config, node) {
             return Err(still_needed());
@@ -170,6 +171,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
                 set_leaving(control, node, false).await?;
                 return Err(refusal);
             }
+            was_told_to_leave = true;
         }
     }
     if force && config.alive.contains_key(&node) && !is_drained(&config, node) {
@@ -183,7 +185,7 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
     let exporting = Exporting::of(&config, node);
     let count = drives.len();
     let lost = drives.iter().filter(|(_, needed)| *needed).count();
-    let went = with_store(control, move |store| {
+    let went: Result<bool, Refusal> = with_store(control, move |store| {
         for &(drive, is_needed) in &drives {
             if !give_up_drive(store, drive, is_needed, Cow::Borrowed(&config))? {
                 return Ok(false);
@@ -193,9 +195,12 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         exporting.end(store, node)?;
         store.change_node(node, |record| record.state = NodeState::Removed).map(|_| true)
     })
-    .await?;
-    if !went {
-        return Err(still_needed());
+    .await;
+    if !matches!(went, Ok(true)) {
+        if was_told_to_leave {
+            set_leaving(control, node, false).await?;
+        }
+        return Err(went.err().unwrap_or_else(still_needed));
     }
     Ok(match lost {
         0 => format!("node {node} is out, and its {count} drive(s) with it"),
@@ -279,7 +284,8 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
     let mut config = all_there_is(control).await?;
     let Some(known) = config.drives.get(&id) else { return Err(no_drive(drive)) };
     let mut is_needed = needed_drives(&config).contains(&drive);
-    if !is_needed && known.record.state == DriveRecordState::Formatted {
+    let stayed = known.record.state == DriveRecordState::Formatted;
+    if !is_needed && stayed {
         // So that nothing is given to it while it goes.
         set_drive_leaving(control, id, true).await?;
         config = all_there_is(control).await?;
@@ -303,8 +309,12 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
         )));
     }
     let give_up = move |store: &ClusterStore| give_up_drive(store, id, is_needed, Cow::Owned(config));
-    if !with_store(control, give_up).await? {
-        return Err(still_needed());
+    let given_up = with_store(control, give_up).await;
+    if !matches!(given_up, Ok(true)) {
+        if stayed {
+            set_drive_leaving(control, id, false).await?;
+        }
+        return Err(given_up.err().unwrap_or_else(still_needed));
     }
     Ok(if is_needed {
         format!("drive {drive} counts as lost, and its copies are made again")

@@ -81,8 +81,11 @@ impl Control {
                 own.is_some_and(|drive| drive.standing == Standing::Up) && !self.hanging.contains_key(&id)
             } else {
                 let alive = mirror.alive.get(&record.node);
-                alive.is_some_and(|alive| alive.record.up.contains(&id.0))
-                    && (is_alone || !member.unreachable.contains_key(&shard))
+                let is_up = alive.is_some_and(|alive| alive.record.up.contains(&id.0));
+                match is_alone {
+                    true => is_up || member.is_cut_off(record.node),
+                    false => is_up && !member.unreachable.contains_key(&shard),
+                }
             };
             let state = match () {
                 () if record.state == DriveRecordState::Lost => DriveState::Lost,
