@@ -12,6 +12,7 @@ use crate::platter::{Mood, flipped};
 use crate::world::World;
 use rand::Rng;
 use rand::seq::IndexedRandom;
+use std::collections::BTreeSet;
 use weft_engine::interface::Area;
 use weft_engine::{DriveId, FamilyId, GroupId, Order};
 
@@ -293,6 +294,14 @@ impl World {
         }
         let staying = self.control.drives_draining(false);
         let Some(&drive) = staying.choose(&mut self.rng) else { return false };
+        // As a node does it: where the rules place copies, as many domains have to stay as there shall be copies.
+        let domains = staying.iter().filter(|&&other| other != drive);
+        let domains: BTreeSet<u32> = domains.map(|&other| self.control.drives[other].domain).collect();
+        let existing = self.control.families.iter().zip(&self.families).filter(|(_, family)| family.exists);
+        let most = existing.map(|(entry, _)| entry.record.factor as usize).max().unwrap_or(0);
+        if self.is_cluster() && domains.len() < most {
+            return false;
+        }
         self.drain_drive(drive, true);
         if !self.parameters.destroys && !self.is_cluster() && self.rng.random_bool(0.7) {
             self.leave_groups(DriveId(drive as u32));
