@@ -6,6 +6,7 @@
 use crate::buffer::BLOCK;
 use crate::formats::references::References;
 use crate::formats::table::TablePage;
+use crate::interface::{Damage, Notice};
 use crate::keeper::desk::Desk;
 use crate::keeper::egroups::{Name, Run, Store, Stored};
 
@@ -93,9 +94,13 @@ impl TableLoad {
                 store.referred_blocks += stored.referred_blocks();
                 store.egroups.insert(name, stored);
             } else {
-                // A copy that was replaced, or (which should not be) one that names blocks of another. Its
+                // A copy that was replaced, or (on a drive that lost what it had acknowledged) one that names blocks of another. Its
                 // page goes, or it would come back when the other one is deleted.
                 let blocks = if taken { blocks } else { 0 };
+                if !taken {
+                    let damage = Damage::Table { offset: store.layout.page_offset(slot) };
+                    desk.notice(Notice::Damage { drive: desk.drive, damage });
+                }
                 store.erase_stray(name, Run { slot, first, blocks, references: page.references }, desk);
             }
         }

@@ -215,6 +215,29 @@ fn a_page_of_the_table_that_is_not_sound_never_comes_back() {
     }
 }
 
+/// A drive says that a page was erased, and still has it: two pages name the same blocks.
+#[test]
+fn pages_that_name_the_same_blocks_are_told() {
+    const OTHERS: [EgroupId; 2] = [EgroupId(1 << 32 | 8), EgroupId(1 << 32 | 9)];
+    let mut rig = Rig::small(6);
+    rig.ask(1, 1, write(OTHERS[0], 1, 1, Class::Data, false)).expect("written");
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    let store = &rig.keeper.store;
+    let page = store.layout.page_offset(store.egroups[&(FamilyId(1), EGROUP)].slot) / BLOCK as u64;
+    let page = (Area::Data, page);
+    let bytes = rig.drive.read(page);
+    let deleted = Question::DeleteEgroups { egroups: vec![OTHERS[0], EGROUP] };
+    assert_eq!(rig.ask(1, 1, deleted), Ok(Answer::Deleted));
+    rig.run();
+    // It takes the first slot, and the blocks of both.
+    rig.ask(1, 1, write(OTHERS[1], 7, 30, Class::Data, false)).expect("written");
+    assert_ne!(page_of(&rig), page);
+    rig.drive.cached.remove(&page);
+    rig.drive.durable.insert(page, bytes);
+    rig.reopen();
+    assert_eq!(rig.damages(), 1, "{:?}", rig.notices);
+}
+
 #[test]
 fn the_same_again_is_a_success_and_a_repeat_while_it_is_written_waits() {
     let mut rig = Rig::small(4);
