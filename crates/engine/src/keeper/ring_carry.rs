@@ -198,17 +198,16 @@ impl Ring {
 
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
     fn load_the_unsure(&mut self, number: u64) {
-        let mut records = self.unsure_of_the_floor();
-        records.iter_mut().for_each(|(from, ..)| *from = number);
+        let records = self.unsure_of_the_floor(number);
         if !records.is_empty() {
             self.carrying.load = Some(Load { records, ..Load::of(vec![(number, 0)], true) });
         }
     }
 
-    /// As many of them as go into a header of one block.
-    pub(super) fn unsure_of_the_floor(&self) -> Vec<(u64, RecordHeader, Buffer)> {
+    /// As many of them as go into a header of one block, `from` the frame that is kept for them.
+    pub(super) fn unsure_of_the_floor(&self, from: u64) -> Vec<(u64, RecordHeader, Buffer)> {
         let families = self.floor.iter().flat_map(|(_, families)| families);
-        families.take(RECORDS_IN_ONE_BLOCK).map(|&family| (0, unsure(family), zeros(0))).collect()
+        families.take(RECORDS_IN_ONE_BLOCK).map(|&family| (from, unsure(family), zeros(0))).collect()
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.

@@ -227,7 +227,7 @@ impl Ring {
     /// Writes a frame before anything else of this session, if one is needed: it says what counts if frames were `dropped`, and of which
     /// families nobody knows any more where their logs end.
     pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
-        let unsure = if self.is_end_unknown { self.unsure_of_the_floor() } else { Vec::new() };
+        let unsure = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
         let Some(position) = self.place(1, 0).filter(|_| dropped || !unsure.is_empty()) else {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;

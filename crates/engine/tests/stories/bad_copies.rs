@@ -179,13 +179,7 @@ fn its_drive_goes_in_the_middle() -> bool {
     world.pass(3 * SECONDS);
     assert!(units(&world, 0, egroup) != units(&world, 1, egroup), "it is on its way");
     see(&mut world, 4, &[0], &members);
-    let geometry = world.geometry;
-    world.step(Input::Order(Order::OpenDrive {
-        drive: DriveId(0),
-        geometry,
-        format: false,
-        incarnation: None,
-    }));
+    world.open_drive(DriveId(0), false);
     assert!(world.shard.keeper(DriveId(0)).is_none(), "what was asked of it before has to end first");
     world.let_go();
     world.pass(3 * SECONDS);

@@ -110,13 +110,7 @@ fn what_has_copies_survives_the_loss_of_the_other_drives() {
         weft_engine::shard::Settings { shard: ShardId(0), seed: world.lives, limits: Limits::small() };
     world.shard = weft_engine::shard::Shard::new(settings);
     for drive in [0, 1, 2].map(DriveId) {
-        let format = drives.contains(&drive);
-        world.step(Input::Order(Order::OpenDrive {
-            drive,
-            geometry: world.geometry,
-            format,
-            incarnation: None,
-        }));
+        world.open_drive(drive, drives.contains(&drive));
     }
     world.start_families();
     assert!(world.read(0, 4 * MIB as u32) == bytes && world.read(8 * MIB as u64, MIB as u32) == late);

@@ -50,8 +50,7 @@ fn a_log_whose_members_are_all_given_up_is_told_as_lost() {
         let mut state = DriveState::Lost;
         if !lost.contains(&drive) {
             state = DriveState::Up;
-            let geometry = world.geometry;
-            world.step(Input::Order(Order::OpenDrive { drive, geometry, format: false, incarnation: None }));
+            world.open_drive(drive, false);
         }
         view.drives.insert(drive, DriveView { shard: ShardId(0), domain: drive.0, state });
     }

@@ -109,22 +109,13 @@ fn the_other_comes_late() -> (bool, usize) {
         }
         damage(&mut world, 0, block);
         world.kill(Limits::small());
-        let geometry = world.geometry;
-        let open = |drive| {
-            Input::Order(Order::OpenDrive {
-                drive: DriveId(drive),
-                geometry,
-                format: false,
-                incarnation: None,
-            })
-        };
-        world.step(open(0));
+        world.open_drive(DriveId(0), false);
         see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
         world.step(Input::Order(Order::OpenFamily(world.record.clone())));
         world.pass(SECONDS);
         assert!(!is_failed(&world), "block {block}: the other may come back: {:?}", world.notices);
         waited += usize::from(!is_ready(&world));
-        world.step(open(1));
+        world.open_drive(DriveId(1), false);
         see(&mut world, 2, &[DriveState::Up; 2]);
         world.pass(SECONDS);
         if !is_ready(&world) || is_failed(&world) {
@@ -160,12 +151,7 @@ fn an_end_that_cannot_be_read() -> bool {
         world.areas = crashed.clone();
         world.unreadable = [(DriveId(0), Area::Log, block)].into();
         world.kill(Limits::small());
-        let geometry = world.geometry;
-        let open = |world: &mut World, drive| {
-            let (drive, format, incarnation) = (DriveId(drive), false, None);
-            world.step(Input::Order(Order::OpenDrive { drive, geometry, format, incarnation }));
-        };
-        open(&mut world, 0);
+        world.open_drive(DriveId(0), false);
         world.pass(20 * SECONDS);
         see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
         world.step(Input::Order(Order::OpenFamily(world.record.clone())));
@@ -173,7 +159,7 @@ fn an_end_that_cannot_be_read() -> bool {
         if is_ready(&world) {
             return false;
         }
-        open(&mut world, 1);
+        world.open_drive(DriveId(1), false);
         see(&mut world, 2, &[DriveState::Up; 2]);
         world.pass(SECONDS);
         assert!(is_ready(&world), "block {block}: {:?}", world.notices);

@@ -96,14 +96,12 @@ impl World {
 
     pub fn open_drives(&mut self, format: bool) {
         let drives: BTreeSet<DriveId> = self.areas.keys().map(|(drive, _)| *drive).collect();
-        for &drive in &drives {
-            self.step(Input::Order(Order::OpenDrive {
-                drive,
-                geometry: self.geometry,
-                format,
-                incarnation: None,
-            }));
-        }
+        drives.into_iter().for_each(|drive| self.open_drive(drive, format));
+    }
+
+    pub fn open_drive(&mut self, drive: DriveId, format: bool) {
+        let (geometry, incarnation) = (self.geometry, None);
+        self.step(Input::Order(Order::OpenDrive { drive, geometry, format, incarnation }));
     }
 
     /// Tells who is there, and has everything served.

@@ -73,21 +73,25 @@ impl Pinned {
                 self.rig.end(load);
                 return;
             }
-            if self.rig.drive.submitted.is_empty() {
-                self.rig.now = self.rig.now.after(100_000);
-                let question = self.question();
-                let call = self.rig.begin(2, self.epoch, question);
-                if matches!(self.rig.answers.get(&call), Some(Err(_))) {
-                    self.rig.keeper.on_wake(self.rig.now, &mut self.rig.effects);
-                    self.rig.take_effects();
-                } else {
-                    self.next += 1;
-                }
-            } else {
-                self.rig.end(0);
-            }
+            self.goes_a_step();
         }
         panic!("nothing was carried on: {}", self.rig.keeper.describe());
+    }
+
+    /// One operation of the drive ends; if there is none, the other family appends, or time passes.
+    fn goes_a_step(&mut self) {
+        if !self.rig.drive.submitted.is_empty() {
+            return self.rig.end(0);
+        }
+        self.rig.now = self.rig.now.after(100_000);
+        let question = self.question();
+        let call = self.rig.begin(2, self.epoch, question);
+        if matches!(self.rig.answers.get(&call), Some(Err(_))) {
+            self.rig.keeper.on_wake(self.rig.now, &mut self.rig.effects);
+            self.rig.take_effects();
+        } else {
+            self.next += 1;
+        }
     }
 }
 
@@ -324,19 +328,7 @@ fn what_is_read_while_it_is_carried_on_as_lost_stays_where_it_is() {
             if is_carried(&story.rig) {
                 break;
             }
-            if story.rig.drive.submitted.is_empty() {
-                story.rig.now = story.rig.now.after(100_000);
-                let question = story.question();
-                let call = story.rig.begin(2, story.epoch, question);
-                if matches!(story.rig.answers.get(&call), Some(Err(_))) {
-                    story.rig.keeper.on_wake(story.rig.now, &mut story.rig.effects);
-                    story.rig.take_effects();
-                } else {
-                    story.next += 1;
-                }
-            } else {
-                story.rig.end(0);
-            }
+            story.goes_a_step();
         }
         assert!(is_carried(&story.rig), "seed {seed}: {}", story.rig.keeper.describe());
         story.rig.drive.unreadable.clear();
