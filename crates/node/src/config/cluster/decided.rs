@@ -1,5 +1,6 @@
 //! What was decided together, and what that rests on: written in as few transactions as may be, each with the comparisons it needs.
 
+use crate::config::etcd::Compare;
 use std::collections::BTreeMap;
 
 /// Comparisons in one transaction: with the cluster's and the controller's key it stays below etcd's limit of 128.
@@ -25,6 +26,13 @@ impl<T> Decided<T> {
 pub struct Ground {
     pub(super) key: String,
     pub(super) revision: u64,
+}
+
+impl Ground {
+    /// That it still is so.
+    pub(super) fn holds(&self) -> Compare {
+        Compare::unchanged(&self.key, self.revision)
+    }
 }
 
 /// As many as a transaction takes, each with all that they rest on.

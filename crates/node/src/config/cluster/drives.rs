@@ -1,6 +1,6 @@
 //! The drives of a cluster. A drive is put in by its node, before it is formatted.
 
-use super::change::{Verdict, Versioned, json};
+use super::change::{Verdict, Versioned};
 use super::create::New;
 use super::records::ClusterNodeRecord;
 use super::{ClusterConfig, ClusterError, ClusterStore, Ground};
@@ -56,30 +56,20 @@ impl ClusterStore {
     ) -> Result<Versioned<DriveRecord>, ClusterError> {
         let key = self.keys.drive(drive);
         let gone = || ClusterError::NotThere { key: key.clone() };
-        let known = seen.drives.get(&drive).ok_or_else(gone)?;
-        let record = DriveRecord { state: DriveRecordState::Lost, ..known.record.clone() };
-        if record == known.record {
-            return Ok(known.clone());
-        }
+        let known = seen.drives.get(&drive).ok_or_else(gone)?.revision;
         let ((group, groups), (family, families)) = (self.keys.groups(), self.keys.families());
-        let text = json(&record);
-        let transaction = Transaction::new()
-            .when(Compare::unchanged(&key, known.revision))
-            .when(Compare::none_put_since(&group, &groups, seen.revision))
-            .when(Compare::none_put_since(&family, &families, seen.revision))
-            .put(&key, &text, None)
-            .otherwise_get(&key);
-        let answer = self.etcd.transact(&transaction)?;
-        if answer.succeeded {
-            return Ok(Versioned { record, revision: answer.revision });
-        }
-        match answer.found.into_iter().next().flatten() {
-            // An attempt whose answer was lost came through.
-            Some(now) if answer.repeated && now.value == text => {
-                Ok(Versioned { record, revision: now.mod_revision })
+        self.change(&key, None, |record: &mut DriveRecord, revision| {
+            if revision != known {
+                return Err(ClusterError::Changed { key: key.clone() });
             }
-            _ => Err(ClusterError::Changed { key }),
-        }
+            if std::mem::replace(&mut record.state, DriveRecordState::Lost) == DriveRecordState::Lost {
+                return Ok(Verdict::Leave);
+            }
+            Ok(Verdict::PutIf(vec![
+                Compare::none_put_since(&group, &groups, seen.revision),
+                Compare::none_put_since(&family, &families, seen.revision),
+            ]))
+        })
     }
 
     /// Takes a drive's record away, if it is still as it was at `seen`. No group or segment may name it any more.

@@ -313,10 +313,8 @@ impl ClusterStore {
         let key = self.keys.family(seen.record.id());
         let record = given(&seen.record, to);
         let text = json(&record);
-        let mut transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
-        for Ground { key, revision } in self.lives(to) {
-            transaction = transaction.when(Compare::unchanged(&key, revision));
-        }
+        let transaction = Transaction::new().when(Compare::unchanged(&key, seen.revision));
+        let transaction = self.lives(to).iter().map(Ground::holds).fold(transaction, Transaction::when);
         let transaction = transaction.put(&key, &text, None).otherwise_get(&key);
         let answer = self.transact_as(leadership, transaction)?;
         if answer.succeeded {
@@ -351,9 +349,7 @@ impl ClusterStore {
                     None,
                 );
             }
-            for Ground { key, revision } in grounds {
-                transaction = transaction.when(Compare::unchanged(&key, revision));
-            }
+            let transaction = grounds.iter().map(Ground::holds).fold(transaction, Transaction::when);
             let answer = self.transact_as(Some(leadership), transaction)?;
             if answer.succeeded {
                 done.extend(part.iter().map(|_| Some(answer.revision)));

@@ -73,8 +73,8 @@ impl ClusterStore {
                 .otherwise_get(&key);
             wanted.push((key, text, group.revision));
         }
-        for Ground { key, revision } in grounds {
-            transaction = transaction.when(Compare::unchanged(key, *revision)).otherwise_get(key);
+        for ground in grounds {
+            transaction = transaction.when(ground.holds()).otherwise_get(&ground.key);
         }
         let answer = self.transact_as(Some(leadership), transaction)?;
         if answer.succeeded {
