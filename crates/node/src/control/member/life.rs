@@ -72,7 +72,7 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
             continue;
         }
         let Some((store, mut membership, dir, lock, losses)) = control.lock().end_life() else { return };
-        super::alone::wait_for_others(&control).await;
+        super::cut_off::wait_for_others(&control).await;
         loop {
             let (store, dir, lock, losses) = (store.clone(), dir.clone(), lock.clone(), losses.clone());
             let mut known = membership.clone();

@@ -5,11 +5,11 @@
 //! Leaves to others: deciding for the cluster (`controller`, on whichever node is elected), records and leases
 //! (`config::cluster`).
 
-mod alone;
 mod asking;
 mod attachments;
 mod audits;
 mod controller;
+mod cut_off;
 mod decide;
 mod exports;
 mod families;
@@ -76,7 +76,7 @@ pub struct Member {
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
-    alone: alone::Alone,
+    cut_off: cut_off::CutOff,
     /// What the shards were told last.
     view: View,
     peers: BTreeMap<ShardId, SocketAddr>,

@@ -104,7 +104,7 @@ pub fn run(
             attachments_at: None,
             mirror: Arc::new(config),
             unreachable: BTreeMap::new(),
-            alone: super::alone::Alone::default(),
+            cut_off: super::cut_off::CutOff::default(),
             view: View::default(),
             peers: BTreeMap::new(),
             routes: None,
@@ -155,7 +155,7 @@ pub fn run(
             tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
             tokio::spawn(crate::control::snapshots::look_after(control.clone()));
-            tokio::spawn(super::alone::watch(control.clone()));
+            tokio::spawn(super::cut_off::watch(control.clone()));
             tokio::spawn(super::locality::watch(control.clone()));
             Ok(())
         };

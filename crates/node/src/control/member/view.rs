@@ -2,7 +2,7 @@
 //! and who serves what.
 //! A node believes the store, except where it knows better: a drive that others call up is down for a node that cannot
 //! reach it. That is always safe (writes go on without it), and much sooner known than a lease is over. One that reaches nobody waits
-//! instead (`alone`).
+//! instead (`cut_off`).
 
 use super::LOCAL_BITS;
 use crate::config::cluster::{NodeState, shard_id};
@@ -68,7 +68,7 @@ impl Control {
     pub(in crate::control) fn tell_view(&mut self) {
         let Some(member) = self.part.member_mut() else { return };
         let mirror = &member.mirror;
-        let is_alone = member.is_alone();
+        let reaches_nobody = member.reaches_nobody();
         let mut drives = BTreeMap::new();
         for (&id, record) in &mirror.drives {
             let record = &record.record;
@@ -82,7 +82,7 @@ impl Control {
             } else {
                 let alive = mirror.alive.get(&record.node);
                 let is_up = alive.is_some_and(|alive| alive.record.up.contains(&id.0));
-                match is_alone {
+                match reaches_nobody {
                     true => is_up || member.is_cut_off(record.node),
                     false => is_up && !member.unreachable.contains_key(&shard),
                 }

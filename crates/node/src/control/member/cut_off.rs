@@ -1,6 +1,6 @@
 //! A node that reaches none of the others, but etcd. Its lease goes on, so nobody takes its vDisks, and nobody but its own clients can
 //! use them; what these write would have one copy. So it gives its lease back, and takes another one when it reaches somebody.
-//! Promises: a log is not left to the drives of a node that is alone among others that live: they stay in the view, and what is
+//! Promises: a log is not left to the drives of a node that reaches nobody, while others live: they stay in the view, and what is
 //! written waits for them, or for the next owner.
 //! Leaves to others: two nodes, of which neither can tell which one is cut off (`view`); a node cut off from etcd (`life`).
 
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
-/// So long behind the length of a lease a node has to be alone: others that crashed have no lease any more by then.
+/// So long behind the length of a lease a node has to reach nobody: others that crashed have no lease any more by then.
 const BEHIND_LEASES: Duration = Duration::from_secs(1);
 
 /// Answers that were looked at before the lease ended are out after this time.
@@ -25,12 +25,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Somebody who can be reached takes a connection within this time.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Between a lease that was given back and the next one, at first and at most: it is doubled each time the node is soon alone again.
+/// Between a lease that was given back and the next one, at first and at most: it is doubled each time the node soon reaches nobody again.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What is known about it.
-pub(super) struct Alone {
+pub(super) struct CutOff {
     since: Option<Instant>,
     /// When the lease was given back last.
     gave_up: Option<Instant>,
@@ -39,7 +39,7 @@ pub(super) struct Alone {
     pause: Duration,
 }
 
-impl Default for Alone {
+impl Default for CutOff {
     fn default() -> Self {
         Self { since: None, gave_up: None, waits: false, pause: PAUSE }
     }
@@ -48,7 +48,7 @@ impl Default for Alone {
 impl Member {
     /// Whether there are others, at least two, that live or gave their leases back for the same reason, and no shard here reaches any
     /// shard of theirs.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn reaches_nobody(&self) -> bool {
         let reached = self.reached();
         reached.len() >= 2 && reached.values().all(|reached| !reached)
     }
@@ -73,7 +73,7 @@ impl Member {
     }
 }
 
-/// Looks now and then whether this node is alone, and gives its lease back if it stays so.
+/// Looks now and then whether this node reaches anybody, and gives its lease back if it does not for long.
 pub async fn watch(control: SharedControl) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -104,25 +104,25 @@ pub async fn watch(control: SharedControl) {
 /// The life that is to end, if its time has come.
 fn look(member: &mut Member) -> Option<u64> {
     let now = Instant::now();
-    let life = member.life.as_ref().filter(|_| member.is_alone());
+    let life = member.life.as_ref().filter(|_| member.reaches_nobody());
     let Some((incarnation, ttl)) = life.map(|life| (life.incarnation, life.lease.ttl())) else {
-        member.alone.since = None;
+        member.cut_off.since = None;
         return None;
     };
-    let alone = &mut member.alone;
-    if now.duration_since(*alone.since.get_or_insert(now)) < ttl + BEHIND_LEASES {
+    let cut_off = &mut member.cut_off;
+    if now.duration_since(*cut_off.since.get_or_insert(now)) < ttl + BEHIND_LEASES {
         return None;
     }
-    let is_again = alone.gave_up.is_some_and(|before| now.duration_since(before) < 2 * PAUSE_MAX);
-    alone.pause = if is_again { (alone.pause * 2).min(PAUSE_MAX) } else { PAUSE };
-    (alone.since, alone.gave_up, alone.waits) = (None, Some(now), true);
+    let is_again = cut_off.gave_up.is_some_and(|before| now.duration_since(before) < 2 * PAUSE_MAX);
+    cut_off.pause = if is_again { (cut_off.pause * 2).min(PAUSE_MAX) } else { PAUSE };
+    (cut_off.since, cut_off.gave_up, cut_off.waits) = (None, Some(now), true);
     Some(incarnation)
 }
 
 /// Before another lease is taken: waits until somebody can be reached, if the last one was given back because nobody could, or until the
 /// others turn out to be dead. One that waits like this itself is not dead: if the network is away for all of them, none goes on alone.
 pub async fn wait_for_others(control: &SharedControl) {
-    let waits = || control.lock().part.member().filter(|member| member.alone.waits).map(others);
+    let waits = || control.lock().part.member().filter(|member| member.cut_off.waits).map(others);
     while let Some((others, pause)) = waits() {
         tokio::time::sleep(pause).await;
         let are_dead = control.lock().part.member().is_none_or(|member| member.reached().len() < 2);
@@ -131,7 +131,7 @@ pub async fn wait_for_others(control: &SharedControl) {
         }
     }
     if let Some(member) = control.lock().part.member_mut() {
-        member.alone.waits = false;
+        member.cut_off.waits = false;
     }
 }
 
@@ -144,7 +144,7 @@ fn others(member: &Member) -> (Vec<SocketAddr>, Duration) {
         .filter(|(node, known)| **node != member.node && known.record.state != NodeState::Removed);
     let addresses = nodes.flat_map(|(_, known)| &known.record.transport);
     let addresses: BTreeSet<SocketAddr> = addresses.filter_map(|address| address.parse().ok()).collect();
-    (addresses.into_iter().collect(), member.alone.pause)
+    (addresses.into_iter().collect(), member.cut_off.pause)
 }
 
 async fn is_any_reached(others: Vec<SocketAddr>) -> bool {
