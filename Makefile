@@ -18,7 +18,7 @@ test:
 
 sim:
 	@scripts/ensure-tools.sh build
-	@. scripts/cargo-path.sh && cargo run --profile sim --quiet -p weft-sim -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan $(PLAN))
+	@. scripts/cargo-path.sh && cargo run --release --quiet -p weft-sim -- --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(PLAN),--plan $(PLAN))
 
 bench:
 	@scripts/ensure-tools.sh test >&2

@@ -52,6 +52,11 @@ impl Tickets {
         Ticket(ticket)
     }
 
+    /// Requests without a reply so far.
+    pub fn open_count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Its reply has come.
     pub fn close(&mut self, ticket: Ticket) -> Open {
         let index = (ticket.0 & ((1 << SLOT_BITS) - 1)) as u32;

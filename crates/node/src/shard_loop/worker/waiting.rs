@@ -10,28 +10,33 @@ use weft_engine::Time;
 /// machine wakes late enough to halve the I/O of a client with a few dozen requests under way.
 const SPIN_US_MAX: u64 = 300;
 
-/// Busy is a shard that gets an input for the engine at least this often. Below, looking would cost more time of the
-/// core for each I/O than it saves.
+/// Busy is a shard that gets an input for the engine at least this often, and has been asked for at least so many things at a
+/// time. Below, looking costs more time of the core for each I/O than it saves; and who waits for each reply before it asks
+/// for more wants the very core that would be looking (decision 0044).
 const BUSY_US: u64 = 40;
+const BUSY_DEPTH: usize = 24;
 
 /// The pace of a shard is measured over at least this time.
 const WINDOW_US: u64 = 1_000;
 
-/// How often the engine has got something to do lately.
+/// How often the engine has got something to do lately, and how much at a time.
 #[derive(Default)]
 pub(super) struct Pace {
     since: Time,
     steps: u64,
+    /// Most that was under way at a time since then.
+    depth: usize,
     is_busy: bool,
 }
 
 impl Pace {
-    /// `steps`: how many the engine has made so far.
-    fn is_busy(&mut self, now: Time, steps: u64) -> bool {
+    /// `steps`: how many the engine has made so far. `depth`: how much is under way now.
+    fn is_busy(&mut self, now: Time, steps: u64, depth: usize) -> bool {
+        self.depth = self.depth.max(depth);
         let passed = now.since(self.since);
         if passed >= WINDOW_US {
-            self.is_busy = (steps - self.steps) * BUSY_US >= passed;
-            (self.since, self.steps) = (now, steps);
+            self.is_busy = (steps - self.steps) * BUSY_US >= passed && self.depth >= BUSY_DEPTH;
+            *self = Self { since: now, steps, depth, is_busy: self.is_busy };
         }
         self.is_busy
     }
@@ -66,7 +71,9 @@ impl Worker {
             self.ring.enter(None);
             return;
         }
-        let is_busy = self.pace.is_busy(now, self.statistics.steps);
+        // What other nodes ask the drives here for has no ticket.
+        let depth = self.tickets.open_count().max(self.drives.in_flight());
+        let is_busy = self.pace.is_busy(now, self.statistics.steps, depth);
         // Durable writes are ended by a thread of the kernel, which gets a sleeping core sooner than one that is busy looking.
         let may_spin = self.may_spin && !self.drives.has_durable_write();
         if may_spin && is_busy && self.spin(now, wake_at) {
@@ -100,5 +107,41 @@ impl Worker {
                 return false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BUSY_DEPTH, BUSY_US, Pace, WINDOW_US};
+    use weft_engine::Time;
+
+    /// Whether a shard is busy that gets an input every `us` microseconds with so much under way, after three windows.
+    fn is_busy(us: u64, depth: usize) -> bool {
+        let mut pace = Pace::default();
+        let steps = 3 * WINDOW_US / us;
+        (1..=steps).map(|step| pace.is_busy(Time(step * us), step, depth)).last().expect("there is a step")
+    }
+
+    #[test]
+    fn only_who_is_asked_for_much_at_a_time_stays_awake() {
+        assert!(is_busy(BUSY_US / 2, BUSY_DEPTH), "a client with many requests under way");
+        assert!(!is_busy(BUSY_US * 2, BUSY_DEPTH), "many requests of which each takes long");
+        assert!(!is_busy(BUSY_US / 2, 1), "a client that waits for each reply, on a quick drive");
+        assert!(!is_busy(1, BUSY_DEPTH - 1), "however quick");
+    }
+
+    #[test]
+    fn a_burst_is_forgotten() {
+        let mut pace = Pace::default();
+        pace.is_busy(Time(1), 100, BUSY_DEPTH);
+        assert!(pace.is_busy(Time(WINDOW_US), 200, 1), "the window in which it was");
+        assert!(!pace.is_busy(Time(WINDOW_US * 2), 300, 1), "the one behind it");
+    }
+
+    #[test]
+    fn what_is_under_way_at_the_end_of_a_window_counts_for_the_next() {
+        let mut pace = Pace::default();
+        pace.is_busy(Time(WINDOW_US), 100, BUSY_DEPTH);
+        assert!(pace.is_busy(Time(WINDOW_US * 2), 200, 0), "replies come at the moment it is looked at");
     }
 }
