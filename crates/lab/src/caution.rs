@@ -26,7 +26,13 @@ pub fn warnings(results: &Results) -> Vec<String> {
                 mib(bytes)
             ));
         }
-        if !target.prefilled {
+        if !target.prefilled && target.was_filled == Some(false) && target.never_written_bytes.is_none() {
+            warnings.push(format!(
+                "{}: no run of the lab has filled it, and it does not tell what was never written there: reads of that measure \
+                 nothing. Prefill the target (--prefill always).",
+                target.label
+            ));
+        } else if !target.prefilled {
             warnings.push(format!(
                 "{}: not freshly filled before this run, so its data lies as earlier runs left it.",
                 target.label
@@ -165,6 +171,7 @@ mod tests {
             idle_resident_bytes: None,
             prefilled: true,
             never_written_bytes: None,
+            was_filled: Some(true),
         };
         Results {
             format: 1,
@@ -236,5 +243,9 @@ mod tests {
         for part in ["5 MiB of the range", "not freshly filled", "stopped before its end"] {
             assert!(text.contains(part), "{text}");
         }
+        unwritten.targets[0].never_written_bytes = None;
+        unwritten.targets[0].was_filled = Some(false);
+        let text = warnings(&unwritten).join("\n");
+        assert!(text.contains("no run of the lab has filled it") && !text.contains("earlier runs"), "{text}");
     }
 }

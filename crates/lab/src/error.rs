@@ -60,6 +60,8 @@ pub enum LabError {
     Unwritten { why: String, table: String },
     #[error("{} holds no results of a run that can be read ({why}): name the --out directory of a lab run", dir.display())]
     NoResults { dir: PathBuf, why: String },
+    #[error("stopped before anything was measured; what was in the directory of the report is as it was")]
+    Stopped,
     #[error("{label}: {step} failed: {why}")]
     Platform { label: String, step: &'static str, why: String },
     #[error("{step} on {label} failed: {why}; all that fio said is in {}", log.display())]

@@ -130,6 +130,9 @@ pub struct TargetFacts {
     pub prefilled: bool,
     /// Bytes of the touched range that hold nothing; none if that could not be found out.
     pub never_written_bytes: Option<u64>,
+    /// Whether some run of the lab has filled the touched range, as the label says. Not in older results.
+    #[serde(default)]
+    pub was_filled: Option<bool>,
 }
 
 /// Everything a run has found out.

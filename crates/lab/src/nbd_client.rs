@@ -35,13 +35,26 @@ impl Address {
     pub fn parse(uri: &str) -> std::result::Result<Address, &'static str> {
         if let Some(rest) = uri.strip_prefix("nbd+unix://") {
             let (path, query) = rest.split_once('?').ok_or("it lacks ?socket=PATH")?;
-            let socket = query.split('&').find_map(|pair| pair.strip_prefix("socket="));
-            let socket = socket.filter(|socket| !socket.is_empty()).ok_or("it lacks ?socket=PATH")?;
-            Ok(Address::Unix {
-                socket: percent_decoded(socket),
-                export: percent_decoded(path.trim_start_matches('/')),
-            })
+            // Exactly as libnbd reads it, with which fio works: else another export would be looked at than is written to.
+            let export = match path.strip_prefix('/') {
+                Some(export) => export,
+                None if path.is_empty() => "",
+                None => {
+                    return Err(
+                        "it names a host: a socket's address is nbd+unix:///EXPORT?socket=PATH, with three slashes",
+                    );
+                }
+            };
+            let socket = query.strip_prefix("socket=").filter(|socket| !socket.is_empty());
+            let socket = socket.ok_or("it lacks ?socket=PATH")?;
+            if socket.contains('&') {
+                return Err("the lab knows no parameter but one socket (a & in its path is %26)");
+            }
+            Ok(Address::Unix { socket: percent_decoded(socket), export: percent_decoded(export) })
         } else if let Some(rest) = uri.strip_prefix("nbd://") {
+            if rest.contains('?') {
+                return Err("the lab knows no parameters of it (a ? in an export's name is %3F)");
+            }
             let (host, export) = rest.split_once('/').unwrap_or((rest, ""));
             let (host, port) = match host.rsplit_once(':') {
                 Some((name, port)) if !port.ends_with(']') => {
@@ -211,7 +224,19 @@ mod tests {
             Address::parse("nbd://host"),
             Ok(Address::Tcp { host: "host".into(), port: 10809, export: "".into() })
         );
-        for bad in ["nbd+unix:///x", "nbd://", "nbd://h:port/x", "http://x"] {
+        assert_eq!(
+            Address::parse("nbd+unix:////vol?socket=/s"),
+            Ok(Address::Unix { socket: "/s".into(), export: "/vol".into() }),
+            "libnbd takes one slash away, and so must we"
+        );
+        let strange = [
+            "nbd+unix:///x?socket=/a&socket=/b",
+            "nbd+unix:///x?tls=1&socket=/a",
+            "nbd+unix://host/x?socket=/a",
+            "nbd://host/x?y",
+        ];
+        let bad = ["nbd+unix:///x", "nbd://", "nbd://h:port/x", "http://x"];
+        for bad in bad.into_iter().chain(strange) {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
     }

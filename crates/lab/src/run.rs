@@ -133,7 +133,7 @@ impl Session {
                 .targets
                 .iter()
                 .zip(looked)
-                .map(|(target, looked)| facts(target, looked))
+                .map(|(target, looked)| facts(target, looked, settings.size))
                 .collect(),
             rows,
             null: Vec::new(),
@@ -447,7 +447,7 @@ fn take(figures: &mut RunFigures, result: FioResult, before: Option<Usage>, afte
     }
 }
 
-fn facts(target: &Target, looked: &Looked) -> TargetFacts {
+fn facts(target: &Target, looked: &Looked, size: u64) -> TargetFacts {
     TargetFacts {
         label: target.label.clone(),
         place: target.place().to_string(),
@@ -465,5 +465,6 @@ fn facts(target: &Target, looked: &Looked) -> TargetFacts {
         idle_resident_bytes: None,
         prefilled: looked.fill,
         never_written_bytes: None,
+        was_filled: Some(looked.fill || looked.label.filled >= size),
     }
 }

@@ -49,7 +49,7 @@ pub fn spread(samples: &[f64]) -> Option<f64> {
 /// The rank-sum test of Mann, Whitney and Wilcoxon: the share of all ways to deal these samples into two heaps of these sizes whose
 /// sums of ranks differ from what is expected by at least as much (two-sided, exact, ties share their ranks). Small: hardly by
 /// chance. None for heaps of fewer than 4, of which none could be told apart. Takes memory and time for some 100 samples, not thousands.
-pub fn rank_sum_p(one: &[f64], other: &[f64]) -> Option<f64> {
+pub fn rank_sum(one: &[f64], other: &[f64]) -> Option<RankSum> {
     if one.len().min(other.len()) < 4 {
         return None;
     }
@@ -79,7 +79,15 @@ pub fn rank_sum_p(one: &[f64], other: &[f64]) -> Option<f64> {
     let total: f64 = ways[count].iter().sum();
     let sums = ways[count].iter().enumerate();
     let far: f64 = sums.filter(|(sum, _)| distance(*sum) >= distance(seen)).map(|(_, ways)| ways).sum();
-    Some(far / total)
+    Some(RankSum { p: far / total, fell: 2 * seen > expected })
+}
+
+/// What [`rank_sum`] says of two heaps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankSum {
+    pub p: f64,
+    /// Whether the other heap is the lower one.
+    pub fell: bool,
 }
 
 /// How often each latency (in nanoseconds, as fio rounds them into about 1 % wide bins) was seen. Unlike percentiles,
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn ranks_tell_what_is_hardly_chance() {
-        let p = |one: &[f64], other: &[f64]| rank_sum_p(one, other).expect("enough samples");
+        let p = |one: &[f64], other: &[f64]| rank_sum(one, other).expect("enough samples").p;
         let near =
             |value: f64, wanted: f64| assert!((value - wanted).abs() < 1e-9, "{value} is not {wanted}");
         // Two of the 70 ways to choose four of eight are as far apart.
@@ -127,7 +135,11 @@ mod tests {
         near(p(&[1.0, 2.0, 3.0, 3.0], &[3.0, 3.0, 7.0, 8.0, 9.0]), 10.0 / 126.0);
         let rising = |from: u32| -> Vec<f64> { (from..from + 50).map(f64::from).collect() };
         assert!(p(&rising(0), &rising(20)) < 1e-6, "also with as many as are ever compared");
-        assert_eq!(rank_sum_p(&[1.0; 3], &[2.0; 50]), None, "too few to say anything");
+        assert_eq!(rank_sum(&[1.0; 3], &[2.0; 50]), None, "too few to say anything");
+        let fell = |one: &[f64], other: &[f64]| rank_sum(one, other).expect("enough samples").fell;
+        assert!(!fell(&rising(0), &rising(20)) && fell(&rising(20), &rising(0)));
+        let some_less = [[1604.0; 6].as_slice(), &[1400.0; 5]].concat();
+        assert!(fell(&[1604.0; 10], &some_less), "the medians are the same");
     }
 
     #[test]

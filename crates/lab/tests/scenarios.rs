@@ -113,6 +113,8 @@ fn a_neighbour_reads_in_the_middle_third() {
     assert!(run.phases[1].window.scan_bytes_per_s > 0.0);
     assert_eq!(run.phases[0].window.to_s, run.phases[1].window.from_s);
     assert_eq!(run.events.len(), 1);
+    let [event, beside] = [&run.events[0].after, &run.phases[1].window];
+    assert_eq!((event.from_s, event.to_s), (beside.from_s, beside.to_s), "what is behind it is not its own");
     assert!(outcome.table.contains("the neighbour read"), "{}", outcome.table);
 }
 

@@ -35,10 +35,12 @@ impl Platform for Files {
     }
 
     fn remove(&mut self) -> Result<(), String> {
+        let mut outcome = Ok(());
         for path in self.paths.drain(..) {
-            std::fs::remove_file(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+            let removed = std::fs::remove_file(&path);
+            outcome = outcome.and(removed.map_err(|why| format!("{}: {why}", path.display())));
         }
-        Ok(())
+        outcome
     }
 }
 
@@ -71,4 +73,21 @@ pub fn make_new(path: &Path, bytes: u64) -> std::io::Result<()> {
         )
     })?;
     file.set_len(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_cannot_be_removed_does_not_keep_the_others() {
+        let dir = std::env::temp_dir().join(format!("weft-lab-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("writable");
+        let paths: Vec<PathBuf> = ["gone", "there"].map(|name| dir.join(name)).to_vec();
+        std::fs::write(&paths[1], "x").expect("writable");
+        let mut files = Files { paths, targets: Vec::new() };
+        let why = files.remove().expect_err("the first is not there");
+        assert!(why.contains("gone"), "{why}");
+        std::fs::remove_dir(&dir).expect("nothing is left in it");
+    }
 }

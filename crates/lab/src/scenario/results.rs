@@ -41,8 +41,8 @@ pub struct Window {
     pub us_p99: f64,
     pub us_p999: f64,
     pub us_max: f64,
-    /// The mean latency of its middle second.
-    pub us_middle: f64,
+    /// The mean latency of its middle second; none if that had no I/O, which is slower than any.
+    pub us_middle: Option<f64>,
     /// What the neighbour read meanwhile; of the phase beside it: while it was reading.
     pub scan_bytes_per_s: f64,
 }

@@ -116,8 +116,12 @@ impl Session {
         results.provenance.idle_s = self.settings.idle_s;
         results.provenance.repeats = self.settings.repeats;
         results.provenance.seed = self.settings.seed;
-        for target in &self.settings.targets {
+        for target in self.settings.targets.iter().take_while(|_| !self.watch.asked()) {
             self.look_at(target)?;
+        }
+        if self.watch.asked() {
+            self.progress.lock().expect("no thread panics with it").end();
+            return Err(LabError::Stopped);
         }
         // Not before: what cannot be run leaves an earlier report as it is.
         crate::report::write_run_file(&self.settings.out, &self.settings, &results.provenance)?;
@@ -373,7 +377,10 @@ impl Session {
             if let Some((at, thread)) = neighbour {
                 let (result, ended) = thread.join().expect("the lab's threads do not panic");
                 let took = ended.duration_since(at).unwrap_or_default();
-                done.push(Done { text: "neighbour".to_string(), at, took, error: None });
+                // Who stopped the lab stopped the neighbour as well: that is no failure of it.
+                let failure = result.as_ref().err().filter(|_| !self.watch.asked());
+                let error = failure.map(|failure| failure.why.clone());
+                done.push(Done { text: "neighbour".to_string(), at, took, error });
                 scanned = Some(result);
             }
             load.join().expect("the lab's threads do not panic")
@@ -504,9 +511,16 @@ fn judge(
         }
     }
     let base = run.phases.first().map(|phase| phase.window).unwrap_or_default();
+    let lasts = matches!(settings.disturbance, Disturbance::Neighbour { .. });
     for (index, done) in timeline.done.iter().enumerate() {
         let from = starts[index].min(end);
         let next = starts.get(index + 1).copied().unwrap_or(end).min(end);
+        // A disturbance that lasts is judged while it does, and what comes back comes back behind it.
+        let (next, recovers) = if lasts {
+            (run.phases[1].window.to_s, (run.phases[1].window.to_s, end))
+        } else {
+            (next, (from, next))
+        };
         let last = if index == 0 { 0 } else { starts[index - 1].min(from) };
         let reach = BESIDE_S.min(next.saturating_sub(from)).max(1);
         let after = window(from, next);
@@ -518,7 +532,7 @@ fn judge(
             error: done.error.clone(),
             before: window(from.saturating_sub(reach).max(last), from),
             degraded: verdict::degraded(&after, &base, &band),
-            recovery_s: verdict::recovery_s(&seconds, from, next, &base, &band),
+            recovery_s: verdict::recovery_s(&seconds, recovers.0, recovers.1, &base, &band),
             after,
         });
     }

@@ -127,14 +127,17 @@ fn sentence(results: &ScenarioResults, run: &TargetRun) -> String {
         let us = |phase: &super::results::Phase| thousands(phase.window.us_p99);
         return format!(
             "{name}: {} of the seconds in the band before, {} beside the neighbour, {} afterwards; p99 {} / {} / {} us; \
-             the neighbour read {} MiB/s.",
+             the neighbour {}.",
             percent(before.window.in_band_share),
             percent(during.window.in_band_share),
             percent(after.window.in_band_share),
             us(before),
             us(during),
             us(after),
-            thousands(during.window.scan_bytes_per_s / 1048576.0)
+            match run.events.iter().find_map(|event| event.error.as_ref()) {
+                Some(why) => format!("failed, so this is no comparison: {why}"),
+                None => format!("read {} MiB/s", thousands(during.window.scan_bytes_per_s / 1048576.0)),
+            }
         );
     }
     let good = run.events.iter().filter(|event| event.error.is_none()).count();
@@ -175,13 +178,15 @@ fn chance(p: f64) -> String {
 
 /// Before the first snapshot and after the last one.
 fn after_all(compared: &Comparison) -> String {
-    let Comparison { seconds, iops, us, iops_p, us_p } = compared;
-    let says = |p: f64, (before, after): (f64, f64), less: &'static str, more: &'static str| match () {
+    let Comparison { seconds, iops, us, iops_p, us_p, .. } = compared;
+    let says = |p: f64, fell: bool, less: &'static str, more: &'static str| match () {
         () if p >= CHANCE => "not told apart",
-        () if after < before => less,
+        () if fell => less,
         () => more,
     };
     let ranked = (us.0.unwrap_or(f64::INFINITY), us.1.unwrap_or(f64::INFINITY));
+    let iops_fell = compared.iops_fell.unwrap_or(iops.1 < iops.0);
+    let us_fell = compared.us_fell.unwrap_or(ranked.1 < ranked.0);
     let told = |us: Option<f64>| us.map_or_else(|| "(without any I/O)".to_string(), thousands);
     format!(
         " Before and after all of them ({} and {} seconds): {} and {} I/Os per second, {} ({}); {} and {} us on \
@@ -190,11 +195,11 @@ fn after_all(compared: &Comparison) -> String {
         seconds.1,
         thousands(iops.0),
         thousands(iops.1),
-        says(*iops_p, *iops, "fewer", "more"),
+        says(*iops_p, iops_fell, "fewer", "more"),
         chance(*iops_p),
         told(us.0),
         told(us.1),
-        says(*us_p, ranked, "faster", "slower"),
+        says(*us_p, us_fell, "faster", "slower"),
         chance(*us_p)
     )
 }
@@ -317,10 +322,11 @@ pub fn events_csv(results: &ScenarioResults) -> String {
         "target,repeat,number,text,at_s,took_s,before_iops,after_iops,before_us_middle,after_us_middle,after_us_p99,after_us_max,\
          recovery_s,degraded,error\n",
     );
+    let middle = |us: Option<f64>| us.map_or_else(String::new, |us| format!("{us:.1}"));
     for run in &results.runs {
         for event in &run.events {
             text += &format!(
-                "{},{},{},{},{:.3},{:.4},{:.1},{:.1},{:.1},{:.1},{:.1},{:.1},{},{},{}\n",
+                "{},{},{},{},{:.3},{:.4},{:.1},{:.1},{},{},{:.1},{:.1},{},{},{}\n",
                 quoted(&run.target),
                 run.repeat,
                 event.number,
@@ -329,8 +335,8 @@ pub fn events_csv(results: &ScenarioResults) -> String {
                 event.took_s,
                 event.before.iops_mean,
                 event.after.iops_mean,
-                event.before.us_middle,
-                event.after.us_middle,
+                middle(event.before.us_middle),
+                middle(event.after.us_middle),
                 event.after.us_p99,
                 event.after.us_max,
                 event.recovery_s.map_or_else(String::new, |seconds| seconds.to_string()),
@@ -467,12 +473,25 @@ mod tests {
     fn before_and_after_are_told_with_how_likely_they_are() {
         let mut run = calm();
         let (iops, us) = ((99.0, 100.0), (Some(400.0), Some(520.0)));
-        run.after_all = Some(Comparison { seconds: (9, 10), iops, us, iops_p: 0.4, us_p: 0.001 });
+        run.after_all = Some(Comparison {
+            seconds: (9, 10),
+            iops,
+            us,
+            iops_p: 0.4,
+            us_p: 0.001,
+            ..Comparison::default()
+        });
         let told = sentences(&results(run)).join("");
         assert!(told.ends_with(
             "Before and after all of them (9 and 10 seconds): 99 and 100 I/Os per second, not told apart (p = 0.40); \
              400 and 520 us on average in the middle second, slower (p < 0.01)."
         ), "{told}");
+        let mut run = calm();
+        let same_medians =
+            Comparison { iops: (99.0, 99.0), iops_p: 0.03, iops_fell: Some(true), ..Comparison::default() };
+        run.after_all = Some(same_medians);
+        let told = sentences(&results(run)).join("");
+        assert!(told.contains("99 and 99 I/Os per second, fewer (p = 0.03)"), "{told}");
     }
 
     #[test]

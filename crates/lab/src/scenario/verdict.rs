@@ -94,18 +94,27 @@ pub fn rates(seconds: &[Second]) -> Vec<f64> {
     seconds.iter().map(|second| second.ios as f64).collect()
 }
 
-/// The mean latency of the middle second: one slow second in a window does not move it.
-pub fn middle_us(seconds: &[Second]) -> f64 {
-    let means: Vec<f64> =
-        seconds.iter().filter(|second| second.ios > 0).map(|second| second.us_mean).collect();
-    statistics::median(&means).unwrap_or(0.0)
+/// The mean latency of each second. One in which nothing was answered is the slowest there is, not the fastest.
+fn means_us(seconds: &[Second]) -> Vec<f64> {
+    let mean = |second: &Second| if second.ios > 0 { second.us_mean } else { f64::INFINITY };
+    seconds.iter().map(mean).collect()
+}
+
+/// The mean latency of the middle second: one slow second in a window does not move it. None: it had no I/O, or there is none.
+pub fn middle_us(seconds: &[Second]) -> Option<f64> {
+    statistics::median(&means_us(seconds)).filter(|us| us.is_finite())
+}
+
+/// Whether that latency is worse than what was before the first disturbance.
+fn is_slow(us: Option<f64>, before: &Window) -> bool {
+    // Without a middle second before, none is known to be slow.
+    before.us_middle.is_some_and(|before| us.is_none_or(|us| us > before * DEGRADED_LATENCY))
 }
 
 /// Whether a window is worse than what was before the first disturbance.
 pub fn degraded(window: &Window, before: &Window, band: &Band) -> bool {
     window.seconds > 0
-        && (window.iops_mean < band.expected_iops * DEGRADED_RATE
-            || (before.us_middle > 0.0 && window.us_middle > before.us_middle * DEGRADED_LATENCY))
+        && (window.iops_mean < band.expected_iops * DEGRADED_RATE || is_slow(window.us_middle, before))
 }
 
 /// The number of the first event behind which it is worse, and stays so behind the next one. One alone may be the drive's mood.
@@ -122,9 +131,14 @@ pub struct Comparison {
     pub iops: (f64, f64),
     /// Medians of the seconds' mean latencies; none if there was no I/O at all in the middle one, which is slower than any.
     pub us: (Option<f64>, Option<f64>),
-    /// How likely so different rates, or latencies, are by chance: [`statistics::rank_sum_p`].
+    /// How likely so different rates, or latencies, are by chance: [`statistics::rank_sum`].
     pub iops_p: f64,
     pub us_p: f64,
+    /// Whether they are lower afterwards, as the same test sees it: medians may be equal, or say otherwise. Not in older results.
+    #[serde(default)]
+    pub iops_fell: Option<bool>,
+    #[serde(default)]
+    pub us_fell: Option<bool>,
 }
 
 impl Comparison {
@@ -132,17 +146,17 @@ impl Comparison {
     pub fn of(before: &[Second], after: &[Second]) -> Option<Self> {
         let before = &before[before.len().saturating_sub(COMPARED_S)..];
         let after = &after[..after.len().min(COMPARED_S)];
-        // A second in which nothing was answered is the slowest there is, not the fastest.
-        let mean = |second: &Second| if second.ios > 0 { second.us_mean } else { f64::INFINITY };
-        let us = |seconds: &[Second]| -> Vec<f64> { seconds.iter().map(mean).collect() };
-        let (iops, us) = ((rates(before), rates(after)), (us(before), us(after)));
-        let middle = |samples: &[f64]| statistics::median(samples).filter(|us| us.is_finite());
+        let iops = (rates(before), rates(after));
+        let by_rate = statistics::rank_sum(&iops.0, &iops.1)?;
+        let by_latency = statistics::rank_sum(&means_us(before), &means_us(after))?;
         Some(Self {
             seconds: (before.len(), after.len()),
-            iops_p: statistics::rank_sum_p(&iops.0, &iops.1)?,
-            us_p: statistics::rank_sum_p(&us.0, &us.1)?,
+            iops_p: by_rate.p,
+            us_p: by_latency.p,
+            iops_fell: Some(by_rate.fell),
+            us_fell: Some(by_latency.fell),
             iops: (statistics::median(&iops.0)?, statistics::median(&iops.1)?),
-            us: (middle(&us.0), middle(&us.1)),
+            us: (middle_us(before), middle_us(after)),
         })
     }
 }
@@ -150,10 +164,8 @@ impl Comparison {
 /// Seconds from an event until the rate is above the lower end of the band and the latency not degraded: 0 if that was so in
 /// its own second and the next (most of its own may lie before it), none if it was not again before `to_s`.
 pub fn recovery_s(seconds: &[Second], from_s: u64, to_s: u64, before: &Window, band: &Band) -> Option<u64> {
-    let fine = |second: &Second| {
-        second.ios as f64 >= band.lower_iops
-            && (before.us_middle <= 0.0 || second.us_mean <= before.us_middle * DEGRADED_LATENCY)
-    };
+    let fine =
+        |second: &Second| second.ios as f64 >= band.lower_iops && !is_slow(Some(second.us_mean), before);
     let window = seconds_between(seconds, from_s, to_s);
     let skipped = usize::from(window.len() > 1 && fine(&window[0]) && !fine(&window[1]));
     window[skipped..].iter().position(fine).map(|at| (at + skipped) as u64)
@@ -257,7 +269,7 @@ mod tests {
     }
 
     fn window(iops_mean: f64, us_middle: f64) -> Window {
-        Window { seconds: 10, iops_mean, us_middle, ..Window::default() }
+        Window { seconds: 10, iops_mean, us_middle: Some(us_middle), ..Window::default() }
     }
 
     #[test]
@@ -286,6 +298,25 @@ mod tests {
     }
 
     #[test]
+    fn who_freezes_for_almost_half_of_the_time_is_degraded() {
+        let band = Band::around(100.0);
+        let second = |ios, us_mean| Second { ios, us_mean, ..Second::default() };
+        // Four seconds of nothing, and then what had been missed: the mean rate is as it should be.
+        let mut seconds = vec![second(0, 0.0); 4];
+        seconds.extend([second(400, 90_000.0), second(200, 25.0)]);
+        seconds.extend([second(100, 10.0); 4]);
+        let after = Window { us_middle: middle_us(&seconds), ..window(100.0, 0.0) };
+        assert!(degraded(&after, &window(100.0, 10.0), &band), "{after:?}");
+        let frozen = [second(0, 0.0), second(0, 0.0), second(300, 10.0)];
+        let after = Window { us_middle: middle_us(&frozen), ..window(100.0, 0.0) };
+        assert_eq!(after.us_middle, None);
+        assert!(
+            degraded(&after, &window(100.0, 10.0), &band),
+            "no I/O in the middle second is slower than any"
+        );
+    }
+
+    #[test]
     fn recovery_is_counted_from_the_disturbance_on() {
         let band = Band::around(100.0);
         let before = window(100.0, 10.0);
@@ -304,7 +335,7 @@ mod tests {
         assert_eq!(recovery_s(&late, 2, 6, &before, &band), Some(3), "it happened at the end of a second");
         assert_eq!(recovery_s(&late, 2, 3, &before, &band), Some(0), "more is not known of it");
         assert_eq!(recovery_s(&seconds, 2, 4, &before, &band), None);
-        assert_eq!(middle_us(&seconds), 10.0);
+        assert_eq!(middle_us(&seconds), Some(10.0));
         assert_eq!(rates(seconds_between(&seconds, 0, 3)), [100.0, 40.0], "the first second is its start");
         assert!(seconds_between(&seconds, 7, 9).is_empty());
     }
