@@ -184,7 +184,7 @@ impl Connection {
     pub fn reply(&mut self, handle: Handle, reply: Reply) {
         if reply == Reply::Error(RequestError::Busy) {
             if self.left {
-                self.open.remove(handle);
+                self.give_up(handle);
             } else {
                 self.not_begun += self.to_be_read(handle);
                 self.held.push_back(handle);
@@ -219,9 +219,17 @@ impl Connection {
         self.left = true;
         let given_up: Vec<Handle> = self.held.drain(..).chain(self.again.drain(..)).collect();
         for handle in given_up {
-            self.open.remove(handle);
+            self.give_up(handle);
         }
         self.not_begun = 0;
+    }
+
+    /// A request is not done, and that is said: a client that has ended its own side may wait for each reply, as libnbd does
+    /// behind its goodbye.
+    fn give_up(&mut self, handle: Handle) {
+        let open = self.open.remove(handle);
+        let session = self.session.as_ref().expect("requests come after the choice of an export");
+        answer::answer(session, &open, Reply::Error(RequestError::NotServed), &mut self.outgoing);
     }
 
     /// What an open request will bring into memory, besides what it has brought.

@@ -415,6 +415,24 @@ fn what_a_client_has_left_behind_is_not_done_later() {
     server.connection.resume();
     assert!(server.connection.next_event(&mut &[][..]).is_none());
     assert_eq!(server.connection.want(), Want::Close);
+    // It may have ended its own side only, behind its goodbye, and still listen: it is told of each.
+    let mut server = ready("disk", false);
+    let mut input =
+        &[request(3, 0, 1, 0, 0, &[]), request(3, 0, 2, 0, 0, &[]), request(2, 0, 3, 0, 0, &[])].concat()[..];
+    let mut ask = || match server.connection.next_event(&mut input) {
+        Some(Event::Request { handle, .. }) => handle,
+        None => panic!("a flush is a request"),
+    };
+    let (first, second) = (ask(), ask());
+    assert!(server.connection.next_event(&mut input).is_none());
+    server.connection.reply(first, Reply::Error(RequestError::Busy));
+    let before = server.connection.outgoing().len();
+    server.connection.leave();
+    let one = server.connection.outgoing().len() - before;
+    assert!(one > 0, "that it will not be done is said");
+    server.connection.reply(second, Reply::Error(RequestError::Busy));
+    assert_eq!(server.connection.outgoing().len() - before, 2 * one);
+    assert_eq!(server.connection.want(), Want::Close);
     // The node, which wants to stop, waits for those too.
     let mut server = ready("disk", false);
     server.deliver(&request(3, 0, 1, 0, 0, &[]), ALL, false);

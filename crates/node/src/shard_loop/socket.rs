@@ -123,7 +123,8 @@ impl Socket {
         }
     }
 
-    fn leave(&mut self) {
+    /// The client has ended its side: what was not begun is given up, and what the engine has is answered if somebody listens.
+    pub fn leave(&mut self) {
         self.connection.leave();
         self.ended.store(true, Ordering::SeqCst);
     }

@@ -49,7 +49,10 @@ impl Budget {
     /// Whether there is room for one more request of this size.
     pub fn has_room(&self, share: &Share, bytes: usize) -> bool {
         let is_modest = bytes <= SMALL_BYTES || (share.held == 0 && bytes <= LITTLE_BYTES);
-        self.held < self.most || (share.held < LITTLE_BYTES && is_modest)
+        // Who keeps much takes at once what it gives back, so the others would never see room for a request that is larger than
+        // that. Of them each may have one, of any size, until all keep twice of what they should.
+        let is_alone = share.held == 0 && self.held < self.most * 2;
+        self.held < self.most || is_alone || (share.held < LITTLE_BYTES && is_modest)
     }
 
     /// Looks at a connection now and then: so much was moved over it in all, and its client is waited for, or not. True: it does
@@ -88,6 +91,19 @@ mod tests {
         budget.count(&mut much, 0);
         budget.count(&mut little, 0);
         assert_eq!(budget.held, 0);
+    }
+
+    #[test]
+    fn who_keeps_nothing_gets_one_request_of_any_size() {
+        let mut budget = Budget::new(100 << 20);
+        let (mut much, mut other) = (Share::default(), Share::default());
+        budget.count(&mut much, 110 << 20);
+        assert!(!budget.has_room(&much, 4096), "it takes what it gives back as soon as there is room");
+        assert!(budget.has_room(&other, 32 << 20), "and the other would never see any");
+        budget.count(&mut other, 32 << 20);
+        assert!(!budget.has_room(&other, 32 << 20), "one");
+        budget.count(&mut much, 168 << 20);
+        assert!(!budget.has_room(&Share::default(), 32 << 20), "but not without end");
     }
 
     #[test]

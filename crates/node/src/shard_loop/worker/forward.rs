@@ -293,7 +293,8 @@ impl Worker {
                 // While it holds requests it receives nothing, so nothing has told that the client is gone. What it has asked for
                 // may not come behind what it has had answered elsewhere since.
                 if socket.is_closed_by_client() {
-                    socket.break_off();
+                    // It may still listen: libnbd ends its side behind its goodbye, and waits for what is open.
+                    socket.leave();
                 } else {
                     socket.connection.resume();
                 }

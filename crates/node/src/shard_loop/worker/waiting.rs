@@ -63,7 +63,7 @@ impl Worker {
             // SAFETY: the value lives as long as the worker, and the worker as long as the ring.
             unsafe { self.ring.push(entry) };
         }
-        let now = self.now();
+        let mut now = self.now();
         let wake_at = self.wake_at();
         let due = wake_at.is_some_and(|at| at <= now);
         let drained = self.draining.is_some() && self.statistics.connections == 0;
@@ -76,8 +76,12 @@ impl Worker {
         let is_busy = self.pace.is_busy(now, self.statistics.steps, depth);
         // Durable writes are ended by a thread of the kernel, which gets a sleeping core sooner than one that is busy looking.
         let may_spin = self.may_spin && !self.drives.has_durable_write();
-        if may_spin && is_busy && self.spin(now, wake_at) {
-            return;
+        if may_spin && is_busy {
+            if self.spin(now, wake_at) {
+                return;
+            }
+            // Or it would sleep for as long as it has just looked, behind what has become due.
+            now = self.now();
         }
         if !self.mailbox.fall_asleep() {
             self.ring.enter(None);

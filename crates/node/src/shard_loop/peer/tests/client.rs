@@ -13,6 +13,7 @@ const OPTION_EXPORT_NAME: u32 = 1;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
 
 struct OneExport;
 
@@ -89,7 +90,23 @@ impl Client {
         self.open.insert(self.last, brings);
     }
 
-    /// The next reply: which request, and its data. No request fails in these tests.
+    /// Says goodbye and ends its side, as libnbd does.
+    pub fn say_goodbye(&mut self) {
+        self.submit(DISCONNECT, 0, 0, 0);
+        self.open.remove(&self.last);
+        self.stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    }
+
+    /// All that still comes until the server ends its side: requests and their errors. None of these brings data.
+    pub fn last_words(mut self) -> Vec<(u64, u32)> {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes).expect("the server ends its side");
+        let four = |from: &[u8]| u32::from_be_bytes(from[..4].try_into().expect("four bytes"));
+        let eight = |from: &[u8]| u64::from_be_bytes(from[..8].try_into().expect("eight bytes"));
+        bytes.chunks(16).map(|reply| (eight(&reply[8..]), four(&reply[4..]))).collect()
+    }
+
+    /// The next reply: which request, and its data. No request fails in these tests but those of [`Client::last_words`].
     pub fn reply(&mut self) -> (u64, Vec<u8>) {
         let mut header = [0; 16];
         self.stream.read_exact(&mut header).expect("the server answers");

@@ -276,6 +276,22 @@ fn what_a_client_that_has_gone_had_asked_is_not_done_later() {
 }
 
 #[test]
+fn who_says_goodbye_is_told_what_is_not_done() {
+    let cluster = Cluster::start(2);
+    for node in 0..2 {
+        hold(&cluster, 0, LONG);
+        let mut client = Client::connect(&cluster, node);
+        let asked = client.submit_write(0, &stamp(0, 9));
+        client.say_goodbye();
+        std::thread::sleep(Duration::from_millis(300));
+        hold(&cluster, 0, Duration::ZERO);
+        const EIO: u32 = 5;
+        assert_eq!(client.last_words(), [(asked, EIO)], "by way of node {node}");
+        assert!(cluster.read(0, 0, BLOCK as u32) == vec![0; BLOCK], "and it is not done");
+    }
+}
+
+#[test]
 fn a_node_that_is_not_known_any_more_is_disconnected() {
     let cluster = Cluster::start(2);
     cluster.write(0, 0, &stamp(0, 1));
