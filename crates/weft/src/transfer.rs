@@ -11,7 +11,7 @@ use crate::status::text;
 use crate::trouble::Trouble;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -363,7 +363,8 @@ fn missing(error: &std::io::Error) -> Trouble {
 fn qemu_img(line: &[&str], places: &[&OsStr], progress: bool, watch: &Watch) -> Result<(), Trouble> {
     let mut command = Command::new("qemu-img");
     command.args(line);
-    if progress {
+    // Its line is written over and over: in a log that would be hundreds of pieces.
+    if progress && std::io::stderr().is_terminal() {
         command.arg("-p");
     }
     command.args(places).stdin(Stdio::null()).stdout(std::io::stderr()).stderr(Stdio::piped());

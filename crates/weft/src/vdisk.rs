@@ -60,13 +60,7 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         VdiskCommand::Resize { name, size, place } => {
             let path = format!("/v1/vdisks/{}/resize", path_part(&name));
             let vdisk = Client::find(&place)?.post(&path, &json!({ "size": size }))?;
-            tell(json, &vdisk, || {
-                format!(
-                    "{name} is {} now; clients see it when they connect again{}",
-                    bytes(&vdisk["size"]),
-                    note(&vdisk)
-                )
-            });
+            tell(json, &vdisk, || format!("{name} is {} now{}", bytes(&vdisk["size"]), note(&vdisk)));
         }
         VdiskCommand::Set { name, rf, container, compression, dedup, limits, place } => {
             let mut body = json!({});

@@ -51,6 +51,10 @@ pub enum ConfigError {
     #[error("the config store {path} cannot be opened: {reason}; put a good copy of the file back")]
     Open { path: PathBuf, reason: String },
     #[error(
+        "the config store {path} cannot be made: {reason}; see that its file system has room and can be written, and try again"
+    )]
+    Make { path: PathBuf, reason: String },
+    #[error(
         "the config store holds a record that this version does not understand ({table} {key}: {source}); use the \
              version that wrote it"
     )]

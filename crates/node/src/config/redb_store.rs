@@ -51,12 +51,34 @@ pub struct RedbStore {
 impl RedbStore {
     /// Opens the store in `dir`; makes an empty one if there is none and `create` says so.
     pub fn open(dir: &Path, create: bool) -> Result<Self, ConfigError> {
+        if create && !dir.join(CONFIG_FILE).exists() {
+            Self::make(dir).map_err(|reason| ConfigError::Make { path: dir.join(CONFIG_FILE), reason })?;
+        }
         let mut store = Self::open_with(dir, create, |path| {
             let database = if create { Database::create(path) } else { Database::open(path) };
             database.map_err(|error| error.to_string())
         })?;
         store.file = Some(dir.join(CONFIG_FILE));
         Ok(store)
+    }
+
+    /// Makes an empty store under another name first: one that was cut while it was made could never be opened, and has no good copy.
+    fn make(dir: &Path) -> Result<(), String> {
+        let (path, new) = (dir.join(CONFIG_FILE), dir.join(format!("{CONFIG_FILE}.new")));
+        let _ = std::fs::remove_file(&new);
+        let made = Database::create(&new).map_err(|error| error.to_string()).and_then(|database| {
+            let mut store = Self { database: Some(database), file: None };
+            store.make_tables().map_err(|error| error.to_string())
+        });
+        let named = made.and_then(|()| {
+            let flushed = std::fs::File::open(&new).and_then(|file| file.sync_all());
+            let renamed = flushed.and_then(|()| std::fs::rename(&new, &path));
+            renamed.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|error| error.to_string())
+        });
+        if named.is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+        named
     }
 
     /// Opens a copy of the store in memory: one that was not closed is repaired there, and the file stays as it is.
@@ -372,6 +394,22 @@ mod tests {
         CeilingRecord, CompressionRecord, FamilyState, Policy, SnapshotOrigin, SnapshotState,
     };
     use weft_engine::Seq;
+
+    #[test]
+    fn what_was_cut_while_it_was_made_is_made_again() {
+        let dir = directory("cut");
+        std::fs::write(dir.join(format!("{CONFIG_FILE}.new")), [0; 100]).expect("writable");
+        let store = RedbStore::open(&dir, true).expect("the beginning of another try is in nobody's way");
+        drop(store);
+        let names: Vec<_> =
+            std::fs::read_dir(&dir).expect("readable").flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, [CONFIG_FILE], "and is not left");
+        // Where it cannot be made, nothing is there that could not be opened the next time.
+        let nowhere = dir.join("nowhere");
+        let Err(error) = RedbStore::open(&nowhere, true) else { panic!("there is no such directory") };
+        assert!(matches!(error, ConfigError::Make { .. }), "{error}");
+        std::fs::remove_dir_all(&dir).expect("the test made it");
+    }
 
     fn directory(name: &str) -> std::path::PathBuf {
         let dir = std::env::temp_dir().join(format!("weft-config-{name}-{}", std::process::id()));

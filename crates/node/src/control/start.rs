@@ -457,6 +457,13 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
             format!("RF {factor}: each block is kept on {factor} drives, so {} may be lost", factor - 1)
         }
     };
+    // What holds for new vDisks need not hold for those that are there.
+    let fewer = control.families.values().filter(|family| family.config.factor < control.factor).count();
+    let meaning = match fewer {
+        0 => meaning,
+        _ => format!("{meaning} (not of {fewer} vDisks, which want fewer copies: `weft vdisk ls`)"),
+    };
+    let meaning = if up < all { format!("{meaning}; while drives are away, fewer") } else { meaning };
     format!("weft is ready: API http://{address}, drives up {up} of {all}, vDisks {vdisks}; {meaning}")
 }
 

@@ -23,8 +23,19 @@ pub fn make(dir: &Path, record: &DriveRecord, progress: &mut dyn FnMut(u64)) -> 
     directory.sync_all().map_err(DriveError::io("flush", dir))
 }
 
+/// Takes the file away that did not fit. What it had taken counts as free again.
+fn no_room(path: &Path, needed: u64) -> DriveError {
+    let _ = std::fs::remove_file(path);
+    DriveError::NoRoom { path: path.to_path_buf(), needed, free: free_bytes(path) }
+}
+
 fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
     let file = create(path, 0)?;
+    // Else it would take all that others on this file system want to write to, if only for a moment.
+    if free_bytes(path) < len {
+        drop(file);
+        return Err(no_room(path, len));
+    }
     // Room is taken now, so that the pool is full when it says so and not when the file system is.
     // SAFETY: a plain call on an open descriptor.
     let error = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
@@ -32,10 +43,8 @@ fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EFBIG) => {
-                let free = free_bytes(path);
                 drop(file);
-                let _ = std::fs::remove_file(path);
-                return Err(DriveError::NoRoom { path: path.to_path_buf(), needed: len, free });
+                return Err(no_room(path, len));
             }
             Some(libc::EOPNOTSUPP) => {
                 tracing::warn!(path = %path.display(), "the file system cannot reserve room: the drive is sparse");
@@ -62,9 +71,8 @@ fn make_log(path: &Path, len: u64, progress: &mut dyn FnMut(u64)) -> Result<(), 
         let count = MIB.min(len - at);
         if let Err(error) = file.write_all_at(&chunk.bytes()[..count as usize], at) {
             if error.raw_os_error() == Some(libc::ENOSPC) {
-                let free = free_bytes(path);
-                let _ = std::fs::remove_file(path);
-                return Err(DriveError::NoRoom { path: path.to_path_buf(), needed: len, free });
+                drop(file);
+                return Err(no_room(path, len));
             }
             return Err(DriveError::io("write", path)(error));
         }

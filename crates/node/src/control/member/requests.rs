@@ -384,7 +384,9 @@ impl Control {
     pub(in crate::control) fn member(&self) -> Result<&Member, Refusal> {
         self.part.member().ok_or_else(|| {
             Refusal::conflict(
-                "this node is alone, and in no cluster; make one with `weft cluster init`, or name a member (--dir, --api)",
+                "this node is alone, and in no cluster, which is what this command is for; name a member (--dir, --api), or make a cluster \
+                 with `weft cluster init`. A node alone shows its drives in `weft status`, and takes another one when it is started \
+                 with more (`weft up --drives N`, `--drive DEVICE`)",
             )
         })
     }
