@@ -391,6 +391,7 @@ impl Control {
                 lines.push(format!("vDisk {name} is not exported at {address}: {reason}"));
             }
         }
+        lines.extend(self.copies_without_a_drive());
         for view in self.schedule_views().iter().filter(|view| !view.trouble.is_empty()) {
             lines.push(format!("vDisk {}: its schedule takes no snapshots: {}", view.vdisk, view.trouble));
         }
@@ -399,5 +400,28 @@ impl Control {
             lines.push(format!("{blocks_lost} reads found no good copy"));
         }
         lines
+    }
+
+    /// On a node alone: vDisks that want more copies than there are drives for, which nothing but a drive can change.
+    fn copies_without_a_drive(&self) -> Option<String> {
+        const NAMES_MAX: usize = 5;
+        if self.part.member().is_some() || self.stage != Stage::Ready {
+            return None;
+        }
+        let up = self.drives_up().len();
+        let wanting = self
+            .families
+            .values()
+            .filter(|family| family.serving != Serving::Dropping && family.config.factor as usize > up);
+        let names: Vec<&str> = wanting.map(|family| family.config.name.as_str()).collect();
+        let (told, more) = names.split_at(names.len().min(NAMES_MAX));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        (!names.is_empty()).then(|| {
+            format!(
+                "vDisks {}{more} want more copies than drives are up ({up}): one more failure may lose data; bring drives back, or start \
+                 the node with more (`weft up --drives N`, `--drive DEVICE`)",
+                told.join(", ")
+            )
+        })
     }
 }

@@ -90,6 +90,8 @@ fn copies_that_went_with_a_lost_drive_are_missed() {
         std::fs::remove_file(dir.join(file)).expect("it is there");
     }
     let node = Node::start(&dir, &["--replace-lost"]);
+    let trouble = || node.json(&["status"])["trouble"].to_string();
+    crate::support::wait_until("the node is ready", || trouble().contains("vDisks a want more copies"));
     node.stop();
     let (code, told) = check(&dir);
     assert_eq!((code, &told["sound"]), (Some(1), &false.into()), "there is one copy of two: {told:#}");
@@ -101,6 +103,7 @@ fn copies_that_went_with_a_lost_drive_are_missed() {
     crate::support::wait_until("the copies are made again", || {
         node.log_text().contains("all copies are where they belong")
     });
+    assert_eq!(node.json(&["status"])["trouble"], json!([]), "there is a drive for each copy");
     node.stop();
     let (code, told) = check(&dir);
     assert_eq!(code, Some(0), "{told:#}");
