@@ -79,6 +79,7 @@ impl Client {
 
     /// Likewise, without waiting longer than this.
     pub fn get_within(&self, path: &str, longest: Duration) -> Result<Value, Trouble> {
+        refuse_steps(path)?;
         self.read("GET", path, self.request("GET", path).timeout(longest).call())
     }
 
@@ -100,6 +101,7 @@ impl Client {
     }
 
     fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, Trouble> {
+        refuse_steps(path)?;
         let seconds = if method == "GET" { ANSWER_SECONDS } else { WORK_SECONDS };
         let request = self.request(method, path).timeout(Duration::from_secs(seconds));
         let answer = match body {
@@ -185,9 +187,36 @@ fn read_body(response: ureq::Response) -> Result<Value, Trouble> {
         .map_err(|_| Trouble::failed("what answers there is no Weft node: check --dir and --api"))
 }
 
+/// A name that is empty, `.` or `..` would be a step in the path, also when it is escaped: something else would be asked for.
+fn refuse_steps(path: &str) -> Result<(), Trouble> {
+    let path = path.split('?').next().unwrap_or_default();
+    let is_step = |part: &str| part.replace("%2E", ".").chars().all(|c| c == '.');
+    if path.split('/').skip(1).any(is_step) {
+        return Err(Trouble::bad_input("a name is empty or of dots only; nothing is called so"));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::base_of;
+    use super::{base_of, refuse_steps};
+
+    #[test]
+    fn no_name_is_a_step_in_the_path() {
+        for good in [
+            "/v1/vdisks",
+            "/v1/vdisks/a.b",
+            "/v1/vdisks/.a",
+            "/v1/diff?from=..&to=",
+            "/v1/vdisks/..%2F..",
+            "/healthz",
+        ] {
+            assert!(refuse_steps(good).is_ok(), "{good}");
+        }
+        for bad in ["/v1/vdisks/", "/v1/vdisks//resize", "/v1/vdisks/%2E%2E", "/v1/vdisks/%2E/export?x=1"] {
+            assert!(refuse_steps(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn an_address_is_understood_or_refused() {

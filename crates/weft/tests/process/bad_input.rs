@@ -304,6 +304,8 @@ fn requests_that_cannot_be_met_end_with_2_and_change_nothing() {
         &["vdisk", "create", "w", "--size", "1G", "--rf", "3"],
         &["vdisk", "show", "nothere"],
         &["vdisk", "show", "../.."],
+        &["vdisk", "show", ".."],
+        &["vdisk", "rm", ""],
         &["vdisk", "rm", "nothere"],
         &["vdisk", "rm", "v"],
         &["vdisk", "resize", "nothere", "--size", "1G"],
