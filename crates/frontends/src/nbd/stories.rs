@@ -3,7 +3,7 @@
 use super::limits::*;
 use super::pretend::*;
 use super::protocol::*;
-use super::{Connection, Event, Outgoing, Want};
+use super::{Connection, Event, Handle, Outgoing, Want};
 use std::sync::Arc;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Reply, Request, RequestError};
@@ -396,15 +396,19 @@ fn a_read_that_has_to_wait_takes_no_memory() {
     assert_eq!(server.connection.memory_bytes(), 1 << 20, "now it is read");
 }
 
+/// The request that comes next.
+fn asked(server: &mut Server, input: &mut &[u8]) -> Handle {
+    match server.connection.next_event(input) {
+        Some(Event::Request { handle, .. }) => handle,
+        None => panic!("a flush is a request"),
+    }
+}
+
 #[test]
 fn what_a_client_has_left_behind_is_not_done_later() {
     let mut server = ready("disk", false);
     let mut input = &[request(3, 0, 1, 0, 0, &[]), request(3, 0, 2, 0, 0, &[])].concat()[..];
-    let mut ask = || match server.connection.next_event(&mut input) {
-        Some(Event::Request { handle, .. }) => handle,
-        None => panic!("a flush is a request"),
-    };
-    let (first, second) = (ask(), ask());
+    let (first, second) = (asked(&mut server, &mut input), asked(&mut server, &mut input));
     server.connection.reply(first, Reply::Error(RequestError::Busy));
     // The client goes: one request is held to be asked again, the other one the engine has.
     server.connection.leave();
@@ -419,11 +423,7 @@ fn what_a_client_has_left_behind_is_not_done_later() {
     let mut server = ready("disk", false);
     let mut input =
         &[request(3, 0, 1, 0, 0, &[]), request(3, 0, 2, 0, 0, &[]), request(2, 0, 3, 0, 0, &[])].concat()[..];
-    let mut ask = || match server.connection.next_event(&mut input) {
-        Some(Event::Request { handle, .. }) => handle,
-        None => panic!("a flush is a request"),
-    };
-    let (first, second) = (ask(), ask());
+    let (first, second) = (asked(&mut server, &mut input), asked(&mut server, &mut input));
     assert!(server.connection.next_event(&mut input).is_none());
     server.connection.reply(first, Reply::Error(RequestError::Busy));
     let before = server.connection.outgoing().len();

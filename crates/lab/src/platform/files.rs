@@ -35,13 +35,18 @@ impl Platform for Files {
     }
 
     fn remove(&mut self) -> Result<(), String> {
-        let mut outcome = Ok(());
-        for path in self.paths.drain(..) {
-            let removed = std::fs::remove_file(&path);
-            outcome = outcome.and(removed.map_err(|why| format!("{}: {why}", path.display())));
-        }
-        outcome
+        remove_all(&mut self.paths)
     }
+}
+
+/// Removes these files, each whatever came of the others.
+pub fn remove_all(paths: &mut Vec<PathBuf>) -> Result<(), String> {
+    let mut outcome = Ok(());
+    for path in paths.drain(..) {
+        let removed = std::fs::remove_file(&path);
+        outcome = outcome.and(removed.map_err(|why| format!("{}: {why}", path.display())));
+    }
+    outcome
 }
 
 impl Drop for Files {

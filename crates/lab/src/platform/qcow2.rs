@@ -1,7 +1,7 @@
 //! qcow2 images served over NBD by a `qemu-storage-daemon` of our own, with both kinds of snapshots that qcow2 has.
 //! Promises: the daemon ends with the platform, and with this process, however that ends.
 
-use super::files::{make_new, prepared};
+use super::files::{make_new, prepared, remove_all};
 use super::{Platform, PlatformTarget, Volume, nbd};
 use crate::error::LabError;
 use crate::qmp;
@@ -220,11 +220,7 @@ impl Platform for Images {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
-        let mut outcome = Ok(());
-        for file in self.files.drain(..) {
-            let removed = std::fs::remove_file(&file);
-            outcome = outcome.and(removed.map_err(|why| format!("{}: {why}", file.display())));
-        }
+        let outcome = remove_all(&mut self.files);
         let _ = std::fs::remove_dir_all(&self.sockets);
         outcome
     }

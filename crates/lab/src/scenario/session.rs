@@ -516,14 +516,11 @@ fn judge(
         let from = starts[index].min(end);
         let next = starts.get(index + 1).copied().unwrap_or(end).min(end);
         // A disturbance that lasts is judged while it does, and what comes back comes back behind it.
-        let (next, recovers) = if lasts {
-            (run.phases[1].window.to_s, (run.phases[1].window.to_s, end))
-        } else {
-            (next, (from, next))
-        };
+        let until = if lasts { run.phases[1].window.to_s } else { next };
+        let over = if lasts { until } else { from };
         let last = if index == 0 { 0 } else { starts[index - 1].min(from) };
-        let reach = BESIDE_S.min(next.saturating_sub(from)).max(1);
-        let after = window(from, next);
+        let reach = BESIDE_S.min(until.saturating_sub(from)).max(1);
+        let after = window(from, until);
         run.events.push(Event {
             number: index as u32 + 1,
             text: done.text.clone(),
@@ -532,7 +529,7 @@ fn judge(
             error: done.error.clone(),
             before: window(from.saturating_sub(reach).max(last), from),
             degraded: verdict::degraded(&after, &base, &band),
-            recovery_s: verdict::recovery_s(&seconds, recovers.0, recovers.1, &base, &band),
+            recovery_s: verdict::recovery_s(&seconds, over, next, &base, &band),
             after,
         });
     }

@@ -2,15 +2,24 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Puts `text` at `name` in `dir`, durably, in the place of what was there.
 pub fn replace(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {
-    let (path, new) = (dir.join(name), dir.join(format!("{name}.new")));
-    // The bytes before the name, and the name before anybody is told: a cut leaves the old file or the new one.
-    let mut file = File::create(&new)?;
+    let mut file = File::create(unnamed(dir, name))?;
     file.write_all(text)?;
+    give_name(dir, name, &file)
+}
+
+/// Where a file is made that [`give_name`] puts at `name`.
+pub fn unnamed(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.new"))
+}
+
+/// Puts what was made at [`unnamed`] at `name` in `dir`, durably.
+pub fn give_name(dir: &Path, name: &str, file: &File) -> io::Result<()> {
+    // The bytes before the name, and the name before anybody is told: a cut leaves the old file or the new one.
     file.sync_all()?;
-    std::fs::rename(&new, &path)?;
+    std::fs::rename(unnamed(dir, name), dir.join(name))?;
     File::open(dir)?.sync_all()
 }

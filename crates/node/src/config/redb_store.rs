@@ -4,7 +4,7 @@
 
 use super::{
     Config, ConfigError, ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig,
-    GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord,
+    GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord, durable_file,
 };
 use redb::backends::InMemoryBackend;
 use redb::{
@@ -14,6 +14,7 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -62,18 +63,14 @@ impl RedbStore {
         Ok(store)
     }
 
-    /// Makes an empty store under another name first: one that was cut while it was made could never be opened, and has no good copy.
+    /// Makes a store with nothing in it under another name first: one that was cut while it was made could never be opened, and has no
+    /// good copy.
     fn make(dir: &Path) -> Result<(), String> {
-        let (path, new) = (dir.join(CONFIG_FILE), dir.join(format!("{CONFIG_FILE}.new")));
+        let new = durable_file::unnamed(dir, CONFIG_FILE);
         let _ = std::fs::remove_file(&new);
-        let made = Database::create(&new).map_err(|error| error.to_string()).and_then(|database| {
-            let mut store = Self { database: Some(database), file: None };
-            store.make_tables().map_err(|error| error.to_string())
-        });
-        let named = made.and_then(|()| {
-            let flushed = std::fs::File::open(&new).and_then(|file| file.sync_all());
-            let renamed = flushed.and_then(|()| std::fs::rename(&new, &path));
-            renamed.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|error| error.to_string())
+        let named = Database::create(&new).map(drop).map_err(|error| error.to_string()).and_then(|()| {
+            let named = File::open(&new).and_then(|file| durable_file::give_name(dir, CONFIG_FILE, &file));
+            named.map_err(|error| error.to_string())
         });
         if named.is_err() {
             let _ = std::fs::remove_file(&new);
