@@ -548,6 +548,7 @@ impl NodeOptions {
             rack: self.rack.clone(),
             storage_only: self.storage_only,
             last_life: 0,
+            starts: 0,
             cut_off: false,
             state: NodeState::In,
         }

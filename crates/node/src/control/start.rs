@@ -17,7 +17,7 @@ use crate::config::{
 use crate::descriptors;
 use crate::drives::DriveError;
 use crate::join::{self, JoinError};
-use crate::shard_loop::{Mail, Shards};
+use crate::shard_loop::{Identity, Mail, Shards};
 use crate::words::{self, say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -173,8 +173,8 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     let plan = DrivePlan::make(&dir, &settings, &mut config.drives, &mut book)?;
     run_to_its_end(async {
         let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
-        let shards =
-            Shards::start(settings.shards, 0, 0, None, &to_control).map_err(io_error("start a shard"))?;
+        let shards = Shards::start(settings.shards, Identity::default(), None, &to_control)
+            .map_err(io_error("start a shard"))?;
         let control = assemble(&settings, &dir, Box::new(store), config, &plan, &shards);
         tokio::spawn(notices::listen(control.clone(), news));
         tokio::spawn(snapshots::look_after(control.clone()));

@@ -46,6 +46,16 @@ use worker::{Setup, Worker};
 /// The exit code of a process whose engine failed one of its own assertions.
 const EXIT_ASSERTION: i32 = 70;
 
+/// Which node the shards are, to other nodes. The default is a node that is alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Identity {
+    /// The number of the node's first shard.
+    pub base: u32,
+    pub cluster: u64,
+    /// Higher than that of any process before that was this node. Others hear only the one with the highest.
+    pub life: u64,
+}
+
 /// The running shards.
 pub struct Shards {
     pub mailboxes: Vec<Arc<Mailbox>>,
@@ -53,17 +63,16 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Starts `count` shards, numbered from `base` on, of cluster number `cluster` (0 and 0 for a node that is alone). They
-    /// answer requests until `deadline` has passed, and again when it moves on (None: always). What they notice goes to
-    /// `notices`.
+    /// Starts `count` shards of the node `identity`. They answer requests until `deadline` has passed, and again when it
+    /// moves on (None: always). What they notice goes to `notices`.
     pub fn start(
         count: u32,
-        base: u32,
-        cluster: u64,
+        identity: Identity,
         deadline: Option<Deadline>,
         notices: &tokio::sync::mpsc::UnboundedSender<(ShardId, News)>,
     ) -> io::Result<Self> {
         assert!(count > 0, "a node has at least one shard");
+        let base = identity.base;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mailboxes: Vec<_> = (base..base + count)
             .map(|number| Mailbox::new(ShardId(number)).map(Arc::new))
@@ -76,9 +85,8 @@ impl Shards {
                 clients_bytes: memory::clients_bytes(count, memory::machine_bytes()),
                 shard: mailbox.shard(),
                 seed: rand::random(),
-                cluster,
+                identity,
                 deadline: deadline.clone(),
-                base,
                 mailbox: Arc::clone(mailbox),
                 neighbours: mailboxes.clone(),
                 notices: notices.clone(),

@@ -1,6 +1,6 @@
 //! A shard alone, with drives that are none.
 
-use super::{Answer, Mail, Mailbox, News, Shards};
+use super::{Answer, Identity, Mail, Mailbox, News, Shards};
 use crate::drives::{AreaFile, OpenDrive};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -52,7 +52,7 @@ fn a_drive_that_hangs_is_told_and_so_is_that_it_answers() {
     let open = OpenDrive { drive, geometry, log: area(log), data: area(data), takes_discards: false };
 
     let (notices, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let shards = Shards::start(1, 0, 0, None, &notices).expect("a shard starts");
+    let shards = Shards::start(1, Identity::default(), None, &notices).expect("a shard starts");
     shards.mailboxes[0].send(Mail::Drive(open));
     let began = Instant::now();
     shards.mailboxes[0].send(Mail::Order(Order::OpenDrive {
@@ -101,7 +101,7 @@ fn ask(shard: &Mailbox, family: u32) -> std::sync::mpsc::Receiver<Reply> {
 #[test]
 fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
     let (notices, _told) = tokio::sync::mpsc::unbounded_channel();
-    let shards = Shards::start(2, 0, 0, None, &notices).expect("shards start");
+    let shards = Shards::start(2, Identity::default(), None, &notices).expect("shards start");
     let owner = &shards.mailboxes[0];
     // Nobody serves them: whatever reaches the engine is answered so.
     let answered = Ok(Reply::Error(RequestError::NotServed));
@@ -125,7 +125,7 @@ fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
 #[test]
 fn while_a_drive_that_hangs_is_awaited_nobody_is_refused() {
     let (notices, _told) = tokio::sync::mpsc::unbounded_channel();
-    let shards = Shards::start(2, 0, 0, None, &notices).expect("shards start");
+    let shards = Shards::start(2, Identity::default(), None, &notices).expect("shards start");
     let owner = &shards.mailboxes[0];
     let refused = || Ok(Reply::Error(RequestError::NotServed));
     assert_eq!(ask(owner, 2).recv_timeout(LONG), refused(), "nobody serves it");

@@ -24,6 +24,7 @@ use super::socket::Socket;
 use super::statistics::{FamilyStatistics, Observer, Question};
 use super::tickets::{Origin, Tickets};
 use crate::config::cluster::Deadline;
+use crate::shard_loop::Identity;
 use budget::Budget;
 use clients::Slot;
 use forward::{Forwards, Held};
@@ -67,11 +68,9 @@ pub struct Setup {
     pub limits: Limits,
     /// What clients may make the shard keep in memory.
     pub clients_bytes: usize,
-    pub cluster: u64,
+    pub identity: Identity,
     /// Of the node's lease, if it has one.
     pub deadline: Option<Deadline>,
-    /// The number of the first shard of this node.
-    pub base: u32,
     pub mailbox: Arc<Mailbox>,
     /// The mailboxes of all shards of this node, in the order of their numbers.
     pub neighbours: Vec<Arc<Mailbox>>,
@@ -166,8 +165,8 @@ impl Worker {
             budget: Budget::new(setup.clients_bytes),
             free_slots: Vec::new(),
             tickets: Tickets::default(),
-            peers: Peers::new(setup.shard, setup.cluster, rand::random(), tags),
-            routes: Routes::new(setup.shard, setup.base, setup.neighbours.len()),
+            peers: Peers::new(setup.shard, setup.identity, tags),
+            routes: Routes::new(setup.shard, setup.identity.base, setup.neighbours.len()),
             forwards: Forwards::default(),
             mailbox: setup.mailbox,
             neighbours: setup.neighbours,

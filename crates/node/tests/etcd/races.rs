@@ -259,6 +259,9 @@ fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
     let changed = Decided { what: made.remove(0), grounds: group.grounds.clone() };
     let refused = cluster.put_groups(std::slice::from_ref(&changed), &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
+    let third = cluster.create_vdisk(&a_vdisk("three")).expect("it is made").record.id();
+    let named = cluster.change_segments(third, Epoch(1), 1, &segments).expect("etcd answers");
+    assert!(named.is_none(), "no log begins to name it between the two steps of its going");
     cluster.remove_drive(drive, lost.revision).expect("it goes");
     let refused = cluster.add_groups(&[group], &leader);
     assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");

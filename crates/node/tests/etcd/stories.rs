@@ -27,6 +27,7 @@ pub fn a_node(name: &str) -> ClusterNodeRecord {
         rack: "r1".to_string(),
         storage_only: false,
         last_life: 0,
+        starts: 0,
         cut_off: false,
         state: NodeState::In,
     }

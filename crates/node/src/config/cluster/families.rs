@@ -8,7 +8,7 @@ use super::decided::{Decided, Ground, parts};
 use super::records::NameRecord;
 use super::{ClusterError, ClusterStore, Leadership};
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::{FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
+use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
 use std::collections::BTreeSet;
 use weft_engine::interface::Segment;
 use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
@@ -412,6 +412,16 @@ impl ClusterStore {
         Ok(given_up)
     }
 
+    /// That a drive is as it is now; refused if it was given up. Between that and the end of its record its key is still there.
+    fn is_no_loss(&self, drive: DriveId) -> Result<Compare, ClusterError> {
+        let key = self.keys.drive(drive);
+        let found = self.etcd.get(&key)?.map(|found| parse::<DriveRecord>(&found)).transpose()?;
+        match found.filter(|drive| drive.record.state != DriveRecordState::Lost) {
+            Some(drive) => Ok(Compare::unchanged(&key, drive.revision)),
+            None => Err(ClusterError::Changed { key }),
+        }
+    }
+
     /// Puts `segments` under `version` if the record still has `epoch` and `version - 1`, and drives that are new in them have not been
     /// taken out; None otherwise.
     pub fn change_segments(
@@ -437,8 +447,9 @@ impl ClusterStore {
                 segments.iter().flat_map(|segment| segment.members.clone()).collect()
             };
             let new = &members(&record.segments) - &members(&former);
-            let present = |drive: &u32| Compare::present(&self.keys.drive(DriveId(*drive)));
-            Ok(Verdict::PutIf(new.iter().map(present).collect()))
+            let as_seen: Result<_, ClusterError> =
+                new.iter().map(|drive| self.is_no_loss(DriveId(*drive))).collect();
+            Ok(Verdict::PutIf(as_seen?))
         });
         match changed {
             Ok(changed) => Ok(taken.then_some(changed)),

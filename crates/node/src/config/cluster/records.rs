@@ -91,6 +91,9 @@ pub struct ClusterNodeRecord {
     /// is an old copy.
     #[serde(default)]
     pub last_life: u64,
+    /// How often its process was begun: of two connections of its shards, this says which one is of the process that lives.
+    #[serde(default)]
+    pub starts: u64,
     /// It gave its lease back because it reached none of the others, and has taken no other since.
     #[serde(default)]
     pub cut_off: bool,

@@ -91,6 +91,20 @@ pub async fn watch(control: SharedControl) {
         // So that the others do not take it for dead, should the network be away for all of them. Without etcd the lease ends by itself.
         let _ =
             with_store(&control, move |store| store.change_node(node, |record| record.cut_off = true)).await;
+        // Etcd may have taken its time: another life, or one that reaches somebody again, goes on.
+        let is_still_so = |member: &Member| {
+            member.life.as_ref().is_some_and(|life| life.incarnation == incarnation)
+                && member.reaches_nobody()
+        };
+        if !control.lock().part.member().is_some_and(is_still_so) {
+            let _ =
+                with_store(&control, move |store| store.change_node(node, |record| record.cut_off = false))
+                    .await;
+            if let Some(member) = control.lock().part.member_mut() {
+                member.cut_off.waits = false;
+            }
+            continue;
+        }
         deadline.end();
         tokio::time::sleep(LAST_ANSWERS).await;
         life::leave(&control).await;

@@ -40,8 +40,14 @@ impl DriveBook for ClusterBook<'_> {
     }
 
     fn put(&mut self, record: &DriveRecord) -> Result<(), StartError> {
-        let wanted = record.clone();
-        self.store.change_drive(record.id(), |record| *record = wanted.clone())?;
+        // Nothing but what this node has found out: what becomes of the drive others may have said meanwhile.
+        let found = record;
+        self.store.change_drive(found.id(), |record| {
+            record.place.clone_from(&found.place);
+            if record.state == DriveRecordState::Making {
+                record.state = found.state;
+            }
+        })?;
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::control::drives::DrivePlan;
 use crate::control::start::{self, Settings, StartError, io_error};
 use crate::control::{Control, Part, SharedControl, Stage, member, notices};
 use crate::join;
-use crate::shard_loop::{PeerListener, Shards};
+use crate::shard_loop::{Identity, PeerListener, Shards};
 use crate::words::say;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -74,11 +74,13 @@ pub fn run(
         let (to_control, news) = tokio::sync::mpsc::unbounded_channel();
         let (losses, lost) = tokio::sync::mpsc::unbounded_channel();
         let (jobs, to_do) = tokio::sync::mpsc::unbounded_channel();
-        let base = member::shard_base(node);
+        // Counted where a copy of the directory counts on, and before anybody is called.
+        let life = store.change_node(node, |record| record.starts += 1)?.record.starts;
+        let identity = Identity { base: member::shard_base(node), cluster: membership.id, life };
         // Until the node has its lease nothing is served.
+        let lease = Some(Deadline::new(Moment(0)));
         let shards =
-            Shards::start(record.shards, base, membership.id, Some(Deadline::new(Moment(0))), &to_control)
-                .map_err(io_error("start a shard"))?;
+            Shards::start(record.shards, identity, lease, &to_control).map_err(io_error("start a shard"))?;
         let listener = PeerListener::open(transport, membership.id, shards.mailboxes.clone())
             .map_err(io_error(format!("listen for other nodes at {transport} (see `weft node ls`; if this machine has another address now, say it with --transport)")))?;
         // A port that was free to choose is known only now. Others look for the node there as soon as it lives.
@@ -146,13 +148,14 @@ pub fn run(
                     say!("weft: {line}");
                 }
             }
+            // Whoever lives is given vDisks, and follows what is said of them.
+            tokio::spawn(mirror::follow(control.clone(), follower));
+            tokio::spawn(mirror::tick(control.clone()));
             // Ready is who is known to the others. Should etcd have gone meanwhile, they hear of it later.
             let is_told = |control: &mut Control| {
                 control.part.member().is_some_and(super::Member::is_announced).then_some(())
             };
             let _ = control.wait_for(ANNOUNCE_WAIT, is_told).await;
-            tokio::spawn(mirror::follow(control.clone(), follower));
-            tokio::spawn(mirror::tick(control.clone()));
             tokio::spawn(super::controller::run(control.clone()));
             tokio::spawn(crate::control::snapshots::look_after(control.clone()));
             tokio::spawn(super::cut_off::watch(control.clone()));

@@ -31,10 +31,18 @@ impl Control {
 
     /// Those of one vDisk, by name.
     pub(in crate::control) fn snapshots_of(&self, family: FamilyId) -> Vec<&SnapshotRecord> {
-        let range = (family, String::new())..(FamilyId(family.0 + 1), String::new());
+        // Any number may come from outside, also the last one there is.
+        let from = (family, String::new())..;
+        let is_its = |key: &SnapshotKey| key.0 == family;
         match &self.part {
-            Part::Alone(alone) => alone.snapshots.range(range).map(|(_, record)| record).collect(),
-            Part::Member(member) => member.snapshots().range(range).map(|(_, entry)| &entry.record).collect(),
+            Part::Alone(alone) => {
+                let of_it = alone.snapshots.range(from).take_while(|(key, _)| is_its(key));
+                of_it.map(|(_, record)| record).collect()
+            }
+            Part::Member(member) => {
+                let of_it = member.snapshots().range(from).take_while(|(key, _)| is_its(key));
+                of_it.map(|(_, entry)| &entry.record).collect()
+            }
         }
     }
 

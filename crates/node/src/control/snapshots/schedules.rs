@@ -194,11 +194,14 @@ pub async fn set(control: &SharedControl, wanted: SetSchedule) -> Result<Schedul
         if control.families[&family].config.state == FamilyState::Dropping {
             return Err(Refusal::no_vdisk(&wanted.vdisk));
         }
+        // Who says the same again, as tools do that look after a configuration, does not put the next one off.
+        let present = control.schedules().remove(&family);
+        let same = present.filter(|present| present.every_seconds == wanted.every_seconds);
         ScheduleRecord {
             family: family.0,
             every_seconds: wanted.every_seconds,
             keep: wanted.keep,
-            since: super::now(),
+            since: same.map_or_else(super::now, |same| same.since),
         }
     };
     if control.lock().part.member().is_some() {

@@ -7,7 +7,8 @@
 //!
 //! Promises: nothing here waits; what cannot be sent (nobody there, too much queued) is dropped and counted, as a network
 //! would, except requests of clients, whose asker is told; of two connections for the same thing, the newer one counts,
-//! and nothing of the older one is heard any more; a shard that does not answer is told of within the times of `weft_engine::cluster::detection`.
+//! and nothing of the older one is heard any more, nor of a process that was the node before; a shard that does not answer
+//! is told of within the times of `weft_engine::cluster::detection`.
 //! Leaves to others: when connections are made (`dialling`), bytes and memory of one connection (`link`), who may connect
 //! (`listener`), repeating what was lost (the engine, and `worker/forward`).
 
@@ -23,9 +24,9 @@ mod tests;
 pub use listener::PeerListener;
 
 use crate::api::{LaneStatsView, PeerStatsView};
-use crate::shard_loop::News;
 use crate::shard_loop::arena::Arena;
 use crate::shard_loop::ring::Ring;
+use crate::shard_loop::{Identity, News};
 use dialling::Dialled;
 use link::{Link, Next};
 use std::collections::BTreeMap;
@@ -51,7 +52,7 @@ pub struct Tags {
 pub struct Peers {
     own: ShardId,
     cluster: u64,
-    /// Of this life of the shard.
+    /// Of this node's process.
     life: u64,
     tags: Tags,
     addresses: BTreeMap<ShardId, SocketAddr>,
@@ -61,8 +62,10 @@ pub struct Peers {
     dialled: BTreeMap<(ShardId, Lane), Dialled>,
     /// Connections that were made to this shard.
     accepted: BTreeMap<(ShardId, Lane), u32>,
-    /// The last of them that was taken: its life and number.
-    newest: BTreeMap<(ShardId, Lane), (u64, u32)>,
+    /// The newest life of each node that was heard of.
+    lives: BTreeMap<u32, u64>,
+    /// The number of the last connection of that life that was taken.
+    newest: BTreeMap<(ShardId, Lane), u32>,
     /// Connections made so far.
     dials: u32,
     connecting: Vec<u32>,
@@ -127,17 +130,18 @@ pub struct RemoteAsker {
 }
 
 impl Peers {
-    pub fn new(own: ShardId, cluster: u64, life: u64, tags: Tags) -> Self {
+    pub fn new(own: ShardId, identity: Identity, tags: Tags) -> Self {
         Self {
             own,
-            cluster,
-            life,
+            cluster: identity.cluster,
+            life: identity.life,
             tags,
             addresses: BTreeMap::new(),
             places: Vec::new(),
             free: Vec::new(),
             dialled: BTreeMap::new(),
             accepted: BTreeMap::new(),
+            lives: BTreeMap::new(),
             newest: BTreeMap::new(),
             dials: 0,
             connecting: Vec::new(),
@@ -245,16 +249,22 @@ impl Peers {
         let Hello { cluster, life, number, from, to, lane } = hello;
         assert!(cluster == self.cluster && to == self.own, "the listener knows who is meant");
         let key = (from, lane);
-        // Two connections of one life may be handed over in the wrong order.
-        let outdated = self.newest.get(&key).is_some_and(|newest| newest.0 == life && newest.1 >= number);
+        // What a process said before it died may come late, after what its node's next one said, and two connections of
+        // one life may be handed over in the wrong order. An old write must not land on a newer one.
+        let known = self.lives.get(&from.node()).copied().unwrap_or(0);
+        let outdated =
+            life < known || (life == known && self.newest.get(&key).is_some_and(|newest| *newest >= number));
         if outdated || self.accepted.len() >= ACCEPTED_MAX || from == self.own {
             tracing::warn!(from = from.0, ?lane, outdated, "a connection of another shard was not taken");
             return;
         }
+        if life > known {
+            self.begin_life(from.node(), life);
+        }
         if self.newest.len() >= 2 * ACCEPTED_MAX {
             self.newest.retain(|key, _| self.accepted.contains_key(key));
         }
-        self.newest.insert(key, (life, number));
+        self.newest.insert(key, number);
         if let Some(former) = self.accepted.get(&key).copied() {
             self.break_off(former);
         }
@@ -265,6 +275,28 @@ impl Peers {
         // Whoever reaches us is there.
         self.try_at_once(from);
         self.watches.look_by(now);
+    }
+
+    /// Another process is this node now: what the one before it said and nobody has heard yet is not heard any more.
+    fn begin_life(&mut self, node: u32, life: u64) {
+        if self.lives.len() >= ACCEPTED_MAX {
+            let is_here = |node| self.accepted.keys().any(|(shard, _)| shard.node() == node);
+            self.lives.retain(|node, _| is_here(*node));
+        }
+        self.lives.insert(node, life);
+        self.newest.retain(|(shard, _), _| shard.node() != node);
+        self.break_off_accepted(|shard, _| shard.node() == node);
+    }
+
+    /// Ends those of the connections made to this shard.
+    fn break_off_accepted(&mut self, is_meant: impl Fn(ShardId, Lane) -> bool) {
+        let meant: Vec<u32> = self
+            .accepted
+            .iter()
+            .filter(|((shard, lane), _)| is_meant(*shard, *lane))
+            .map(|(_, index)| *index)
+            .collect();
+        meant.into_iter().for_each(|index| self.break_off(index));
     }
 
     /// Takes what has arrived, and asks for more.
@@ -374,7 +406,12 @@ impl Peers {
                     // What finds no room is not missed: something else wants an answer there.
                     self.push(index, &Packet::Ping);
                 }
-                Verdict::Lost(why) => arrived.push(Arrived::News(News::PeerLost { shard, why })),
+                Verdict::Lost(why) => {
+                    // Its clients may go on elsewhere: what they wrote here and has not come by now comes too late. Should
+                    // it live after all, it asks again.
+                    self.break_off_accepted(|other, lane| other == shard && lane == Lane::Client);
+                    arrived.push(Arrived::News(News::PeerLost { shard, why }));
+                }
             }
         }
         self.verdicts = verdicts;

@@ -5,7 +5,7 @@ use crate::api::PeerStatsView;
 use crate::config::cluster::{Deadline, Moment};
 use crate::drives::{AreaFile, OpenDrive};
 use crate::shard_loop::{
-    Answer, Mail, Mailbox, News, PeerListener, Question, Route, ShardStatistics, Shards,
+    Answer, Identity, Mail, Mailbox, News, PeerListener, Question, Route, ShardStatistics, Shards,
 };
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -45,6 +45,8 @@ pub struct Cluster {
 pub struct Node {
     pub shard: ShardId,
     drive: DriveId,
+    /// Of the process that it would be.
+    pub life: u64,
     shards: Option<Shards>,
     listener: Option<PeerListener>,
     /// Until when it serves: far away, unless a test makes it a new one.
@@ -105,6 +107,7 @@ impl Cluster {
         let nodes = (0..count as u32).map(|number| Node {
             shard: ShardId(number * SHARDS_PER_NODE),
             drive: DriveId(number),
+            life: 0,
             shards: None,
             listener: None,
             deadline: Deadline::new(Moment::now().after(50 * LONG)),
@@ -124,7 +127,9 @@ impl Cluster {
     /// Starts a node; `format`: its drive is a new one.
     pub fn start_node(&mut self, number: usize, format: bool) {
         let node = &mut self.nodes[number];
-        let shards = Shards::start(1, node.shard.0, CLUSTER, Some(node.deadline.clone()), &self.notices);
+        node.life += 1;
+        let identity = Identity { base: node.shard.0, cluster: CLUSTER, life: node.life };
+        let shards = Shards::start(1, identity, Some(node.deadline.clone()), &self.notices);
         let shards = shards.expect("a shard starts");
         let mailbox = Arc::clone(&shards.mailboxes[0]);
         let listener = {

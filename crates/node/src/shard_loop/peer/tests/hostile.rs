@@ -1,6 +1,7 @@
 //! Strangers at the door.
 
 use super::cluster::{CLUSTER, Cluster, LONG};
+use crate::shard_loop::{News, PeerTrouble};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 use std::io::{Read, Write};
@@ -8,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use weft_engine::ShardId;
 use weft_engine::checksum::crc32c;
-use weft_engine::formats::wire::{HEADER_BYTES, Hello, Lane};
+use weft_engine::formats::wire::{HEADER_BYTES, Hello, Lane, VERSION};
 
 fn hello(cluster: &Cluster, lane: Lane, number: u32) -> Hello {
     let to = cluster.nodes[0].shard;
@@ -35,7 +36,7 @@ fn is_sent_away(address: SocketAddr, words: &[&[u8]]) {
 /// A header with a good checksum, whatever it says.
 fn header(kind: u32, body_len: u32, payload_len: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
-    let numbers = [1, kind, body_len, payload_len, crc32c(body), 0];
+    let numbers = [VERSION, kind, body_len, payload_len, crc32c(body), 0];
     for (number, place) in numbers.iter().zip(bytes[8..].chunks_exact_mut(4)) {
         place.copy_from_slice(&u32::to_le_bytes(*number));
     }
@@ -128,34 +129,78 @@ fn who_knows_the_hello_is_still_not_believed() {
     drop(slow);
 }
 
+/// Says this hello at the door of node 0, and waits until `count` connections were taken there in all.
+fn is_taken(cluster: &Cluster, hello: Hello, count: u64) -> TcpStream {
+    let stream = says(cluster, hello);
+    let deadline = std::time::Instant::now() + LONG;
+    while cluster.statistics(0).accepted != count {
+        assert!(std::time::Instant::now() < deadline, "{count}: {:?}", cluster.statistics(0));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    stream
+}
+
+fn says(cluster: &Cluster, hello: Hello) -> TcpStream {
+    let mut stream = TcpStream::connect(cluster.port(0)).expect("the door is open");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a limit");
+    stream.write_all(&hello.frame().head).expect("it is listened to");
+    stream
+}
+
+/// Whether the connection ends without a word.
+fn ends(mut stream: TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
 /// Connections of one life may be handed over in the wrong order; nothing of the older one is heard then.
 #[test]
 fn of_two_connections_the_newer_one_counts() {
     let cluster = Cluster::start(2);
-    let door = cluster.port(0);
-    let said = |number| {
-        let mut stream = TcpStream::connect(door).expect("the door is open");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a limit");
-        stream.write_all(&hello(&cluster, Lane::Client, number).frame().head).expect("it is listened to");
-        stream
-    };
-    let accepted = |count| {
-        let deadline = std::time::Instant::now() + LONG;
-        while cluster.statistics(0).accepted != count {
-            assert!(std::time::Instant::now() < deadline, "{count}: {:?}", cluster.statistics(0));
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    };
     let before = cluster.statistics(0).accepted;
-    let mut second = said(2);
-    accepted(before + 1);
-    assert_eq!(said(1).read(&mut [0]).unwrap_or(0), 0, "an older one is not taken");
-    let _third = said(3);
-    accepted(before + 2);
-    assert_eq!(second.read(&mut [0]).unwrap_or(0), 0, "the newer one takes its place");
-    // Another life of the same shard begins to count anew.
-    let other = Hello { life: 2, ..hello(&cluster, Lane::Client, 1) };
-    let mut fourth = TcpStream::connect(door).expect("the door is open");
-    fourth.write_all(&other.frame().head).expect("it is listened to");
-    accepted(before + 3);
+    let client = |number| hello(&cluster, Lane::Client, number);
+    let second = is_taken(&cluster, client(2), before + 1);
+    assert!(ends(says(&cluster, client(1))), "an older one is not taken");
+    let _third = is_taken(&cluster, client(3), before + 2);
+    assert!(ends(second), "the newer one takes its place");
+    // The next life of the same node begins to count anew.
+    is_taken(&cluster, Hello { life: 2, ..client(1) }, before + 3);
+}
+
+/// What a process said before it died may come when its node lives again: an old write would land on a newer one.
+#[test]
+fn a_node_that_lives_again_is_not_heard_from_its_former_life() {
+    let cluster = Cluster::start(2);
+    let before = cluster.statistics(0).accepted;
+    let client = |number| hello(&cluster, Lane::Client, number);
+    let former = is_taken(&cluster, client(7), before + 1);
+    let other_shard = is_taken(&cluster, Hello { from: ShardId(998), ..client(7) }, before + 2);
+    // Whatever it is that comes first of the new life, and from whichever shard of the node.
+    let _next = is_taken(&cluster, Hello { life: 2, ..hello(&cluster, Lane::Log, 1) }, before + 3);
+    assert!(ends(former) && ends(other_shard), "what is left of the former life is not read");
+    for lane in Lane::ALL {
+        assert!(ends(says(&cluster, hello(&cluster, lane, 1000))), "a late connection is not taken");
+    }
+    assert_eq!(cluster.statistics(0).accepted, before + 3);
+    // Another node counts its own lives.
+    is_taken(&cluster, Hello { from: ShardId(1999), ..client(1) }, before + 4);
+}
+
+/// The clients of a lost node go on by way of others.
+#[test]
+fn what_clients_asked_through_a_node_that_is_lost_since_is_not_heard() {
+    let mut cluster = Cluster::start(2);
+    let (other, life) = (cluster.nodes[1].shard, cluster.nodes[1].life);
+    let before = cluster.statistics(0).accepted;
+    // Its end does not come with that of the others.
+    let late = Hello { from: other, life, ..hello(&cluster, Lane::Client, 10_000) };
+    let late = is_taken(&cluster, late, before + 1);
+    cluster.stop_node(1);
+    cluster.wait_for_news(0, &News::PeerLost { shard: other, why: PeerTrouble::Gone });
+    assert!(ends(late), "what comes on it now is too late");
+    cluster.start_node(1, false);
+    cluster.write(1, 0, &[3; 4096]);
+    assert_eq!(cluster.read(0, 0, 4096), [3; 4096]);
 }
