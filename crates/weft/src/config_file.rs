@@ -36,7 +36,16 @@ pub fn complete(given: UpOptions, named: Option<&Path>) -> Result<UpOptions, Tro
     };
     let file =
         read(&text).map_err(|reason| Trouble::bad_input(format!("in {}: {reason}", path.display())))?;
+    if named.is_none() && is_of_another_node(&given, &file) {
+        return Ok(given);
+    }
     Ok(merge(given, file))
+}
+
+/// Whether the file says what another directory's node is to have. Nobody named it: a node that is tried out beside that one must
+/// not take its devices.
+fn is_of_another_node(given: &UpOptions, file: &UpOptions) -> bool {
+    given.dir.as_ref().is_some_and(|dir| file.dir.as_ref().is_some_and(|other| dir != other))
 }
 
 fn merge(given: UpOptions, file: UpOptions) -> UpOptions {
@@ -153,6 +162,16 @@ mod tests {
             Command::Up(up) => up.options,
             other => panic!("not up: {other:?}"),
         }
+    }
+
+    #[test]
+    fn the_file_in_its_usual_place_is_for_its_own_directory() {
+        let file = read(EVERYTHING).expect("it is read");
+        assert!(is_of_another_node(&given(&["--dir", "/tmp/tried"]), &file));
+        assert!(!is_of_another_node(&given(&["--dir", "/var/lib/weft"]), &file));
+        assert!(!is_of_another_node(&UpOptions::default(), &file));
+        let anywhere = UpOptions { dir: None, ..file };
+        assert!(!is_of_another_node(&given(&["--dir", "/tmp/tried"]), &anywhere));
     }
 
     #[test]

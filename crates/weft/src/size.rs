@@ -59,7 +59,7 @@ fn not_a_size(text: &str) -> String {
 }
 
 fn too_large(text: &str) -> String {
-    format!("`{text}` is too large: the largest vDisk is 2^63 - 4096 bytes")
+    format!("`{text}` is too large to be a size")
 }
 
 /// `bytes` in the largest unit that keeps it above 1, with one decimal where that says more.

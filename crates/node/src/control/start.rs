@@ -258,7 +258,7 @@ pub(super) async fn serve(
     say!("weft: stopping; what was acknowledged is safe");
     tokio::select! {
         () = shutdown::stop(control, shards) => {}
-        () = signals.wait() => {
+        () = signals.wait_for_another() => {
             say!("weft: stopped at once; the next start replays what was not settled");
             words::last_words();
             // Not by way of what is still under way: it may wait for a drive that never answers.
@@ -467,6 +467,9 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
     format!("weft is ready: API http://{address}, drives up {up} of {all}, vDisks {vdisks}; {meaning}")
 }
 
+/// A signal that comes sooner behind the first one is the same wish.
+const SECOND_SIGNAL: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// SIGINT, SIGTERM, and SIGHUP: the terminal that it was started from goes.
 struct Signals {
     interrupt: tokio::signal::unix::Signal,
@@ -491,6 +494,21 @@ impl Signals {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
             Some(()) = async { self.hangup.as_mut()?.recv().await } => {}
+        }
+    }
+
+    /// Somebody asks again, and means it: a terminal that goes away, a session that ends and a script that passes a signal on
+    /// say the same twice in one go.
+    async fn wait_for_another(&mut self) {
+        let said = std::time::Instant::now();
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => {}
+                _ = self.terminate.recv() => {}
+            }
+            if said.elapsed() >= SECOND_SIGNAL {
+                return;
+            }
         }
     }
 }
