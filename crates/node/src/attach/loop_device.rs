@@ -1,10 +1,12 @@
 //! Loop devices, by the kernel's own calls (`linux/loop.h`).
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// `_IO(0x12, 97)` of linux/fs.h: the file system on the device is synced, and the device's own cache written back.
 const BLKFLSBUF: libc::c_ulong = 0x1261;
@@ -89,13 +91,18 @@ impl LoopDevice {
             Err(error) => return Err(error),
         };
         // Our clients' caches of the device are written back before it goes.
-        device.sync_all()?;
+        let synced = in_a_process("sync", &[self.path.as_os_str()]);
+        synced.unwrap_or_else(|| device.sync_all())?;
         clear(&device)?;
         Ok(true)
     }
 
     /// Writes back what a file system on the device keeps in memory, and what others have left in its cache, although it is in use.
     pub fn write_back(&self) -> io::Result<()> {
+        let flush = ["--flushbufs".as_ref(), self.path.as_os_str()];
+        if let Some(flushed) = in_a_process("blockdev", &flush) {
+            return flushed;
+        }
         let device = File::open(&self.path)?;
         // SAFETY: a call without an argument on an open descriptor.
         let result = unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) };
@@ -114,6 +121,22 @@ impl LoopDevice {
     pub fn existing(path: PathBuf) -> Self {
         Self { path }
     }
+}
+
+/// Runs a program of the system that waits for this process to carry out what it writes. A thread here that waits for that in the kernel
+/// keeps the process, and with it the file system below the device, from ending: whoever is killed meanwhile hangs for ever, and all
+/// users of the device with it. None: there is no such program.
+fn in_a_process(program: &str, arguments: &[&OsStr]) -> Option<io::Result<()>> {
+    let output = match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => return Some(Err(error)),
+    };
+    if output.status.success() {
+        return Some(Ok(()));
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Some(Err(io::Error::other(format!("{program}: {}", said.trim()))))
 }
 
 fn configure(device: &File, backing: &File, name: &Path, read_only: bool) -> io::Result<()> {

@@ -412,6 +412,38 @@ fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
     node.stop();
 }
 
+/// The node's own thread waits in the kernel for what the node itself has to answer.
+#[test]
+fn a_node_that_dies_while_it_writes_back_a_device_ends() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new("attach-dies");
+    let dir = scratch.file("node");
+    let mut node = Node::start(&dir, &["--drive-size", "1G"]);
+    node.weft(&["vdisk", "create", "v", "--size", "256M", "--bw-limit", "500K"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    // Whoever closes a device last waits until all is written.
+    let open = std::fs::File::open(&device).expect("the device can be opened");
+    tool(&["dd", "if=/dev/zero", &format!("of={device}"), "bs=1M", "count=40", "conv=notrunc"]);
+    let before = node.vdisk_writes("v");
+    let mut detach = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["vdisk", "detach", "v", "--dir", node.dir_text()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weft can be started");
+    wait_until("the device is written back", || node.vdisk_writes("v") > before + 1);
+    node.signal(libc::SIGKILL);
+    wait_until("the node has ended", || !node.is_running());
+    wait_for_end("who asked for the end of the device", &mut detach);
+    drop(open);
+    let node = Node::start(&dir, &[]);
+    node.stop();
+}
+
 #[test]
 fn a_stop_writes_what_a_file_system_has_in_memory() {
     if !can_attach() {
