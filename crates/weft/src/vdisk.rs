@@ -97,7 +97,10 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
         VdiskCommand::Rm { name, force, with_snapshots, place } => {
             let query = format!("?force={force}&with_snapshots={with_snapshots}");
             let answer = Client::find(&place)?.delete(&format!("/v1/vdisks/{}{query}", path_part(&name)))?;
-            tell(json, &answer, || format!("deleted {name}; its space is given back in the background"));
+            tell(json, &answer, || match answer["note"].as_str() {
+                None | Some("") => format!("deleted {name}; its space is given back in the background"),
+                Some(note) => note.to_string(),
+            });
         }
         VdiskCommand::Export { disk, nbd, read_only, name, place } => {
             let address = absolute(&nbd)?;

@@ -133,7 +133,9 @@ pub(super) async fn wait_until_gone(control: &SharedControl, family: FamilyId, n
         .await;
     match gone {
         Some(()) => String::new(),
-        None => format!("vDisk {name} is being deleted; its space comes back when all drives have answered"),
+        None => format!(
+            "vDisk {name} is being deleted; its space and its name are free again when all drives have answered"
+        ),
     }
 }
 
@@ -160,8 +162,10 @@ impl Control {
     fn begin_create(&mut self, wanted: &CreateVdisk, size: u64) -> Result<FamilyId, Refusal> {
         self.check_ready()?;
         let name = &wanted.name;
-        if self.family_named(name).is_some() {
-            return Err(Refusal::conflict(format!("a vDisk {name} exists already; choose another name")));
+        if let Some(family) = self.family_named(name) {
+            let is_going = self.families[&family].config.state == FamilyState::Dropping;
+            let what = if is_going { "is still being deleted" } else { "exists already" };
+            return Err(Refusal::conflict(format!("a vDisk {name} {what}; choose another name")));
         }
         self.check_room_for(1)?;
         let container = self.container_named(wanted.container.as_deref().unwrap_or(DEFAULT_CONTAINER))?;
