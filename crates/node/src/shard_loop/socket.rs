@@ -127,6 +127,13 @@ impl Socket {
     pub fn leave(&mut self) {
         self.connection.leave();
         self.ended.store(true, Ordering::SeqCst);
+        // What lies unread when a socket is closed makes the kernel reset the connection, and what we say last is lost with it.
+        let mut unread = [0_u8; 4096];
+        // SAFETY: the kernel writes at most so many bytes, and does not wait. What comes is bounded: the client has ended its side.
+        while unsafe {
+            libc::recv(self.fd.as_raw_fd(), unread.as_mut_ptr().cast(), unread.len(), libc::MSG_DONTWAIT)
+        } > 0
+        {}
     }
 
     /// What says, also to others, that the client has gone.
