@@ -89,17 +89,18 @@ pub async fn watch(control: SharedControl) {
             "no other node can be reached, only etcd: look at the network; the vDisks served here go to others"
         );
         // So that the others do not take it for dead, should the network be away for all of them. Without etcd the lease ends by itself.
-        let _ =
-            with_store(&control, move |store| store.change_node(node, |record| record.cut_off = true)).await;
-        // Etcd may have taken its time: another life, or one that reaches somebody again, goes on.
-        let is_still_so = |member: &Member| {
-            member.life.as_ref().is_some_and(|life| life.incarnation == incarnation)
-                && member.reaches_nobody()
+        let tell = |is_cut_off| {
+            with_store(&control, move |store| store.change_node(node, |record| record.cut_off = is_cut_off))
         };
-        if !control.lock().part.member().is_some_and(is_still_so) {
-            let _ =
-                with_store(&control, move |store| store.change_node(node, |record| record.cut_off = false))
-                    .await;
+        let _ = tell(true).await;
+        // Etcd may have taken its time: another life, or a node that reaches somebody again, goes on. One whose lease has run out
+        // meanwhile waits like one that gave it back.
+        let goes_on = |member: &Member| {
+            let is_another = member.life.as_ref().is_some_and(|life| life.incarnation != incarnation);
+            is_another || !member.reaches_nobody()
+        };
+        if control.lock().part.member().is_none_or(goes_on) {
+            let _ = tell(false).await;
             if let Some(member) = control.lock().part.member_mut() {
                 member.cut_off.waits = false;
             }
