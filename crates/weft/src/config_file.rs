@@ -45,7 +45,7 @@ pub fn complete(given: UpOptions, named: Option<&Path>) -> Result<UpOptions, Tro
 /// Whether the file says what another directory's node is to have. Nobody named it: a node that is tried out beside that one must
 /// not take its devices.
 fn is_of_another_node(given: &UpOptions, file: &UpOptions) -> bool {
-    given.dir.as_ref().is_some_and(|dir| file.dir.as_ref().is_some_and(|other| dir != other))
+    matches!((&given.dir, &file.dir), (Some(dir), Some(other)) if dir != other)
 }
 
 fn merge(given: UpOptions, file: UpOptions) -> UpOptions {

@@ -468,7 +468,7 @@ fn ready_line(control: &SharedControl, address: SocketAddr) -> String {
 }
 
 /// A signal that comes sooner behind the first one is the same wish.
-const SECOND_SIGNAL: std::time::Duration = std::time::Duration::from_secs(1);
+const SECOND_SIGNAL: Duration = Duration::from_secs(1);
 
 /// SIGINT, SIGTERM, and SIGHUP: the terminal that it was started from goes.
 struct Signals {
@@ -500,7 +500,7 @@ impl Signals {
     /// Somebody asks again, and means it: a terminal that goes away, a session that ends and a script that passes a signal on
     /// say the same twice in one go.
     async fn wait_for_another(&mut self) {
-        let said = std::time::Instant::now();
+        let said = Instant::now();
         loop {
             tokio::select! {
                 _ = self.interrupt.recv() => {}

@@ -28,13 +28,6 @@ impl Compare {
         Self::unchanged(key, 0)
     }
 
-    /// The key is there.
-    pub fn present(key: &str) -> Self {
-        let mut compare = Self::created(key, 0);
-        compare.0.result = "GREATER";
-        compare
-    }
-
     /// There is no key in [`first`, `end`).
     pub fn none_in(first: &str, end: &str) -> Self {
         let mut compare = Self::created(first, 0);

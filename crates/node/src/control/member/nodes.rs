@@ -42,12 +42,7 @@ impl DriveBook for ClusterBook<'_> {
     fn put(&mut self, record: &DriveRecord) -> Result<(), StartError> {
         // Nothing but what this node has found out: what becomes of the drive others may have said meanwhile.
         let found = record;
-        self.store.change_drive(found.id(), |record| {
-            record.place.clone_from(&found.place);
-            if record.state == DriveRecordState::Making {
-                record.state = found.state;
-            }
-        })?;
+        self.store.change_drive(found.id(), |record| record.place.clone_from(&found.place))?;
         Ok(())
     }
 

@@ -303,11 +303,9 @@ impl Cluster {
     /// All nodes reach each other: what was told before that is of the start.
     pub fn wait_until_all_are_reached(&self) {
         for node in 0..self.nodes.len() {
-            let deadline = Instant::now() + LONG;
-            while self.statistics(node).answering + 1 < self.nodes.len() as u64 {
-                assert!(Instant::now() < deadline, "node {node} does not reach all others in time");
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            wait_until(&format!("node {node} reaches all others"), || {
+                self.statistics(node).answering + 1 >= self.nodes.len() as u64
+            });
         }
         for node in 0..self.nodes.len() {
             self.take_news(node);
@@ -380,5 +378,13 @@ fn open_drive(directory: &std::path::Path, drive: DriveId, make: bool) -> OpenDr
         log: area("log", geometry.log),
         data: area("data", geometry.data),
         takes_discards: false,
+    }
+}
+
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

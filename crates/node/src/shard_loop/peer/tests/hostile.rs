@@ -1,6 +1,6 @@
 //! Strangers at the door.
 
-use super::cluster::{CLUSTER, Cluster, LONG};
+use super::cluster::{CLUSTER, Cluster, LONG, wait_until};
 use crate::shard_loop::{News, PeerTrouble};
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
@@ -132,11 +132,7 @@ fn who_knows_the_hello_is_still_not_believed() {
 /// Says this hello at the door of node 0, and waits until `count` connections were taken there in all.
 fn is_taken(cluster: &Cluster, hello: Hello, count: u64) -> TcpStream {
     let stream = says(cluster, hello);
-    let deadline = std::time::Instant::now() + LONG;
-    while cluster.statistics(0).accepted != count {
-        assert!(std::time::Instant::now() < deadline, "{count}: {:?}", cluster.statistics(0));
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until("it is taken", || cluster.statistics(0).accepted == count);
     stream
 }
 

@@ -1,13 +1,13 @@
 //! What a cluster of shards goes through: replication, cuts, restarts, clients far from their owner.
 
 use super::client::Client;
-use super::cluster::{Cluster, FAMILY, LONG, SIZE};
+use super::cluster::{Cluster, FAMILY, LONG, SIZE, wait_until};
 use crate::shard_loop::Mail;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weft_engine::interface::{Reply, Request, RequestError};
 
 const BLOCK: usize = 4096;
@@ -18,14 +18,6 @@ fn stamp(block: u64, version: u64) -> Vec<u8> {
     bytes[..8].copy_from_slice(&block.to_le_bytes());
     bytes[8..16].copy_from_slice(&version.to_le_bytes());
     bytes
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Writes blocks at random with many requests in flight, each block by one request at a time, and checks what it reads.
