@@ -18,16 +18,17 @@
 //! What the caller must keep: an owner begins with a view that is no older than its family's record, so that a
 //! family opened or made after `former` was cleared never places an egroup by a version from before.
 
-use super::placement::Group;
+use super::placement::{Group, Standing};
 use super::pool::Pool;
-use crate::identity::GroupId;
+use crate::identity::{DriveId, GroupId};
 use std::collections::BTreeSet;
 
 pub(super) fn may_forget_former(group: &Group, pool: &Pool, audited: &BTreeSet<(GroupId, u64)>) -> bool {
     if group.former.is_empty() || !audited.contains(&(group.id, group.version)) {
         return false;
     }
-    // Whoever was audited has answered. If it was given up since, it has to be replaced first, and its former
+    // Whoever was audited has answered. If it went away since, it has to come back or to be replaced first: its former
     // partners may be the only ones who have the copies.
-    !group.members.iter().any(|&member| pool.is_lost(pool.number(member)))
+    let is_there = |member: &DriveId| matches!(pool.standing(*member), Standing::In | Standing::Draining);
+    group.members.iter().all(is_there)
 }

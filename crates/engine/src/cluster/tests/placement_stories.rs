@@ -236,8 +236,13 @@ fn former_members_are_forgotten_only_for_the_version_that_was_audited() {
     let audited: BTreeSet<_> = [(moved.id, moved.version)].into();
     assert!(forgets(&cluster.plan_knowing(&audited)));
     let new = *moved.members.last().expect("a group has members");
-    cluster.set_drive(new, Standing::Lost);
-    assert!(!forgets(&cluster.plan_knowing(&audited)), "who was audited and died since has nothing");
+    for (standing, why) in [
+        (Standing::Lost, "who was audited and died since has nothing"),
+        (Standing::Down, "and nobody knows whether it will"),
+    ] {
+        cluster.set_drive(new, standing);
+        assert!(!forgets(&cluster.plan_knowing(&audited)), "{why}");
+    }
 }
 
 #[test]
