@@ -78,6 +78,8 @@ pub enum Bug {
     MoreThanFits,
     /// The same, and what has no place then waits for one for ever.
     QueueKept,
+    /// What the own shard asks of a drive that is being opened is not kept when many wait.
+    OwnAskForgotten,
     /// A compaction that has fetched many pages throws away what it has found.
     CompactedInVain,
     /// What pins a ring is never carried on.

@@ -38,9 +38,10 @@ pub use share_index::ENTRY_COST;
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::references::References;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
-use crate::interface::{Census, DriveFault, DriveOperation, DriveResult, DriveTrouble, Geometry, Notice};
+use crate::interface::{Census, DriveFault, DriveOperation, DriveResult, DriveTrouble, Notice};
 use crate::limits::Limits;
 use crate::message::{Message, Question, Refusal};
+use crate::openings::Wish;
 use crate::sabotage::{Bug, planted};
 use desk::{Caller, Desk, Work};
 use egroup_change::WriteOrder;
@@ -50,7 +51,8 @@ use ring::Ring;
 use std::collections::{BTreeMap, BTreeSet};
 use turns::{HeldBack, Turn, Turns};
 
-/// Asks that wait for the drive to be opened at most; more are not answered, and come again.
+/// Asks of other shards that wait for the drive to be opened at most; more are not answered, and come again. What the own shard asks comes
+/// only once, and is no more than its vDisks have under way.
 const WAITING_MAX: usize = 1024;
 
 /// What a keeper wants done.
@@ -139,6 +141,8 @@ struct Waiting {
 }
 
 pub struct Keeper {
+    /// The shard that it is a part of.
+    home: ShardId,
     phase: Phase,
     limits: Limits,
     desk: Desk,
@@ -158,16 +162,17 @@ impl Keeper {
     /// `Notice::DriveReady` or `DriveFailed`. `token_base` is the part of all its tokens that tells the opening, see [`crate::openings`].
     pub fn open(
         drive: DriveId,
-        geometry: Geometry,
-        format: bool,
-        incarnation: Option<u64>,
+        home: ShardId,
+        wish: Wish,
         token_base: u64,
         limits: &Limits,
         effects: &mut Effects,
     ) -> Keeper {
+        let Wish { geometry, format, incarnation } = wish;
         let mut desk = Desk::new(drive, token_base);
         let opening = Opening::begin(geometry, format, incarnation, &mut desk);
         let mut keeper = Keeper {
+            home,
             phase: Phase::Opening(Box::new(opening)),
             limits: limits.clone(),
             desk,
@@ -289,7 +294,7 @@ impl Keeper {
         effects: &mut Effects,
     ) {
         let caller = Caller { from, call, family };
-        if matches!(self.phase, Phase::Opening(_)) && self.waiting.len() >= WAITING_MAX {
+        if matches!(self.phase, Phase::Opening(_)) && self.is_crowded(from) {
             return;
         }
         if !self.desk.begin(caller) {
@@ -301,6 +306,12 @@ impl Keeper {
             Phase::Failed => self.desk.refuse(caller, Refusal::DriveGone),
         }
         self.finish_step(now, effects);
+    }
+
+    /// Whether whoever asks has to come again, as enough wait already.
+    fn is_crowded(&self, from: ShardId) -> bool {
+        let comes_again = from != self.home || planted(Bug::OwnAskForgotten);
+        comes_again && self.waiting.len() >= WAITING_MAX
     }
 
     /// Now, or when its turn has come.

@@ -184,6 +184,15 @@ impl Ring {
             text += &format!("; {}", self.carrying.describe());
         }
         for (family, holding) in &self.holdings {
+            if !holding.fence_waiters.is_empty() {
+                let wanted = if self.wanted_fences.contains_key(family) { "wanted" } else { "not wanted" };
+                let durable = holding.durable_fence;
+                text += &format!(
+                    "; family {family}: {} wait for a fence ({wanted}; durable {durable:?}, moving {})",
+                    holding.fence_waiters.len(),
+                    holding.fence_moving
+                );
+            }
             let (Some((low, _)), Some((high, _))) =
                 (holding.places.first_key_value(), holding.places.last_key_value())
             else {

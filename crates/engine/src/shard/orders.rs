@@ -131,9 +131,8 @@ impl Shard {
     pub(super) fn open_drive(&mut self, now: Time, drive: DriveId, wish: Wish, out: &mut Outputs) {
         self.close_drive(now, drive);
         let Some(base) = self.openings.open(drive, wish) else { return };
-        let Wish { geometry, format, incarnation } = wish;
-        let (limits, effects) = (&self.world.limits, &mut self.effects);
-        let mut keeper = Keeper::open(drive, geometry, format, incarnation, base, limits, effects);
+        let (home, limits) = (self.world.shard, &self.world.limits);
+        let mut keeper = Keeper::open(drive, home, wish, base, limits, &mut self.effects);
         keeper.on_census(now, self.census.clone(), &mut self.effects);
         self.keepers.insert(drive, keeper);
         self.take_effects(now, out);

@@ -406,8 +406,7 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
     rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
     let mut effects = Effects::default();
     let geometry = rig.geometry;
-    rig.keeper =
-        Keeper::open(DriveId(1), geometry, true, None, 1 << TOKEN_BITS, &Limits::small(), &mut effects);
+    rig.keeper = open(Wish { geometry, format: true, incarnation: None }, &mut effects);
     rig.effects = effects;
     rig.run();
     assert_eq!(rig.read_log(1, 1), []);
@@ -421,15 +420,14 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
         (DriveId(1), other, DriveTrouble::OtherGeometry),
     ];
     for (drive, geometry, reason) in cases {
-        rig.keeper =
-            Keeper::open(drive, geometry, false, None, 1 << TOKEN_BITS, &Limits::small(), &mut rig.effects);
+        let wish = Wish { geometry, format: false, incarnation: None };
+        rig.keeper = Keeper::open(drive, HOME, wish, 1 << TOKEN_BITS, &Limits::small(), &mut rig.effects);
         rig.run();
         assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive, reason }));
         assert_eq!(rig.append(1, 1, 1, vec![data(1, 1, 1)]), Err(Refusal::DriveGone));
     }
     rig.drive = PretendDrive::default();
-    rig.keeper =
-        Keeper::open(DriveId(1), geometry, false, None, 1 << TOKEN_BITS, &Limits::small(), &mut rig.effects);
+    rig.keeper = open(Wish { geometry, format: false, incarnation: None }, &mut rig.effects);
     rig.run();
     let reason = DriveTrouble::NoSuperblock;
     assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive: DriveId(1), reason }));
@@ -462,15 +460,7 @@ fn a_drive_that_goes_answers_everybody() {
 #[test]
 fn asks_that_come_early_are_answered_and_repeats_are_ignored() {
     let mut rig = Rig::small(16);
-    rig.keeper = Keeper::open(
-        DriveId(1),
-        rig.geometry,
-        false,
-        None,
-        1 << TOKEN_BITS,
-        &Limits::small(),
-        &mut rig.effects,
-    );
+    rig.begin_opening();
     let append = Question::Append { first: Seq(1), trim: Seq(0), records: vec![data(1, 1, 1)] };
     let call = rig.begin(1, 1, append.clone());
     for _ in 0..3 {
@@ -485,6 +475,27 @@ fn asks_that_come_early_are_answered_and_repeats_are_ignored() {
         "asked again, answered again"
     );
     assert_eq!(rig.read_log(1, 1), [data(1, 1, 1)]);
+}
+
+/// Whether the own shard, which asks only once, is answered by a drive of which many have asked while it was opened.
+pub(super) fn the_own_shard_is_heard_among_many() -> bool {
+    let mut rig = Rig::small(17);
+    rig.begin_opening();
+    let fence = Question::Fence { first: Seq(1), since: Epoch(0) };
+    let own = 1 << 32;
+    for call in 1..=2_000 {
+        rig.keeper.on_ask(rig.now, OWNER, call, FamilyId(1), Epoch(1), fence.clone(), &mut rig.effects);
+    }
+    rig.keeper.on_ask(rig.now, HOME, own, FamilyId(2), Epoch(1), fence, &mut rig.effects);
+    rig.run();
+    let early = |call: &u64| *call != own;
+    assert!(rig.answers.keys().copied().filter(early).count() < 2_000, "not all of them are kept");
+    matches!(rig.answers.get(&own), Some(Ok(Answer::Fenced(_))))
+}
+
+#[test]
+fn what_the_own_shard_asks_of_a_drive_that_is_being_opened_is_kept() {
+    assert!(the_own_shard_is_heard_among_many());
 }
 
 /// Whether data that comes when others have taken its room is let in, if the ring waits for its family.

@@ -5,7 +5,9 @@ use super::carry_stories::{
 };
 use super::egroup_stories::{a_copy_outlives_a_late_deletion, read, write};
 use super::log_model::{a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family};
-use super::log_stories::{late_data_is_let_in, many_ask_while_a_frame_frees};
+use super::log_stories::{
+    late_data_is_let_in, many_ask_while_a_frame_frees, the_own_shard_is_heard_among_many,
+};
 use super::share_stories::{is_as_written, refill, rot, write as share};
 use super::*;
 use crate::identity::EgroupId;
@@ -163,6 +165,11 @@ fn a_ring_that_is_pinned_or_carries_on_what_it_should_not_is_seen() {
     assert!(!with(Bug::CarriedUnseen, is_seen_on_its_way));
     assert!(!with(Bug::CarriedIsTheEnd, an_end_that_is_not_known_is_told));
     assert!(!with(Bug::CarriedUnchecked, flips_are_not_carried_on));
+}
+
+#[test]
+fn an_own_ask_that_is_forgotten_is_seen() {
+    assert!(!with(Bug::OwnAskForgotten, the_own_shard_is_heard_among_many));
 }
 
 #[test]
