@@ -80,6 +80,8 @@ pub enum Bug {
     QueueKept,
     /// What the own shard asks of a drive that is being opened is not kept when many wait.
     OwnAskForgotten,
+    /// The entries kept for pages are as many for many families as for few.
+    ReserveOfFew,
     /// A compaction that has fetched many pages throws away what it has found.
     CompactedInVain,
     /// What pins a ring is never carried on.

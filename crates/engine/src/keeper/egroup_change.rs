@@ -364,9 +364,8 @@ impl Store {
             }
             return;
         }
-        match self.egroups.remove(&name) {
+        match self.take(name) {
             Some(stored) => {
-                self.referred_blocks -= stored.referred_blocks();
                 let job = self.erase_page(name, stored.run(), vec![call], desk);
                 self.changing.insert(name, job);
             }
@@ -490,17 +489,13 @@ impl Store {
         if !hashes.is_empty() {
             self.learn(&new, &hashes);
         }
-        self.referred_blocks += new.referred_blocks();
-        if let Some(former) = self.egroups.get(&change.name) {
-            self.referred_blocks -= former.referred_blocks();
-            // The former one may have been listed while this one was written.
-            if let Some(asked) = former.asked
-                && new.asked.is_none_or(|by| is_before(by, asked))
-            {
-                new.asked = Some(asked);
-            }
+        // The former one may have been listed while this one was written.
+        if let Some(asked) = self.egroups.get(&change.name).and_then(|former| former.asked)
+            && new.asked.is_none_or(|by| is_before(by, asked))
+        {
+            new.asked = Some(asked);
         }
-        self.egroups.insert(change.name, new);
+        self.put(change.name, new);
         for caller in std::mem::take(&mut change.writers) {
             desk.answer(caller, Ok(Answer::EgroupWritten));
         }

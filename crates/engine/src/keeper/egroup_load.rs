@@ -91,8 +91,7 @@ impl TableLoad {
                     told: false,
                     asked: None,
                 };
-                store.referred_blocks += stored.referred_blocks();
-                store.egroups.insert(name, stored);
+                store.put(name, stored);
             } else {
                 // A copy that was replaced, or (on a drive that lost what it had acknowledged) one that names blocks of another. Its
                 // page goes, or it would come back when the other one is deleted.

@@ -125,7 +125,10 @@ pub(super) struct Run {
 pub(super) struct Store {
     pub layout: Layout,
     pub incarnation: u64,
+    /// Changed by `put` and `take` alone.
     pub egroups: BTreeMap<Name, Stored>,
+    /// How many families have egroups here.
+    families_count: usize,
     pub space: Space,
     pub free_slots: BTreeSet<u32>,
     /// For each slot, reads in flight of its run.
@@ -168,6 +171,7 @@ impl Store {
             layout,
             incarnation,
             egroups: BTreeMap::new(),
+            families_count: 0,
             space: Space::all_free(layout.units, layout.end),
             free_slots: (0..layout.entries).collect(),
             readers: vec![0; layout.entries as usize],
@@ -197,6 +201,23 @@ impl Store {
         self.counter
     }
 
+    /// An egroup is stored under this name, in place of the former one.
+    pub fn put(&mut self, name: Name, stored: Stored) {
+        self.families_count += usize::from(!self.has_some_of(name.0));
+        self.referred_blocks += stored.referred_blocks();
+        if let Some(former) = self.egroups.insert(name, stored) {
+            self.referred_blocks -= former.referred_blocks();
+        }
+    }
+
+    /// Nothing is stored under this name any more.
+    pub fn take(&mut self, name: Name) -> Option<Stored> {
+        let former = self.egroups.remove(&name)?;
+        self.referred_blocks -= former.referred_blocks();
+        self.families_count -= usize::from(!self.has_some_of(name.0));
+        Some(former)
+    }
+
     /// Blocks that client data leaves untouched, so that what frees space in the end can be written.
     fn reserve_blocks(&self) -> u64 {
         let units = self.layout.end - self.layout.units;
@@ -204,9 +225,11 @@ impl Store {
     }
 
     /// Entries of the table that client data leaves. A checkpoint takes some before it gives any back, and families make theirs
-    /// side by side.
+    /// side by side: two thirds are for pages, which are two for each family. Small tables cannot give as many.
     fn reserve_slots(&self) -> usize {
-        (self.layout.entries as usize / 16).max(24)
+        let entries = self.layout.entries as usize;
+        let families = if planted(Bug::ReserveOfFew) { 0 } else { self.families_count };
+        (3 * (families + 1)).min(entries / 6).max(entries / 16).max(24)
     }
 
     /// Bytes that client data may still take. What is in the log already needs entries as well, one for each generation: they

@@ -15,6 +15,24 @@ pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, rep
     Question::WriteEgroup { egroup, class, content, blocks, replace, sharing: None }
 }
 
+/// Whether each of many families still gets entries for two egroups of pages when data gets none any more.
+pub(super) fn pages_of_all_find_entries() -> bool {
+    let mut rig = Rig::new(1, 1 << 20, 160 << 20);
+    let families = 1..=16;
+    let mut next = 0;
+    let mut fills = |rig: &mut Rig, family: u32, class: Class| {
+        next += 1;
+        rig.ask(family, 1, write(EgroupId(next), next, 1, class, false))
+    };
+    while families.clone().all(|family| fills(&mut rig, family, Class::Data).is_ok()) {}
+    (0..2).all(|_| families.clone().all(|family| fills(&mut rig, family, Class::Pages).is_ok()))
+}
+
+#[test]
+fn entries_are_kept_for_the_pages_of_all_families() {
+    assert!(pages_of_all_find_entries());
+}
+
 pub(super) fn read(egroup: EgroupId, runs: &[(u32, u32)]) -> Question {
     let runs = runs.iter().map(|&(first, count)| UnitRun { first, count }).collect();
     Question::ReadUnits { egroup, runs, frames: false, behind: false }

@@ -3,7 +3,7 @@
 use super::carry_stories::{
     an_end_that_is_not_known_is_told, flips_are_not_carried_on, is_seen_on_its_way, others_go_on,
 };
-use super::egroup_stories::{a_copy_outlives_a_late_deletion, read, write};
+use super::egroup_stories::{a_copy_outlives_a_late_deletion, pages_of_all_find_entries, read, write};
 use super::log_model::{a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family};
 use super::log_stories::{
     late_data_is_let_in, many_ask_while_a_frame_frees, the_own_shard_is_heard_among_many,
@@ -170,6 +170,11 @@ fn a_ring_that_is_pinned_or_carries_on_what_it_should_not_is_seen() {
 #[test]
 fn an_own_ask_that_is_forgotten_is_seen() {
     assert!(!with(Bug::OwnAskForgotten, the_own_shard_is_heard_among_many));
+}
+
+#[test]
+fn entries_that_are_not_kept_are_seen() {
+    assert!(!with(Bug::ReserveOfFew, pages_of_all_find_entries));
 }
 
 #[test]

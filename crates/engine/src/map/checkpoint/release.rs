@@ -11,8 +11,10 @@ use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use std::collections::BTreeMap;
 
-/// So many more egroups of pages than the pages need are nobody's concern.
+/// So many more egroups of pages than the pages need are nobody's concern, and fewer when the pool is full: it may be their entries that
+/// others wait for.
 const MAP_EGROUPS_SPARE: usize = 12;
+const MAP_EGROUPS_SPARE_FULL: usize = 2;
 /// Units of pages that one checkpoint writes again at most so that mostly dead egroups of pages become empty.
 const REWRITTEN_UNITS_MAX: u32 = 4 * EGROUP_UNITS as u32;
 /// Names in one question to delete.
@@ -69,7 +71,8 @@ impl Volume {
             small.push((units, egroup));
         }
         let needed = live as usize / EGROUP_UNITS + 1;
-        if small.len() <= MAP_EGROUPS_SPARE + 2 * needed {
+        let spare = if self.placing.is_full() { MAP_EGROUPS_SPARE_FULL } else { MAP_EGROUPS_SPARE };
+        if small.len() <= spare + 2 * needed {
             return;
         }
         small.sort_unstable();
