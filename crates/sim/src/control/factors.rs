@@ -12,9 +12,12 @@ use crate::world::World;
 use rand::Rng;
 use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::buffer::BLOCK;
 use weft_engine::interface::{FactorProgress, View};
+use weft_engine::keeper::Keeper;
+use weft_engine::limits::EGROUP_UNITS;
 use weft_engine::volume::Volume;
-use weft_engine::{Epoch, FamilyId, GroupId, Order, Time};
+use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Order, Time};
 
 /// There are groups of so many drives at most.
 const FACTOR_MAX: usize = 3;
@@ -113,15 +116,32 @@ impl World {
             let engine = state.engine.as_ref().expect("an owner lives");
             let now = Time(self.now + state.clock_ahead);
             let progress = engine.factor_progress(FamilyId(family as u32), now);
-            let is_reached =
-                |progress: FactorProgress| progress.reached && progress.wanted == entry.record.factor;
-            if entry.phase == FamilyPhase::Ready && !progress.is_some_and(is_reached) {
+            let wanted = entry.record.factor;
+            let is_done = |progress: FactorProgress| {
+                let is_told = progress.short && !self.has_room_for(wanted);
+                progress.wanted == wanted && (progress.reached || is_told)
+            };
+            if entry.phase == FamilyPhase::Ready && !progress.is_some_and(is_done) {
                 return Err(format!("family {family} has not got its copies: {progress:?}"));
             }
         }
         Ok(())
     }
+
+    /// Whether some group of so many members has room for any egroup, as its drives count it.
+    fn has_room_for(&self, factor: u32) -> bool {
+        let free = |drive: &DriveId| {
+            let engine = self.shards[self.control.drives[drive.0 as usize].shard].engine.as_ref();
+            engine.and_then(|engine| engine.keeper(*drive)).map_or(0, Keeper::free_bytes)
+        };
+        let groups = self.control.groups.values().filter(|group| group.members.len() == factor as usize);
+        let mut room = groups.filter_map(|group| group.members.iter().map(free).min());
+        room.any(|bytes| bytes >= ROOM_FOR_COPIES)
+    }
 }
+
+/// More copies are made in half of the room that there is, an egroup at a time.
+const ROOM_FOR_COPIES: u64 = 2 * (EGROUP_UNITS * BLOCK) as u64;
 
 /// All egroups that the owner's map names, each with its group and the members of that in `view`.
 fn named_by(volume: &Volume, view: &View, family: FamilyId) -> impl Iterator<Item = (GroupId, Named)> {

@@ -12,7 +12,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::interface::{Ceiling, Cold, Compression, FamilyRecord, Method, Origin, Segment};
-use weft_engine::{Epoch, FamilyId, Order};
+use weft_engine::{DriveId, Epoch, FamilyId, Order};
 
 impl World {
     pub fn create_family(&mut self, plan: &FamilyPlan) {
@@ -83,10 +83,18 @@ impl World {
             self.fail(format!("family {family} wants segments that cannot be: {segments:?}"));
             return;
         }
-        let entry = &mut self.control.families[family.0 as usize];
-        let record = &mut entry.record;
+        let record = &self.control.families[family.0 as usize].record;
         let same = record.epoch == epoch && record.version == version && record.segments == segments;
-        let taken = same || (record.epoch == epoch && record.version + 1 == version);
+        // Whoever asks may not have heard yet that a drive has been taken away.
+        let before: BTreeSet<DriveId> = record.segments.iter().flat_map(|it| it.members.clone()).collect();
+        let new =
+            segments.iter().flat_map(|segment| &segment.members).filter(|drive| !before.contains(drive));
+        let gone = new.filter(|drive| self.control.drives[drive.0 as usize].retired).count();
+        let taken = same || (record.epoch == epoch && record.version + 1 == version && gone == 0);
+        if gone > 0 {
+            self.coverage.count("segment changes to drives that were taken away");
+        }
+        let record = &mut self.control.families[family.0 as usize].record;
         if taken && !same {
             record.segments = segments;
             record.version = version;
