@@ -82,6 +82,8 @@ pub enum Bug {
     OwnAskForgotten,
     /// The entries kept for pages are as many for many families as for few.
     ReserveOfFew,
+    /// What is due when a vDisk is served is due while it is opened, and a drain that something holds up is due all the time.
+    WokenForNothing,
     /// A compaction that has fetched many pages throws away what it has found.
     CompactedInVain,
     /// What pins a ring is never carried on.

@@ -247,7 +247,7 @@ impl Shard {
             };
             self.with_volume(now, family, out, Volume::advance);
             if let Some(volume) = self.volumes.get(&family) {
-                let wish = volume.wake_at(now, &self.world.limits);
+                let wish = volume.wake_at(now);
                 // A wish for the past would be granted again and again without time passing. Whoever packs works in slices so
                 // that others have their turn, not because there is something to wait for.
                 let earliest = now.after(if volume.is_packing() { 1 } else { 100 });

@@ -11,6 +11,7 @@ use crate::event::{Event, Queue};
 use crate::family::Family;
 use crate::judge::ceilings::Ceilings;
 use crate::judge::deletions::Deletions;
+use crate::judge::idling::Idling;
 use crate::judge::refusals::Refusals;
 use crate::judge::registers::Moment;
 use crate::judge::undrained::Undrained;
@@ -98,6 +99,7 @@ pub struct World {
     pub ceilings: Ceilings,
     deletions: Deletions,
     undrained: Undrained,
+    idling: Idling,
     pub refusals: Refusals,
     pub coverage: Coverage,
     pub phase: Phase,
@@ -138,6 +140,7 @@ impl World {
             ceilings: Ceilings::default(),
             deletions: Deletions::default(),
             undrained: Undrained::default(),
+            idling: Idling::default(),
             refusals: Refusals::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,
@@ -366,8 +369,9 @@ impl World {
         self.ceilings.told(shard, &input, now.0, self.now);
         self.undrained.told(shard, &input);
         let mut outputs = std::mem::take(&mut self.outputs);
+        let is_woken = matches!(input, Input::Wake);
         // A node settles once for all that came together; here sometimes a microsecond later.
-        if self.rng.random_ratio(1, 4) && !matches!(input, Input::Wake) {
+        if self.rng.random_ratio(1, 4) && !is_woken {
             engine.take(now, input, &mut outputs);
         } else {
             engine.step(now, input, &mut outputs);
@@ -386,10 +390,17 @@ impl World {
             let what = format!("shard {shard} emptied egroups that are not empty");
             self.failure = Some(format!("at {} us: {what}", self.now));
         }
+        let volumes = engine.volumes().count();
+        // What is computed goes on in slices, and puts out nothing before its end.
+        let did = !outputs.is_empty() || engine.volumes().any(|(_, volume)| volume.is_packing());
+        let idling = self.idling.stepped(shard, volumes, is_woken, did, self.now);
         match self.undrained.stepped(shard, engine, &self.parameters.limits) {
             Ok(true) => self.coverage.count("steps in which much was not drained"),
             Ok(false) => {}
             Err(what) => self.fail(format!("shard {shard}: {what}")),
+        }
+        if let Err(what) = idling {
+            self.fail(format!("shard {shard} {what}"));
         }
         self.coverage.steps += 1;
         if self.trace {

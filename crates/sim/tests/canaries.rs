@@ -138,14 +138,15 @@ fn a_unit_of_another_frame_is_caught() {
 
 #[test]
 fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
-    // The log is hardly ever empty when the pool fills up: one of some 2,000 seeds has that.
-    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 637);
+    // The log is hardly ever empty when the pool fills up: one of some 300 seeds has that.
+    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 298);
 }
 
 #[test]
 fn an_owner_that_takes_the_pool_for_full_too_early_is_caught() {
-    is_caught(Bug::OwnReclaimingOnly, &[Plan::Full]);
-    is_caught(Bug::FullRingAtOnce, &[Plan::Full]);
+    for bug in [Bug::OwnReclaimingOnly, Bug::FullRingAtOnce] {
+        is_caught_among(4 * SEEDS, bug, &[Plan::Full], |_| true);
+    }
 }
 
 #[test]
@@ -309,4 +310,9 @@ fn sharing_what_was_freed_is_caught() {
 #[test]
 fn a_ring_that_nobody_goes_round_any_more_is_caught() {
     is_caught_among(SEEDS, Bug::PinsStay, &[Plan::Crowd], |parameters| parameters.sleeps);
+}
+
+#[test]
+fn wake_ups_for_nothing_are_caught() {
+    is_caught(Bug::WokenForNothing, &[Plan::Takeover, Plan::Swarm]);
 }

@@ -43,7 +43,8 @@ pub(crate) struct Drain {
     pressed_after: Time,
     sweep: Option<Sweep>,
     pace: Pace,
-    /// When more can be begun: at once, after others had a turn, or when its time has come.
+    /// When more is to be begun: at once, after others had a turn, or when its time has come. None: when what it waits for is there,
+    /// which comes with an input.
     more_at: Option<Time>,
 }
 
@@ -69,13 +70,9 @@ impl Drain {
         self.units_max.fitted();
     }
 
-    pub fn wake_at(&self, overlay: &Layers, limits: &Limits) -> Option<Time> {
-        let (_, since) = self.oldest.filter(|_| overlay.oldest_layer().1.oldest_waiting().is_some())?;
-        if self.placing >= limits.drain_egroups_max {
-            return None;
-        }
-        let due = self.more_at.unwrap_or(since.after(limits.drain_age_us));
-        Some(due.max(self.blocked_until))
+    pub fn wake_at(&self, overlay: &Layers) -> Option<Time> {
+        overlay.oldest_layer().1.oldest_waiting()?;
+        Some(self.more_at?.max(self.blocked_until))
     }
 
     /// Clients have written so much more.
@@ -85,17 +82,18 @@ impl Drain {
 }
 
 impl Volume {
+    /// Whether no more may be begun until something else has ended.
+    fn is_drain_held(&self, ctx: &Context) -> bool {
+        // A checkpoint is on its way; until it is there, the log holds what comes.
+        let is_full_of_edits = self.map.edits.len() >= ctx.limits.edits_max;
+        // Each egroup takes a record of a log that is short of room: fewer, with more in them.
+        let is_short_of_room = self.drain.placing > 0 && self.room() == 0;
+        self.drain.placing >= ctx.limits.drain_egroups_max || is_full_of_edits || is_short_of_room
+    }
+
     /// Whether there is a reason to drain.
     fn wants_drain(&self, ctx: &Context) -> Option<Haste> {
         let (oldest, since) = self.drain.oldest?;
-        if self.map.edits.len() >= ctx.limits.edits_max {
-            // A checkpoint is on its way; until it is there, the log holds what comes.
-            return None;
-        }
-        if self.drain.placing > 0 && self.room() == 0 {
-            // Each egroup takes a record of a log that is short of room: fewer, with more in them.
-            return None;
-        }
         // What snapshots froze is drained when it would have been without them: at once it would be felt by whoever writes
         // while one is taken. When there are many, reads have too many places to look: then one egroup after the other goes.
         let frozen = self.overlay.frozen();
@@ -150,11 +148,14 @@ impl Volume {
             (Some(oldest), Some((known, _))) if oldest == known => {}
             (Some(oldest), _) => self.drain.oldest = Some((oldest, ctx.now)),
         }
-        self.drain.more_at = None;
-        if self.drain.placing >= ctx.limits.drain_egroups_max {
+        self.drain.more_at = planted(Bug::WokenForNothing).then_some(Time(0));
+        if self.is_drain_held(ctx) {
             return;
         }
-        let Some(haste) = self.wants_drain(ctx) else { return };
+        let Some(haste) = self.wants_drain(ctx) else {
+            self.drain.more_at = self.drain.oldest.map(|(_, since)| since.after(ctx.limits.drain_age_us));
+            return;
+        };
         if haste == Haste::AtItsPace && !self.is_next_due(ctx) {
             self.drain.more_at = Some(self.drain.pace.due_at(ctx.limits.drain_pause_us));
             return;
@@ -173,7 +174,8 @@ impl Volume {
             self.drain.more_at = (!pinning.is_empty()).then_some(Time(0));
             sorted(pinning)
         } else {
-            // A full pool still takes what frees space.
+            // A full pool still takes what frees space. When data may be tried again is known where it is placed.
+            self.drain.more_at = self.goes_into_reserve().then_some(self.drain.pressed_after);
             return self.drain_zeroes(ctx);
         };
         let (mut units, mut edits) = (Units::default(), Vec::new());

@@ -8,7 +8,7 @@ use super::groups::{choose, roomiest};
 use super::pack::Packer;
 use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
-use crate::context::{Context, Purpose, earlier};
+use crate::context::{Context, Purpose};
 use crate::drain::UNITS_LEAST;
 use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
@@ -265,12 +265,13 @@ impl Placing {
         self.jobs.values().any(|job| job.packer.is_some())
     }
 
-    pub fn wake_at(&self) -> Option<Time> {
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
         if self.is_packing() {
             return Some(Time(0));
         }
-        let again = self.jobs.values().filter_map(|job| job.again_at).fold(None, earlier);
-        if self.full_since.is_some() { earlier(again, self.probe_at) } else { again }
+        // From then on whoever has something to try does so when its own time has come.
+        let probe = self.full_since.map(|_| self.probe_at).filter(|at| *at > now);
+        self.jobs.values().filter_map(|job| job.again_at).chain(probe).min()
     }
 }
 
@@ -375,7 +376,7 @@ impl Volume {
     }
 
     /// There is something to be packed, and nothing to be waited for.
-    pub(crate) fn is_packing(&self) -> bool {
+    pub fn is_packing(&self) -> bool {
         self.placing.is_packing()
     }
 

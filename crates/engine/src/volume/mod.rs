@@ -20,7 +20,7 @@ pub(crate) mod warm;
 pub(crate) mod write;
 
 use crate::buffer::BLOCK;
-use crate::context::{Answered, Context, Purpose, earlier};
+use crate::context::{Answered, Context, Purpose};
 use crate::counters::{self, ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
@@ -535,18 +535,17 @@ impl Volume {
     }
 
     /// The earliest time at which something is to be done without an input.
-    pub fn wake_at(&self, now: Time, limits: &crate::limits::Limits) -> Option<Time> {
+    pub fn wake_at(&self, now: Time) -> Option<Time> {
         if self.is_failed() {
             return None;
         }
-        let mut wish = None;
-        for at in [
-            self.log.wake_at(now),
-            self.opening_wake_at(),
+        let log = [self.log.wake_at(now), self.opening_wake_at()];
+        // What is done for a vDisk that is served is not due before: it would be asked for again and again.
+        let served = [
             self.map.pages.wake_at(),
-            self.drain.wake_at(&self.overlay, limits),
+            self.drain.wake_at(&self.overlay),
             self.checkpointing.wake_at(),
-            self.placing.wake_at(),
+            self.placing.wake_at(now),
             self.audit.wake_at(),
             self.compaction.wake_at(),
             self.repacking.wake_at(),
@@ -554,13 +553,9 @@ impl Volume {
             self.requests.wake_at(),
             self.snapshots.wake_at(),
             self.door.wake_at(),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            wish = earlier(wish, at);
-        }
-        wish
+        ];
+        let is_due = self.is_serving() || planted(Bug::WokenForNothing);
+        log.into_iter().chain(served.into_iter().filter(|_| is_due)).flatten().min()
     }
 
     /// Whether a data or zero record of this range is not durable yet.

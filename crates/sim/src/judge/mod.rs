@@ -5,6 +5,7 @@ pub mod ceilings;
 pub mod copies;
 pub mod deletions;
 pub mod factors;
+pub mod idling;
 pub mod placement;
 pub mod refusals;
 pub mod registers;
