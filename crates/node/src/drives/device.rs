@@ -3,8 +3,8 @@
 //! it should hold is not opened.
 
 use super::{
-    Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, divide, make_unlike, patiently,
-    superblock_in,
+    Access, AreaFile, DRIVE_BYTES_MIN, DriveError, MIB, OpenDrive, divide, logs_up_to, make_unlike,
+    patiently, superblock_in,
 };
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
@@ -61,17 +61,32 @@ pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
                 return Err(DriveError::NotEmpty { path: path.to_path_buf(), what });
             }
         }
+        // The log of a small drive ends earlier if the device had another size when it was made.
+        for log in logs_up_to(bytes) {
+            if let Ok(Ok(superblock)) = superblock_in(&file, log) {
+                return Err(holds(superblock.drive.to_string()));
+            }
+        }
     }
     Ok(bytes)
 }
 
-/// Prepares a device for its first format.
+/// Prepares a device for its first format. What lay at both of its ends, by which others would know what it held, is gone then.
 pub fn make(path: &Path) -> Result<(), DriveError> {
     let file = open_free_device(path, Access::Node)?;
-    let geometry =
-        divide(size(&file, path)?).ok_or_else(|| DriveError::NoDevice { path: path.to_path_buf() })?;
-    let written = make_unlike(&file, geometry.log).and_then(|()| file.sync_data());
-    written.map_err(DriveError::io("write", path))
+    let bytes = size(&file, path)?;
+    let geometry = divide(bytes).ok_or_else(|| DriveError::NoDevice { path: path.to_path_buf() })?;
+    let mut nothing = Pages::zeroed(MIB as usize);
+    // The last blocks may be fewer than a MiB: they end with the device.
+    let end = (bytes / BLOCK as u64 * BLOCK as u64).saturating_sub(MIB);
+    let mut write = || {
+        for offset in [0, end] {
+            file.write_all_at(nothing.bytes_mut(), offset)?;
+        }
+        make_unlike(&file, geometry.log)?;
+        file.sync_data()
+    };
+    write().map_err(DriveError::io("write", path))
 }
 
 /// How long a device may take to say what it holds. One that hangs is left to the shard, which can wait without the others.

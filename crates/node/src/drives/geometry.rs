@@ -22,6 +22,12 @@ pub fn divide(bytes: u64) -> Option<Geometry> {
     Some(Geometry { log, data: whole - log })
 }
 
+/// The logs that drives of up to `bytes` have: of each length there is.
+pub fn logs_up_to(bytes: u64) -> impl Iterator<Item = u64> {
+    let most = divide(bytes).map_or(0, |geometry| geometry.log);
+    (LOG_BYTES_MIN..=most).step_by(MIB as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +37,6 @@ mod tests {
         assert_eq!(divide(127 * MIB), None);
         assert_eq!(divide(128 * MIB + 7), Some(Geometry { log: 16 * MIB, data: 112 * MIB }));
         assert_eq!(divide(16 << 30), Some(Geometry { log: 1024 * MIB, data: (16 << 30) - 1024 * MIB }));
+        assert!(logs_up_to(144 * MIB).eq([16 * MIB, 17 * MIB, 18 * MIB]));
     }
 }

@@ -9,7 +9,7 @@ mod file;
 mod geometry;
 
 pub use error::DriveError;
-pub use geometry::{DRIVE_BYTES_MIN, MIB, divide};
+pub use geometry::{DRIVE_BYTES_MIN, MIB, divide, logs_up_to};
 
 use crate::config::{DriveRecord, Place};
 use std::collections::{BTreeMap, BTreeSet};

@@ -97,6 +97,34 @@ fn a_drive_of_another_node_is_not_taken_for_an_empty_device() {
 }
 
 #[test]
+fn a_drive_on_a_device_that_has_grown_is_not_taken_for_an_empty_one() {
+    let Some(scratch) = Place::new("devices-grown") else { return };
+    let device = Device::new(&scratch, "a");
+    let dir = scratch.file("node");
+    Node::start(&dir, &["--drive", &device.path]).stop();
+    tool(&["losetup", "--detach", &device.path]);
+    File::options()
+        .write(true)
+        .open(&device.file)
+        .and_then(|file| file.set_len(3 * BYTES))
+        .expect("it can grow");
+    let path = attached(&device.file);
+    let other = scratch.file("other");
+    refused(&up(&other, &["--drive", &path]), "is a drive of Weft already (drive 0)");
+    step("what it held is given up");
+    let end = 3 * BYTES - 512;
+    let signature = std::os::unix::fs::FileExt::write_all_at(
+        &File::options().write(true).open(&device.file).expect("there"),
+        b"EFI PART",
+        end,
+    );
+    signature.expect("writable");
+    Node::start(&other, &["--drive", &path, "--force"]).stop();
+    let last = std::fs::read(&device.file).expect("readable")[end as usize..].to_vec();
+    assert!(last.iter().all(|byte| *byte == 0), "what others would know it by is gone");
+}
+
+#[test]
 fn a_drive_is_found_under_its_new_name() {
     let Some(scratch) = Place::new("devices-renamed") else { return };
     let dir = scratch.file("node");
