@@ -115,7 +115,7 @@ pub struct StatusView {
     pub version: String,
     pub pid: u32,
     pub dir: String,
-    /// `starting`, `ready` or `stopping`.
+    /// `starting`, `ready`, `without lease` (a member that serves nothing until etcd gives it a new one) or `stopping`.
     pub state: String,
     pub uptime_us: u64,
     pub shards: u32,
@@ -139,6 +139,9 @@ pub struct DriveStatusView {
     pub reason: String,
     pub log_bytes: u64,
     pub data_bytes: u64,
+    /// What new data could still take; none while nobody knows.
+    #[serde(default)]
+    pub free_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -34,7 +34,7 @@ fn show(status: &Value) {
         text(&status["factor"]),
         text(&status["dir"]),
     ));
-    let mut table = Table::new(&["DRIVE", "STATE", "SHARD", "LOG", "DATA", "PLACE", "REASON"]);
+    let mut table = Table::new(&["DRIVE", "STATE", "SHARD", "LOG", "DATA", "FREE", "PLACE", "REASON"]);
     for drive in drives {
         table.row(vec![
             text(&drive["drive"]),
@@ -42,6 +42,7 @@ fn show(status: &Value) {
             text(&drive["shard"]),
             bytes(&drive["log_bytes"]),
             bytes(&drive["data_bytes"]),
+            bytes(&drive["free_bytes"]),
             text(&drive["place"]),
             text(&drive["reason"]),
         ]);

@@ -356,6 +356,11 @@ impl Control {
     /// Lines about what is not as it should be.
     fn trouble(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        if self.stage == Stage::Ready
+            && let Err(refusal) = self.check_serving()
+        {
+            lines.push(refusal.line);
+        }
         let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
         let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
         for (id, drive) in &self.drives {

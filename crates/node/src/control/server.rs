@@ -89,7 +89,8 @@ async fn wrong_method() -> Refusal {
 }
 
 async fn status(State(control): State<SharedControl>) -> Json<StatusView> {
-    Json(control.lock().status_view())
+    let stats = statistics::gather_totals(&control).await;
+    Json(control.lock().status_view(&stats))
 }
 
 async fn list(State(control): State<SharedControl>) -> Json<Vec<VdiskView>> {
@@ -273,7 +274,7 @@ async fn prometheus(State(control): State<SharedControl>) -> Response {
         figures::latencies(&control),
     );
     let stages = figures::whole_stages(&shards);
-    let text = metrics::text(&control.lock().status_view(), &stats, stages.as_ref(), &latencies);
+    let text = metrics::text(&control.lock().status_view(&stats), &stats, stages.as_ref(), &latencies);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use weft_engine::FamilyId;
+use weft_engine::buffer::BLOCK;
+use weft_engine::limits::EGROUP_UNITS;
 
 /// A shard that does not answer somebody who looks at figures within this time is left out. Other nodes, which ask this one, wait
 /// for longer.
@@ -26,12 +28,14 @@ impl Standing {
 }
 
 impl Control {
-    pub(super) fn status_view(&self) -> StatusView {
-        let drives = self
+    /// With what shards have told of their drives.
+    pub(super) fn status_view(&self, stats: &StatsView) -> StatusView {
+        let drives: Vec<DriveStatusView> = self
             .drives
             .iter()
             .map(|(&id, drive)| {
                 let (state, reason) = self.standing_view(id, drive);
+                let told = stats.drives.iter().find(|told| told.drive == id.0 && told.state == "up");
                 DriveStatusView {
                     drive: id.0,
                     shard: self.keeper(drive).shard().0,
@@ -40,25 +44,29 @@ impl Control {
                     reason,
                     log_bytes: drive.record.log,
                     data_bytes: drive.record.data,
+                    free_bytes: told.map(|told| told.free_bytes),
                 }
             })
             .collect();
+        let mut trouble = self.trouble();
+        trouble.extend(full_drives(&drives));
         StatusView {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
             dir: self.dir.display().to_string(),
             state: match self.stage {
                 Stage::Starting => "starting",
+                Stage::Ready if self.check_serving().is_err() => "without lease",
                 Stage::Ready => "ready",
                 Stage::Stopping => "stopping",
             }
             .to_string(),
             uptime_us: self.began.elapsed().as_micros() as u64,
             shards: self.shards.len() as u32,
-            factor: self.factor,
+            factor: self.part.member().map_or(self.factor, |member| member.default_factor(self.factor)),
             drives,
             vdisks: self.families.values().filter(|entry| entry.serving != Serving::Dropping).count(),
-            trouble: self.trouble(),
+            trouble,
         }
     }
 
@@ -114,6 +122,22 @@ impl Control {
             Some((index, None)) => Teller::Silent(self.shards[index].shard().0),
         }
     }
+}
+
+/// With less room than for one egroup a drive takes hardly any data.
+const FULL_BYTES: u64 = (EGROUP_UNITS * BLOCK) as u64;
+
+/// Drives that take no more data. What is stored there can still be read, trimmed and deleted.
+fn full_drives(drives: &[DriveStatusView]) -> Option<String> {
+    let full = drives.iter().filter(|drive| drive.free_bytes.is_some_and(|free| free < FULL_BYTES));
+    let full: Vec<String> = full.map(|drive| drive.drive.to_string()).collect();
+    (!full.is_empty()).then(|| {
+        format!(
+            "hardly any room for data is left on drive {}: writes that need it wait, and fail with \"no space\"; delete vDisks or snapshots, trim, \
+             or add a drive",
+            full.join(", ")
+        )
+    })
 }
 
 /// Who knows about a vDisk.

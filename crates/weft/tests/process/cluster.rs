@@ -280,6 +280,9 @@ fn the_config_store_may_go_and_come_back() {
         cluster.etcd.kill();
         std::thread::sleep(Duration::from_secs(8));
         load.tell_pause("etcd is away for longer than leases last");
+        let status = cluster.member(place).json(&["status"]).expect("a node answers without etcd");
+        assert_eq!(status["state"], "without lease", "{status}");
+        assert!(status["trouble"].to_string().contains("no lease"), "{status}");
         cluster.etcd.launch();
         load.go_on(SOME);
         load.tell_pause("etcd is back");

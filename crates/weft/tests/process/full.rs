@@ -44,6 +44,13 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
     let full_at = fill(&mut client, (1 << 30) / (CHUNK * BLOCK));
     step(&format!("full after {full_at} writes of {} KiB", CHUNK * BLOCK / 1024));
     assert!(full_at > 100, "most of the drive could be used");
+    let no_room = |node: &Node| {
+        let status = node.json(&["status"]);
+        let free = status["drives"][0]["free_bytes"].as_u64().expect("its shard answers");
+        free < 4 << 20
+            && status["trouble"].to_string().contains("hardly any room for data is left on drive 0")
+    };
+    wait_until("the status tells that the drive is full", || no_room(&node));
     for number in 0..full_at {
         check_chunk(&mut client, number * CHUNK, 1);
     }
@@ -96,6 +103,7 @@ fn a_full_pool_refuses_writes_and_loses_nothing() {
     let mut other = NbdClient::connect_patiently(&scratch.socket("w"), "w");
     check_chunk(&mut other, 0, 9);
     wait_until("the space of a deleted vDisk is free", || node.free_bytes() > 96 << 20);
+    assert!(!no_room(&node), "and is told");
     for number in 1..64 {
         other.write((number * CHUNK * BLOCK) as u64, &chunk(number * CHUNK, 3)).expect("there is room again");
     }

@@ -490,7 +490,7 @@ impl Member {
     }
 
     /// Two copies where there is room for two, also while that does not work: what is away now is no reason to keep one copy.
-    pub(super) fn default_factor(&self, told: u32) -> u32 {
+    pub(in crate::control) fn default_factor(&self, told: u32) -> u32 {
         told.min(self.places_known().max(1) as u32)
     }
 

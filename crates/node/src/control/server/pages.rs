@@ -2,7 +2,7 @@
 
 use crate::api::{DoneView, ElsewhereView, LatencyView, MisdirectedView, VdiskFiguresListView};
 use crate::control::refusal::Refusal;
-use crate::control::{SharedControl, cache, figures, pages};
+use crate::control::{SharedControl, cache, figures, pages, statistics};
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
@@ -53,9 +53,10 @@ fn misdirected(elsewhere: ElsewhereView) -> MisdirectedView {
 }
 
 async fn index_page(State(control): State<SharedControl>) -> Html<String> {
+    let stats = statistics::gather_totals(&control).await;
     let control = control.lock();
     let node = control.part.member().map(|member| member.number());
-    Html(pages::index(&control.status_view(), node))
+    Html(pages::index(&control.status_view(&stats), node))
 }
 
 async fn latency_page(State(control): State<SharedControl>) -> Html<String> {
