@@ -20,6 +20,12 @@ const WORK_SECONDS: u64 = 180;
 /// No answer is larger; those of some thousand vDisks have several MiB.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
+/// The node did not wait longer for the request.
+const TOO_LATE: u16 = 408;
+
+/// What was asked for is with another node.
+const ELSEWHERE: u16 = 421;
+
 pub struct Client {
     base: String,
     agent: ureq::Agent,
@@ -135,8 +141,10 @@ impl Client {
                     || format!("the node answered {method} {path} with status {code}"),
                     str::to_string,
                 );
-                // 4xx: the same request will be refused again. 5xx: the node could not do it now.
-                Err(if code < 500 { Trouble::bad_input(text) } else { Trouble::failed(text) })
+                // 4xx: the same request will be refused again. 5xx: the node could not do it now; or it took too long to come, or
+                // another node has to be asked.
+                let is_refused = code < 500 && !matches!(code, TOO_LATE | ELSEWHERE);
+                Err(if is_refused { Trouble::bad_input(text) } else { Trouble::failed(text) })
             }
             Err(ureq::Error::Transport(transport)) if is_late(&transport) => Err(Trouble::failed(format!(
                 "the node of {} has not answered {method} {path} yet; what was asked may still be done: look before you try again",

@@ -200,18 +200,18 @@ impl Control {
     /// Ends the exports of a vDisk or a snapshot, at one address or all.
     pub(super) fn remove_exports(&mut self, name: &str, address: Option<&str>) -> Result<String, Refusal> {
         self.check_ready()?;
-        let Exported { family, snapshot, mut exports } = self.exports_named(name)?;
+        let Exported { family, snapshot, exports } = self.exports_named(name)?;
         let address =
             address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
-        let before = exports.len();
-        exports.retain(|export| address.as_ref().is_some_and(|address| export.address != *address));
-        let ended = before - exports.len();
+        let ends = |export: &ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
+        let (gone, exports): (Vec<ExportRecord>, Vec<ExportRecord>) = exports.into_iter().partition(ends);
+        let ended = gone.len();
         if ended == 0 {
             return Err(not_exported(name, address.as_deref()));
         }
-        let entry = self.families.get_mut(&family).expect("the name was just found");
-        entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
         self.put_exports(family, snapshot.as_ref(), exports)?;
+        let entry = self.families.get_mut(&family).expect("the name was just found");
+        entry.forget_trouble_of(&gone);
         let generation = snapshot.and_then(|(key, _)| self.snapshot(&key)?.ready());
         self.close_exports(Disk { family, snapshot: generation }, address.as_deref());
         Ok(format!("{ended} export(s) ended"))

@@ -37,8 +37,8 @@ pub use start::{Settings, StartError, run};
 
 use crate::config::cluster::ClusterError;
 use crate::config::{
-    ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig, GroupRecord, NodeRecord,
-    ScheduleRecord, SnapshotKey, SnapshotRecord,
+    ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, ExportRecord, FamilyConfig, GroupRecord,
+    NodeRecord, ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
 use crate::shard_loop::{Answer, Disk, Mail, Mailbox, Shards, owner_of};
 use crate::words::say;
@@ -194,6 +194,13 @@ pub struct Family {
     serving: Serving,
     /// Exports of its record that could not be opened: address and why.
     export_trouble: BTreeMap<String, String>,
+}
+
+impl Family {
+    /// Exports that are ended are no trouble any more; others of the vDisk, and of its snapshots, may be.
+    fn forget_trouble_of(&mut self, ended: &[ExportRecord]) {
+        self.export_trouble.retain(|address, _| !ended.iter().any(|export| export.address == *address));
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use crate::support::{
     Node, Scratch, await_ready, expect, nbd_uri, spawn_node_telling, wait_until, weft_output, write,
 };
+use std::net::TcpListener;
 use std::path::Path;
 
 /// What `weft up` says when it refuses, in one line and with exit code 2.
@@ -137,4 +138,28 @@ fn a_node_goes_on_although_nobody_reads_what_it_tells() {
     let mut reader = reader;
     std::io::Read::read_to_end(&mut reader, &mut told).expect("a pipe can be read");
     assert!(!told.is_empty(), "it told of something before the pipe was full");
+}
+
+#[test]
+fn an_export_that_does_not_open_stays_trouble_until_it_is_ended() {
+    let scratch = Scratch::new("export-trouble");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &[]);
+    node.weft(&["vdisk", "create", "v", "--size", "64M"]);
+    let place =
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("there is a free port");
+    node.weft(&["vdisk", "export", "v", "--nbd", &format!("tcp:{place}")]);
+    node.weft(&["snapshot", "create", "v", "s"]);
+    node.export("v@s", &scratch.socket("s"));
+    node.stop();
+    let _other = TcpListener::bind(place).expect("the node has gone");
+    let node = Node::start(&dir, &[]);
+    let told = || node.json(&["status"])["trouble"].to_string();
+    let line = format!("vDisk v is not exported at tcp:{place}");
+    wait_until("it is told", || told().contains(&line));
+    node.weft(&["vdisk", "unexport", "v@s"]);
+    assert!(told().contains(&line), "the export of a snapshot was another one: {}", told());
+    node.weft(&["vdisk", "unexport", "v"]);
+    assert!(!told().contains(&line), "nobody wants it any more: {}", told());
+    node.stop();
 }

@@ -303,7 +303,7 @@ pub(in crate::control) async fn remove_exports(
         let own: Vec<ExportRecord> = fitting.iter().filter(|export| export.node == node).cloned().collect();
         let ended = if own.is_empty() { fitting } else { own };
         if let Some(entry) = control.families.get_mut(&family) {
-            entry.export_trouble.retain(|place, _| address.as_ref().is_some_and(|address| place != address));
+            entry.forget_trouble_of(&ended);
         }
         (family, snapshot, ended)
     };
