@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -139,8 +139,8 @@ impl Exports for ExportTable {
 /// Listens as long as it lives.
 pub struct Listener {
     pub table: Arc<ExportTable>,
-    address: Address,
     task: AbortHandle,
+    _socket: Option<SocketFile>,
 }
 
 impl Listener {
@@ -152,10 +152,12 @@ impl Listener {
             Refusal::conflict(format!("cannot listen at {address}: {error}; choose another address"))
         };
         let text: Arc<str> = address.to_string().into();
+        let mut socket = None;
         let task = match &address {
             Address::Unix(path) => {
                 make_way(path)?;
                 let listener = tokio::net::UnixListener::bind(path).map_err(refused)?;
+                socket = SocketFile::at(path);
                 tokio::spawn(async move {
                     loop {
                         let accepted = listener.accept().await.and_then(|(stream, _)| stream.into_std());
@@ -177,18 +179,41 @@ impl Listener {
                 })
             }
         };
-        Ok(Self { table, address, task: task.abort_handle() })
+        Ok(Self { table, task: task.abort_handle(), _socket: socket })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
-        if let Address::Unix(path) = &self.address {
-            // If it is gone already, so much the better.
-            let _ = std::fs::remove_file(path);
+    }
+}
+
+/// A socket in a directory, which goes with its listener. One that somebody else has put there since stays.
+struct SocketFile {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl SocketFile {
+    /// The one that was just made. None if it is gone already.
+    fn at(path: &Path) -> Option<Self> {
+        Some(Self { path: path.to_path_buf(), file: file_at(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if file_at(&self.path) == Some(self.file) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Which file lies there.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Removes a socket that a killed process left; refuses anything else that is there.
@@ -284,6 +309,21 @@ mod tests {
         assert!(path.exists());
         drop(deaf);
         make_way(&path).expect("nobody listens any more");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_the_own_socket_is_removed() {
+        let path = std::env::temp_dir().join(format!("weft-own-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let bind = || std::os::unix::net::UnixListener::bind(&path).expect("it is free");
+        let _first = bind();
+        let own = SocketFile::at(&path);
+        std::fs::remove_file(&path).expect("it is there");
+        let _other = bind();
+        drop(own);
+        assert!(path.exists(), "somebody else listens there by now");
+        drop(SocketFile::at(&path));
         assert!(!path.exists());
     }
 
