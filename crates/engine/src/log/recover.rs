@@ -11,7 +11,7 @@
 mod full;
 mod loading;
 
-use crate::context::{Context, Purpose, earlier};
+use crate::context::{Context, Purpose};
 use crate::drain::Drain;
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Generation, Seq, Time};
@@ -569,7 +569,7 @@ impl Volume {
 
     pub(crate) fn opening_wake_at(&self) -> Option<Time> {
         match &self.phase {
-            Phase::Opening(recovery) => recovery.wake_at().and_then(|at| earlier(None, at)),
+            Phase::Opening(recovery) => recovery.wake_at(),
             Phase::Serving | Phase::Failed => None,
         }
     }

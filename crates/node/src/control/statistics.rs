@@ -133,8 +133,8 @@ fn full_drives(drives: &[DriveStatusView]) -> Option<String> {
     let full: Vec<String> = full.map(|drive| drive.drive.to_string()).collect();
     (!full.is_empty()).then(|| {
         format!(
-            "hardly any room for data is left on drive {}: writes that need it wait, and fail with \"no space\"; delete vDisks or snapshots, trim, \
-             or add a drive",
+            "hardly any room for data is left on drive {}: writes that need it wait, and fail with \"no space\"; delete vDisks \
+             or snapshots, trim, or add a drive",
             full.join(", ")
         )
     })

@@ -77,10 +77,9 @@ pub fn make(path: &Path) -> Result<(), DriveError> {
     let bytes = size(&file, path)?;
     let geometry = divide(bytes).ok_or_else(|| DriveError::NoDevice { path: path.to_path_buf() })?;
     let mut nothing = Pages::zeroed(MIB as usize);
-    // The last blocks may be fewer than a MiB: they end with the device.
-    let end = (bytes / BLOCK as u64 * BLOCK as u64).saturating_sub(MIB);
     let mut write = || {
-        for offset in [0, end] {
+        // Both are whole sectors of the device.
+        for offset in [0, bytes - MIB] {
             file.write_all_at(nothing.bytes_mut(), offset)?;
         }
         make_unlike(&file, geometry.log)?;
