@@ -92,7 +92,7 @@ fi
 if [ "${#socket}" -gt 100 ]; then
     socket="/tmp/weft-demo-$(id -u).sock"
 fi
-if ! "$weft" vdisk show demo --dir "$dir/node" | grep -q "socket=$socket"; then
+if ! "$weft" vdisk show demo --json --dir "$dir/node" | grep -qF "\"unix:$socket\""; then
     "$weft" vdisk export demo --nbd "unix:$socket" --dir "$dir/node"
 fi
 

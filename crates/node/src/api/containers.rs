@@ -139,7 +139,12 @@ impl CopiesView {
             };
         }
         match (log, whole) {
-            (false, _) => format!("{wanted} wanted; the log has another number until it is drained"),
+            (false, true) => format!("{wanted} wanted; the log has another number until it is drained"),
+            (false, false) => {
+                format!(
+                    "{wanted} wanted; the log has another number until it is drained, and as long as a drive is away"
+                )
+            }
             (true, false) => {
                 format!(
                     "{wanted} wanted; a drive is away, or not all were asked yet whether they have everything"
