@@ -201,20 +201,18 @@ impl Control {
     pub(super) fn remove_exports(&mut self, name: &str, address: Option<&str>) -> Result<String, Refusal> {
         self.check_ready()?;
         let Exported { family, snapshot, exports } = self.exports_named(name)?;
-        let address =
-            address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
-        let ends = |export: &ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
-        let (gone, exports): (Vec<ExportRecord>, Vec<ExportRecord>) = exports.into_iter().partition(ends);
-        let ended = gone.len();
-        if ended == 0 {
-            return Err(not_exported(name, address.as_deref()));
+        let meant = Meant::parse(address)?;
+        let (gone, exports): (Vec<_>, Vec<_>) =
+            exports.into_iter().partition(|export| meant.includes(export));
+        if gone.is_empty() {
+            return Err(meant.not_exported(name));
         }
         self.put_exports(family, snapshot.as_ref(), exports)?;
         let entry = self.families.get_mut(&family).expect("the name was just found");
         entry.forget_trouble_of(&gone);
         let generation = snapshot.and_then(|(key, _)| self.snapshot(&key)?.ready());
-        self.close_exports(Disk { family, snapshot: generation }, address.as_deref());
-        Ok(format!("{ended} export(s) ended"))
+        self.close_exports(Disk { family, snapshot: generation }, meant.0.as_deref());
+        Ok(format!("{} export(s) ended", gone.len()))
     }
 
     /// Everything that can be exported of vDisks served here.
@@ -387,8 +385,23 @@ impl Control {
     }
 }
 
-pub(super) fn not_exported(name: &str, address: Option<&str>) -> Refusal {
-    let place = address.map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
-    let show = if name.contains('@') { "weft snapshot show" } else { "weft vdisk show" };
-    Refusal::not_found(format!("{name} is not exported {place}; `{show} {name}` shows where it is"))
+/// Which exports of a disk are to end: those at one address, or all.
+pub(super) struct Meant(Option<String>);
+
+impl Meant {
+    pub fn parse(address: Option<&str>) -> Result<Self, Refusal> {
+        let parsed = address.map(|address| Address::parse(address).map(|parsed| parsed.to_string()));
+        Ok(Self(parsed.transpose()?))
+    }
+
+    pub fn includes(&self, export: &ExportRecord) -> bool {
+        self.0.as_ref().is_none_or(|address| export.address == *address)
+    }
+
+    /// There are none.
+    pub fn not_exported(&self, name: &str) -> Refusal {
+        let place = self.0.as_ref().map_or_else(|| "anywhere".to_string(), |address| format!("at {address}"));
+        let show = if name.contains('@') { "weft snapshot show" } else { "weft vdisk show" };
+        Refusal::not_found(format!("{name} is not exported {place}; `{show} {name}` shows where it is"))
+    }
 }

@@ -42,12 +42,15 @@ pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
     if !force {
         // First, because nothing else may lie there: a drive of copies alone has an empty log, and its end is used last.
         let log = divide(bytes).map_or(0, |geometry| geometry.log);
-        let holds = |number: String| DriveError::IsDrive { path: path.to_path_buf(), number };
-        match superblock_in(&file, log).map_err(DriveError::io("read", path))? {
-            Ok(superblock) => return Err(holds(superblock.drive.to_string())),
-            Err(SuperblockFault::OtherVersion(_)) => return Err(holds("of another version".to_string())),
-            Err(SuperblockFault::NotSound) => {}
-        }
+        let refuse_drive = |found: Result<Superblock, SuperblockFault>| {
+            let number = match found {
+                Ok(superblock) => superblock.drive.to_string(),
+                Err(SuperblockFault::OtherVersion(_)) => "of another version".to_string(),
+                Err(SuperblockFault::NotSound) => return Ok(()),
+            };
+            Err(DriveError::IsDrive { path: path.to_path_buf(), number })
+        };
+        refuse_drive(superblock_in(&file, log).map_err(DriveError::io("read", path))?)?;
         // Up to the very end: what a RAID or a partition table keeps there need not begin at a whole MiB.
         let end = (bytes - MIB) / BLOCK as u64 * BLOCK as u64;
         for (from, to, what) in [
@@ -63,9 +66,7 @@ pub fn examine(path: &Path, force: bool) -> Result<u64, DriveError> {
         }
         // The log of a small drive ends earlier if the device had another size when it was made.
         for log in logs_up_to(bytes) {
-            if let Ok(Ok(superblock)) = superblock_in(&file, log) {
-                return Err(holds(superblock.drive.to_string()));
-            }
+            superblock_in(&file, log).map_or(Ok(()), refuse_drive)?;
         }
     }
     Ok(bytes)

@@ -5,7 +5,7 @@ use crate::support::{
     Node, Scratch, can_attach, detach_loop_devices, expect, nbd_uri, step, tool, weft_output, write,
 };
 use std::fs::File;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -28,6 +28,12 @@ impl Device {
 
 fn attached(file: &Path) -> String {
     tool(&["losetup", "--find", "--show", file.to_str().expect("text")]).trim().to_string()
+}
+
+/// What a partition table has in its last sector.
+fn sign(file: &Path, at: u64) {
+    let opened = File::options().write(true).open(file);
+    opened.and_then(|file| file.write_all_at(b"EFI PART", at)).expect("it can be written");
 }
 
 /// Where a test's devices are. They are taken away with it, also when the test fails.
@@ -87,12 +93,7 @@ fn a_drive_of_another_node_is_not_taken_for_an_empty_device() {
     let odd = scratch.file("odd");
     let made = File::create(&odd).and_then(|made| made.set_len(BYTES + 4096));
     made.expect("the file can be made");
-    let gpt = std::os::unix::fs::FileExt::write_all_at(
-        &File::options().write(true).open(&odd).expect("there"),
-        b"EFI PART",
-        BYTES + 4096 - 512,
-    );
-    gpt.expect("writable");
+    sign(&odd, BYTES + 4096 - 512);
     refused(&up(&other, &["--drive", &attached(&odd)]), "its last MiB is not empty");
 }
 
@@ -113,12 +114,7 @@ fn a_drive_on_a_device_that_has_grown_is_not_taken_for_an_empty_one() {
     refused(&up(&other, &["--drive", &path]), "is a drive of Weft already (drive 0)");
     step("what it held is given up");
     let end = 3 * BYTES - 512;
-    let signature = std::os::unix::fs::FileExt::write_all_at(
-        &File::options().write(true).open(&device.file).expect("there"),
-        b"EFI PART",
-        end,
-    );
-    signature.expect("writable");
+    sign(&device.file, end);
     Node::start(&other, &["--drive", &path, "--force"]).stop();
     let last = std::fs::read(&device.file).expect("readable")[end as usize..].to_vec();
     assert!(last.iter().all(|byte| *byte == 0), "what others would know it by is gone");

@@ -6,8 +6,7 @@ use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
 use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyConfig, FamilyState, SnapshotKey, SnapshotState};
 use crate::control::change::change_vdisk;
-use crate::control::exports::{Exported, not_exported};
-use crate::control::listener::Address;
+use crate::control::exports::{Exported, Meant};
 use crate::control::policy;
 use crate::control::refusal::Refusal;
 use crate::control::vdisks::{
@@ -291,14 +290,13 @@ pub(in crate::control) async fn remove_exports(
     name: &str,
     address: Option<&str>,
 ) -> Result<String, Refusal> {
-    let address =
-        address.map(|address| Address::parse(address).map(|parsed| parsed.to_string())).transpose()?;
+    let meant = Meant::parse(address)?;
     let (family, snapshot, ended) = {
         let mut control = control.lock();
         control.check_ready()?;
         let Exported { family, snapshot, exports } = control.exports_named(name)?;
-        let fits = |export: &ExportRecord| address.as_ref().is_none_or(|address| export.address == *address);
-        let fitting: Vec<ExportRecord> = exports.into_iter().filter(fits).collect();
+        let fitting: Vec<ExportRecord> =
+            exports.into_iter().filter(|export| meant.includes(export)).collect();
         let node = control.member()?.node;
         let own: Vec<ExportRecord> = fitting.iter().filter(|export| export.node == node).cloned().collect();
         let ended = if own.is_empty() { fitting } else { own };
@@ -308,7 +306,7 @@ pub(in crate::control) async fn remove_exports(
         (family, snapshot, ended)
     };
     if ended.is_empty() {
-        return Err(not_exported(name, address.as_deref()));
+        return Err(meant.not_exported(name));
     }
     let (before, exports) = change_exports(control, family, snapshot, move |exports| {
         exports.retain(|export| !ended.contains(export));
@@ -316,7 +314,7 @@ pub(in crate::control) async fn remove_exports(
     .await?;
     // Another node may have ended them, and this one not have heard of it.
     match before - exports.len() {
-        0 => Err(not_exported(name, address.as_deref())),
+        0 => Err(meant.not_exported(name)),
         count => Ok(format!("{count} export(s) ended")),
     }
 }
