@@ -60,6 +60,8 @@ pub enum Bug {
     FullForEver,
     /// A pool that others' data fills counts as full at once for who has nothing of its own that comes back.
     OwnReclaimingOnly,
+    /// A write is refused by what its owner knew of the pool when something happened to it last.
+    PoolOfLastTime,
     /// A ring without room on a drive without space is full at once, whatever comes back.
     FullRingAtOnce,
     /// An owner that opens waits for room on a member of its log for ever.

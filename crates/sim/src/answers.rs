@@ -36,7 +36,7 @@ impl World {
         let family = open.family;
         // Clones ask as well: all together may be more than the owner takes at once.
         let is_busy = self.parameters.clones.is_some() && reply == Reply::Error(RequestError::Busy);
-        if let Err(what) = self.judge_reply(&open, reply, at) {
+        if let Err(what) = self.judge_reply(ticket, &open, reply, at) {
             self.fail(format!(
                 "family {family}: {what} ({:?} at shard {shard}, epoch {}, asked at moment {})",
                 open.asked, open.epoch, open.began.0
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    fn judge_reply(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
+    fn judge_reply(&mut self, ticket: Ticket, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {
         let error = match reply {
             Reply::Error(error) => error,
             reply => return self.judge_success(open, reply, at),
@@ -69,7 +69,7 @@ impl World {
             RequestError::NoSnapshot => "errors no snapshot",
         });
         if error == RequestError::NoSpace {
-            self.judge_refusal(open)?;
+            self.judge_refusal(ticket, open)?;
         }
         let family = &mut self.families[open.family];
         let end = match open.asked {
@@ -125,7 +125,7 @@ impl World {
         (open.shard, self.shards[open.shard].incarnation, FamilyId(open.family as u32), open.epoch)
     }
 
-    fn judge_refusal(&mut self, open: &Open) -> Result<(), String> {
+    fn judge_refusal(&mut self, ticket: Ticket, open: &Open) -> Result<(), String> {
         let state = &self.shards[open.shard];
         let Asked::Write { number } = open.asked else { return Ok(()) };
         let write = self.families[open.family].write(number);
@@ -137,7 +137,7 @@ impl World {
         }
         let Some(engine) = state.engine.as_deref() else { return Ok(()) };
         self.coverage.count("refusals for want of space that were judged");
-        self.refusals.refused(self.life_of(open), engine, self.now + state.clock_ahead)
+        self.refusals.refused(ticket, self.life_of(open), engine, self.now + state.clock_ahead)
     }
 
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {

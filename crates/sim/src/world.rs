@@ -368,6 +368,7 @@ impl World {
         let now = Time(self.now + state.clock_ahead);
         self.ceilings.told(shard, &input, now.0, self.now);
         self.undrained.told(shard, &input);
+        self.refusals.given(&input, engine);
         let mut outputs = std::mem::take(&mut self.outputs);
         let is_woken = matches!(input, Input::Wake);
         // A node settles once for all that came together; here sometimes a microsecond later.

@@ -138,8 +138,8 @@ fn a_unit_of_another_frame_is_caught() {
 
 #[test]
 fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
-    // The log is hardly ever empty when the pool fills up: one of some 300 seeds has that.
-    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 298);
+    // The log is hardly ever empty when the pool fills up: one of some 100 seeds has that.
+    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 119);
 }
 
 #[test]
@@ -147,6 +147,11 @@ fn an_owner_that_takes_the_pool_for_full_too_early_is_caught() {
     for bug in [Bug::OwnReclaimingOnly, Bug::FullRingAtOnce] {
         is_caught_among(4 * SEEDS, bug, &[Plan::Full], |_| true);
     }
+}
+
+#[test]
+fn a_write_that_is_refused_by_what_was_known_before_is_caught() {
+    is_caught_among(4 * SEEDS, Bug::PoolOfLastTime, &[Plan::Crowd], |_| true);
 }
 
 #[test]

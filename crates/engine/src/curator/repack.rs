@@ -104,8 +104,13 @@ impl Volume {
         let is_wanted =
             |recipe: Recipe| recipe.serves(base) || cold.is_some_and(|cold| recipe.serves(Recipe::of(cold)));
         let is_changed = self.map.directory.recipes().any(|recipe| !is_wanted(recipe));
-        if is_full || is_busy || !(is_changed || cold.is_some()) {
+        if is_busy || !(is_changed || cold.is_some()) {
             // Each of these ends with an input that comes here again.
+            return;
+        }
+        if is_full {
+            // Others may make room.
+            self.repacking.wake_at = Some(ctx.now.after(LOOK_AGAIN_US));
             return;
         }
         if self.wants_to_settle() {

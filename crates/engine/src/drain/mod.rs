@@ -150,6 +150,10 @@ impl Volume {
         }
         self.drain.more_at = planted(Bug::WokenForNothing).then_some(Time(0));
         if self.is_drain_held(ctx) {
+            if self.map.edits.len() >= ctx.limits.edits_max && !self.checkpointing.is_running() {
+                // The checkpoint that begins now takes them all.
+                self.drain.more_at = Some(Time(0));
+            }
             return;
         }
         let Some(haste) = self.wants_drain(ctx) else {

@@ -288,6 +288,12 @@ const PROBE_AGAIN_US: u64 = 200_000;
 /// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
+/// Bytes that the emptiest group has to have for what the log holds. (Twice that, because other shards fill the same drives,
+/// and egroups have headers.)
+fn pool_wanted(ctx: &Context) -> u64 {
+    2 * ctx.dirty_bytes + POOL_SLACK
+}
+
 impl Volume {
     /// Compares what the log holds with what the pool can take.
     pub(crate) fn note_pool(&mut self, ctx: &Context) {
@@ -313,10 +319,15 @@ impl Volume {
         self.placing.shortage.get_or_insert(Shortage::new(ctx.now, pool, dirty)).note(ctx.now, pool, dirty);
     }
 
-    /// Whether what the log holds would about fill the pool. (Twice, because other shards fill the same drives,
-    /// and egroups have headers.)
+    /// Whether what the log holds would about fill the pool.
     pub(crate) fn is_pool_short(&self, ctx: &Context) -> bool {
-        self.placing.pool < 2 * ctx.dirty_bytes + POOL_SLACK
+        self.placing.pool < pool_wanted(ctx)
+    }
+
+    /// Whether pool and log have room for a small write, going by what drives said last and not by what this vDisk knows of it.
+    pub(crate) fn has_room(&self, ctx: &Context) -> bool {
+        let is_pool_short = roomiest(self.factor as usize, ctx) < pool_wanted(ctx);
+        !self.placing.was_refused() && !is_pool_short && self.room() >= 2 * BLOCK as u64
     }
 
     /// Whether the pool is about to have room again: then writes wait a little, instead of failing.

@@ -86,6 +86,9 @@ struct Job {
     placing: BTreeMap<u64, Gathered>,
 }
 
+/// From the beginning of one to that of the next, unless something cannot wait.
+const PAUSE_US: u64 = 20_000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Checkpointing {
     job: Option<Job>,
@@ -151,7 +154,6 @@ impl Volume {
         } else {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
         }
-        let soon = self.checkpointing.last_begun.is_some_and(|begun| ctx.now.since(begun) < 20_000);
         if self.map.edits.len() >= ctx.limits.edits_max / 2
             || self.map.edits.generations() > GENERATIONS_MAX
             || self.snapshots.to_roll_back().is_some()
@@ -165,13 +167,6 @@ impl Volume {
         if aged || self.wants_to_settle() && self.overlay.is_empty() && self.map.is_changed() {
             return true;
         }
-        if soon {
-            if !self.snapshots.dropped.is_empty() {
-                // Nothing else may happen here for long.
-                self.checkpointing.room_at = Some(ctx.now.after(20_000));
-            }
-            return false;
-        }
         // Overwriting leaves dead egroups behind: the less is free, the sooner they are found.
         let garbage = self.map.units_since_cut * BLOCK as u64 > (self.placing.pool() / 4).max(GARBAGE_MIN);
         let helps = self.replay_from() > self.log.trim.next();
@@ -179,15 +174,22 @@ impl Volume {
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
         let full =
             self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some());
-        if helps && (pressed || long || self.log.is_thin(ctx.view)) {
-            return true;
-        }
+        let urgent = helps && (pressed || long || self.log.is_thin(ctx.view));
         let wanted = garbage
             || full
             || !self.checkpointing.rewrite.is_empty()
             || !self.snapshots.dropped.is_empty()
             || self.owes_compacted_space()
             || self.factoring.wants_checkpoint();
+        let next = self.checkpointing.last_begun.map(|begun| begun.after(PAUSE_US));
+        if (urgent || wanted) && next.is_some_and(|next| ctx.now < next) {
+            // Nothing else may happen here for long.
+            self.checkpointing.room_at = next;
+            return false;
+        }
+        if urgent {
+            return true;
+        }
         if wanted && self.room() == 0 {
             // It takes of what is left of the log, and frees little of it: seldom, and if it frees something.
             self.log.ask_for_room(ROOM_AGAIN_US, ctx);

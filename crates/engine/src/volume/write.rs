@@ -48,6 +48,10 @@ impl Volume {
             self.wait(work, ctx);
             return;
         }
+        if !planted(Bug::PoolOfLastTime) {
+            // What others of the shard deleted since something happened here last.
+            self.note_pool(ctx);
+        }
         match self.verdict(&work, ctx) {
             Verdict::Go => self.start(work, ctx),
             Verdict::Refuse(error) => self.refuse(work, error, ctx),

@@ -128,6 +128,47 @@ fn who_has_nothing_to_reclaim_waits_for_what_others_drain() {
     assert_eq!(one_beside_another_that_waits(), Some(Reply::Done));
 }
 
+/// One vDisk fills the pool, and another finds it full. Then the first is trimmed, while nothing happens to the other. Gives
+/// what that hears of its next write.
+fn one_whose_neighbour_made_room() -> Reply {
+    let mut world = small_pool(Limits::default());
+    let other = FamilyId(2);
+    world.serve_empty(other);
+    let block = || Request::Write { offset: 0, data: Buffer::copied(&pattern(7, BLOCK)) };
+    assert_eq!(world.ask_of(other, block()), Reply::Done);
+    world.settle_family(other);
+    assert!(fill(&mut world, 1));
+    world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    world.settle();
+    // What it has heard so far is from before the pool was full.
+    for _ in 0..2 {
+        world.ask_of(other, block());
+    }
+    world.pass(20_000_000);
+    assert_eq!(world.ask_of(other, block()), Reply::Error(RequestError::NoSpace));
+    let len = world.record.size;
+    assert_eq!(world.ask(Request::Zero { offset: 0, len }), Reply::Done);
+    world.settle();
+    world.pass(2_000_000);
+    world.ask_of(other, block())
+}
+
+#[test]
+fn a_write_is_not_refused_by_what_was_known_of_the_pool_before() {
+    assert_eq!(one_whose_neighbour_made_room(), Reply::Done);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn looking_at_the_pool_of_last_time_is_seen() {
+    use weft_engine::sabotage::{Bug, set};
+    set(Some(Bug::PoolOfLastTime));
+    let reply = one_whose_neighbour_made_room();
+    set(None);
+    assert_eq!(reply, Reply::Error(RequestError::NoSpace));
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn looking_at_its_own_only_is_seen() {
