@@ -393,7 +393,9 @@ impl World {
         }
         let volumes = engine.volumes().count();
         // What is computed goes on in slices, and puts out nothing before its end.
-        let did = !outputs.is_empty() || engine.volumes().any(|(_, volume)| volume.is_packing());
+        let computes = engine.volumes().any(|(_, volume)| volume.is_packing())
+            || engine.keepers().any(|(_, keeper)| keeper.is_hashing());
+        let did = !outputs.is_empty() || computes;
         let idling = self.idling.stepped(shard, volumes, is_woken, did, self.now);
         match self.undrained.stepped(shard, engine, &self.parameters.limits) {
             Ok(true) => self.coverage.count("steps in which much was not drained"),

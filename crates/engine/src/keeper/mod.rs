@@ -424,6 +424,11 @@ impl Keeper {
         self.finish_step(now, effects);
     }
 
+    /// Something is hashed in slices, so that others have their turn.
+    pub fn is_hashing(&self) -> bool {
+        self.store.sharing.is_waiting()
+    }
+
     /// When something is to be done although nothing happens.
     pub fn wake_at(&self) -> Option<Time> {
         match &self.phase {
@@ -431,7 +436,7 @@ impl Keeper {
             Phase::Failed => return None,
             Phase::Ready => {}
         }
-        if self.store.sharing.is_waiting() {
+        if self.is_hashing() {
             return Some(Time(0));
         }
         [self.ring.wake_at(), self.store.refill_at()].into_iter().flatten().min()
