@@ -12,6 +12,7 @@ mod cluster_enemies;
 mod cluster_net;
 mod cluster_qos;
 mod cluster_snapshots;
+mod cluster_soak;
 mod cluster_stops;
 mod containers;
 mod dedup;

@@ -28,6 +28,7 @@ struct BlockState {
     in_flight: bool,
 }
 
+#[derive(Clone)]
 struct OpenRequest {
     first: usize,
     count: usize,
@@ -36,6 +37,7 @@ struct OpenRequest {
     submitted: Instant,
 }
 
+#[derive(Clone)]
 pub struct Checker {
     blocks: Vec<BlockState>,
     random: SmallRng,
@@ -149,6 +151,12 @@ impl Checker {
     /// The longest that any request took since the last time it was asked.
     pub fn take_slowest(&mut self) -> Duration {
         std::mem::take(&mut self.slowest)
+    }
+
+    /// The vDisk is again what it was when `past` knew it. What is written from now on has numbers that nothing had.
+    pub fn went_back_to(&mut self, past: &Checker) {
+        assert!(self.open.is_empty(), "nothing is in flight when a vDisk goes back");
+        self.blocks.clone_from(&past.blocks);
     }
 
     /// What was read elsewhere must be what the book says, too.

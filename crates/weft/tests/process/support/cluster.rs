@@ -163,6 +163,14 @@ impl Cluster {
         self.members[self.other_than(&[]) as usize].json(arguments)
     }
 
+    /// `weft ARGUMENTS` with node `number`, for whoever does not wait for it.
+    pub fn asking(&self, number: u32, arguments: &[&str]) -> Command {
+        let member = &self.members[number as usize];
+        let mut command = member.command(arguments);
+        command.args(["--dir", member.dir_text()]);
+        command
+    }
+
     pub fn create(&self, name: &str, size: &str) {
         self.weft(&["vdisk", "create", name, "--size", size, "--rf", "2"]);
         self.wait_until_served(name);
@@ -357,9 +365,13 @@ impl Member {
 
     /// `weft ARGUMENTS`, where the node is; whatever comes of it.
     pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().expect("weft can be run")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(&self.prefix, "timeout");
         command.args(["-k", "5", "60", WEFT]).args(arguments);
-        command.output().expect("weft can be run")
+        command
     }
 
     pub fn try_weft(&self, arguments: &[&str]) -> Output {
