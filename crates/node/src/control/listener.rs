@@ -36,6 +36,11 @@ pub enum Address {
 
 impl Address {
     pub fn parse(text: &str) -> Result<Self, Refusal> {
+        if text.chars().any(char::is_control) {
+            return Err(Refusal::bad_input(format!(
+                "{text:?} is no address: it has characters that cannot be shown"
+            )));
+        }
         if let Some(path) = text.strip_prefix("unix:") {
             let path = Path::new(path);
             if path.as_os_str().is_empty() || path.file_name().is_none() {
@@ -310,6 +315,15 @@ mod tests {
         drop(deaf);
         make_way(&path).expect("nobody listens any more");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn an_address_can_be_shown() {
+        for text in ["unix:/run/a\nb", "unix:/run/\u{1b}[2J", "tcp:127.0.0.1:10809\u{7}"] {
+            let refusal = Address::parse(text).expect_err("nobody could read it");
+            assert!(!refusal.line.chars().any(char::is_control), "{}", refusal.line);
+        }
+        assert!(Address::parse("unix:/run/with blank/ü.sock").is_ok());
     }
 
     #[test]

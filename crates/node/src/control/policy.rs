@@ -9,7 +9,8 @@ use super::vdisks::check_factor;
 use super::{Control, Part, SharedControl};
 use crate::api::{ColdWord, CreateVdisk, DedupWord, LimitWord, SetVdisk, VdiskView};
 use crate::config::{
-    CeilingRecord, ColdRecord, CompressionRecord, ContainerRecord, FamilyConfig, OwnPolicy, Policy,
+    CeilingRecord, ColdRecord, CompressionRecord, ContainerRecord, FamilyConfig, FamilyState, OwnPolicy,
+    Policy,
 };
 
 /// The word that gives back what a vDisk has of its own.
@@ -88,6 +89,9 @@ pub(super) async fn set(
         control.check_ready()?;
         let family = control.family_named(name).ok_or_else(|| Refusal::no_vdisk(name))?;
         let config = control.families[&family].config.clone();
+        if config.state == FamilyState::Dropping {
+            return Err(Refusal::no_vdisk(name));
+        }
         let container = wanted.container.clone().filter(|container| *container != config.container);
         if let Some(container) = &container {
             control.container_named(container)?;

@@ -38,16 +38,24 @@ pub async fn create(control: &SharedControl, wanted: CreateSnapshot) -> Result<S
         .await
         .unwrap_or_else(|| {
             Err(format!(
-                "its vDisk was not served for {} s; see `weft vdisk show {}`",
+                "that was not done within {} s, as when nobody serves its vDisk; see `weft vdisk show {}`",
                 CREATE_WAIT.as_secs(),
                 name.vdisk
             ))
         });
     if let Err(reason) = taken {
         // Whoever serves the vDisk next drops it, should it have been taken after all.
-        // Somebody may have cloned it already: then it stays.
-        let _ = records::let_go(control, &key, snapshot).await;
-        return Err(Refusal::failed(format!("the snapshot {name} could not be taken: {reason}")));
+        let stays = match records::let_go(control, &key, snapshot).await {
+            // Somebody may have cloned it already.
+            Ok(record) => record.state != SnapshotState::Deleting,
+            // It is there as long as nobody could say otherwise.
+            Err(_) => control.lock().snapshot(&key).is_some_and(|record| record.id() == snapshot),
+        };
+        let line = format!("the snapshot {name} could not be taken: {reason}");
+        return Err(match stays {
+            true => Refusal::failed(format!("{line}; it may still be, see `weft snapshot show {name}`")),
+            false => Refusal::failed(line),
+        });
     }
     let control = control.lock();
     let record = control.snapshot(&key).ok_or_else(|| Refusal::no_snapshot(&name))?;
