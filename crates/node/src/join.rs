@@ -549,7 +549,7 @@ impl NodeOptions {
             storage_only: self.storage_only,
             last_life: 0,
             starts: 0,
-            cut_off: false,
+
             state: NodeState::In,
         }
     }

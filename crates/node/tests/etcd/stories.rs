@@ -28,7 +28,6 @@ pub fn a_node(name: &str) -> ClusterNodeRecord {
         storage_only: false,
         last_life: 0,
         starts: 0,
-        cut_off: false,
         state: NodeState::In,
     }
 }
@@ -144,6 +143,32 @@ fn a_cluster_lives() {
     let seen = loaded.drives[&drive.id()].revision;
     cluster.remove_drive(drive.id(), seen).expect("its drive goes");
     cluster.remove_drive(drive.id(), seen).expect("a second time is fine");
+}
+
+/// A word in the node's record would stay for ever if the node died while it waits.
+#[test]
+fn who_waits_for_the_network_counts_until_it_is_back_or_dead() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let waiting = || cluster.load().expect("it loads").cut_off.into_keys().collect::<Vec<_>>();
+    // As short as etcd has them.
+    let tell = |name| {
+        let node = cluster.join(&a_node(name)).expect("it joins").record.node;
+        (node, cluster.tell_cut_off(node, Duration::from_secs(1)).expect("it is told"))
+    };
+    let ((back, back_word), (dead, dead_word)) = (tell("back"), tell("dead"));
+    std::thread::sleep(2 * back_word.ttl());
+    assert_eq!(waiting(), [back, dead], "each goes on telling");
+    back_word.give_up().expect("etcd hears it");
+    assert_eq!(waiting(), [dead]);
+    drop(dead_word);
+    for _ in 0..600 {
+        if waiting().is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    panic!("it is dead, and counts as one that waits");
 }
 
 #[test]

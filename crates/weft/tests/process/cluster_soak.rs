@@ -165,7 +165,7 @@ fn insist(cluster: &Cluster, line: &[&str]) {
         let output = cluster.asking(by, line).output().expect("weft can be run");
         let told = String::from_utf8_lossy(&output.stderr);
         // It was done, and the answer got lost.
-        let is_there = told.contains("exists already") || told.contains("there is no");
+        let is_there = ["exists already", "there is no", "no drive"].iter().any(|words| told.contains(words));
         if output.status.success() || is_there { Ok(()) } else { Err(told.trim().to_string()) }
     });
 }

@@ -4,9 +4,11 @@
 //! than what the node did since never lives again, so copies of a directory harm nobody.
 
 use super::change::{Patience, Versioned, json, parse};
-use super::records::{AliveRecord, ClusterNodeRecord, NodeState};
+use super::lease::NodeLease;
+use super::records::{AliveRecord, ClusterNodeRecord, CutOffRecord, NodeState};
 use super::{ClusterError, ClusterStore};
 use crate::config::etcd::{Compare, EtcdError, LeaseId, Transaction};
+use std::time::Duration;
 
 impl ClusterStore {
     /// Tells everybody that the node lives, and which of its drives are up; again whenever that changes.
@@ -47,13 +49,36 @@ impl ClusterStore {
                 .when(Compare::unchanged(&key, found.map_or(0, |found| found.mod_revision)))
                 .put(&key, &text, Some(lease));
             if record.incarnation > life {
-                let noted =
-                    ClusterNodeRecord { last_life: record.incarnation, cut_off: false, ..known.record };
+                let noted = ClusterNodeRecord { last_life: record.incarnation, ..known.record };
                 transaction = transaction.put(&self.keys.node(node), &json(&noted), None);
             }
             let answer = self.etcd.transact(&transaction)?;
             if answer.succeeded {
                 return Ok(answer.revision);
+            }
+            patience.wait()?;
+        }
+    }
+
+    /// Tells everybody that the node lives, has no lease, and waits until it reaches somebody. It counts as long as what this gives
+    /// lives, and for `ttl` after the node died.
+    pub fn tell_cut_off(&self, node: u32, ttl: Duration) -> Result<NodeLease, ClusterError> {
+        // Whoever has it looks whether it is over.
+        let lease = NodeLease::take(&self.etcd, ttl, || ())?;
+        let (key, text) = (self.keys.cut_off(node), json(&CutOffRecord { node }));
+        let mut patience = Patience::new(&key);
+        loop {
+            let known = self.living_member(node)?;
+            let found = self.etcd.get(&key)?;
+            if found.as_ref().is_some_and(|found| found.lease == Some(lease.lease())) {
+                return Ok(lease);
+            }
+            let transaction = Transaction::new()
+                .when(Compare::unchanged(&self.keys.node(node), known.revision))
+                .when(Compare::unchanged(&key, found.map_or(0, |found| found.mod_revision)))
+                .put(&key, &text, Some(lease.lease()));
+            if self.etcd.transact(&transaction)?.succeeded {
+                return Ok(lease);
             }
             patience.wait()?;
         }

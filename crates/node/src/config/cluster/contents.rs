@@ -4,7 +4,7 @@
 
 use super::change::{Versioned, parse};
 use super::keys::Key;
-use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRecord};
+use super::records::{AliveRecord, ClusterNodeRecord, ClusterRecord, ControllerRecord, CutOffRecord};
 use super::{ClusterError, Keys};
 use crate::config::etcd::KeyValue;
 use crate::config::{
@@ -21,6 +21,7 @@ pub struct ClusterConfig {
     pub cluster: Versioned<ClusterRecord>,
     pub nodes: BTreeMap<u32, Versioned<ClusterNodeRecord>>,
     pub alive: BTreeMap<u32, Versioned<AliveRecord>>,
+    pub cut_off: BTreeMap<u32, Versioned<CutOffRecord>>,
     pub drives: BTreeMap<DriveId, Versioned<DriveRecord>>,
     pub groups: BTreeMap<GroupId, Versioned<GroupRecord>>,
     pub families: BTreeMap<FamilyId, Versioned<FamilyConfig>>,
@@ -37,6 +38,7 @@ pub enum Change {
     Cluster(Versioned<ClusterRecord>),
     Node(u32, Option<Versioned<ClusterNodeRecord>>),
     Alive(u32, Option<Versioned<AliveRecord>>),
+    CutOff(u32, Option<Versioned<CutOffRecord>>),
     Drive(DriveId, Option<Versioned<DriveRecord>>),
     Group(GroupId, Option<Versioned<GroupRecord>>),
     Family(FamilyId, Option<Versioned<FamilyConfig>>),
@@ -62,6 +64,7 @@ impl Change {
             },
             Key::Node(node) => Self::Node(node, value.map(parse).transpose()?),
             Key::Alive(node) => Self::Alive(node, value.map(parse).transpose()?),
+            Key::CutOff(node) => Self::CutOff(node, value.map(parse).transpose()?),
             Key::Drive(drive) => Self::Drive(drive, value.map(parse).transpose()?),
             Key::Group(group) => Self::Group(group, value.map(parse).transpose()?),
             Key::Family(family) => Self::Family(family, value.map(parse).transpose()?),
@@ -82,6 +85,7 @@ impl ClusterConfig {
             cluster,
             nodes: BTreeMap::new(),
             alive: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
             drives: BTreeMap::new(),
             groups: BTreeMap::new(),
             families: BTreeMap::new(),
@@ -117,6 +121,7 @@ impl ClusterConfig {
                 Change::Cluster(record) => self.cluster = record,
                 Change::Node(node, record) => set(&mut self.nodes, node, record),
                 Change::Alive(node, record) => set(&mut self.alive, node, record),
+                Change::CutOff(node, record) => set(&mut self.cut_off, node, record),
                 Change::Drive(drive, record) => set(&mut self.drives, drive, record),
                 Change::Group(group, record) => set(&mut self.groups, group, record),
                 Change::Family(family, record) => set(&mut self.families, family, record),

@@ -15,6 +15,7 @@ pub enum Key {
     Cluster,
     Node(u32),
     Alive(u32),
+    CutOff(u32),
     Drive(DriveId),
     Group(GroupId),
     Family(FamilyId),
@@ -60,6 +61,10 @@ impl Keys {
 
     pub fn alive(&self, node: u32) -> String {
         self.below(format_args!("alive/{node}"))
+    }
+
+    pub fn cut_off(&self, node: u32) -> String {
+        self.below(format_args!("cut-off/{node}"))
     }
 
     pub fn drive(&self, drive: DriveId) -> String {
@@ -124,6 +129,7 @@ impl Keys {
             None => None,
             Some(("nodes", node)) => node.parse().ok().map(Key::Node),
             Some(("alive", node)) => node.parse().ok().map(Key::Alive),
+            Some(("cut-off", node)) => node.parse().ok().map(Key::CutOff),
             Some(("drives", drive)) => drive.parse().ok().map(|drive| Key::Drive(DriveId(drive))),
             Some(("groups", group)) => group.parse().ok().map(|group| Key::Group(GroupId(group))),
             Some(("families", family)) => family.parse().ok().map(|family| Key::Family(FamilyId(family))),
@@ -152,6 +158,7 @@ mod tests {
             (keys.cluster(), Key::Cluster),
             (keys.node(3), Key::Node(3)),
             (keys.alive(3), Key::Alive(3)),
+            (keys.cut_off(3), Key::CutOff(3)),
             (keys.drive(DriveId(7)), Key::Drive(DriveId(7))),
             (keys.group(GroupId(8)), Key::Group(GroupId(8))),
             (keys.family(FamilyId(9)), Key::Family(FamilyId(9))),

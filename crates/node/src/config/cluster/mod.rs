@@ -36,8 +36,8 @@ pub use families::{Claim, NewOwner, NewVdisk};
 pub use follow::News;
 pub use lease::{Deadline, NodeLease};
 pub use records::{
-    AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, NameRecord, NodeState,
-    SHARDS_PER_NODE, shard_id,
+    AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, CutOffRecord,
+    NameRecord, NodeState, SHARDS_PER_NODE, shard_id,
 };
 
 pub(super) use change::{json, parse};

@@ -94,9 +94,6 @@ pub struct ClusterNodeRecord {
     /// How often its process was begun: of two connections of its shards, this says which one is of the process that lives.
     #[serde(default)]
     pub starts: u64,
-    /// It gave its lease back because it reached none of the others, and has taken no other since.
-    #[serde(default)]
-    pub cut_off: bool,
     pub state: NodeState,
 }
 
@@ -125,6 +122,13 @@ pub struct AliveRecord {
     /// It is about to end, and opens nothing that it is given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,
+}
+
+/// The node gave its lease back because it reached none of the others, and takes no other yet. Exists as long as a lease that it
+/// has for this alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutOffRecord {
+    pub node: u32,
 }
 
 /// Which node decides for the cluster. Exists as long as that node's lease does.

@@ -7,7 +7,7 @@
 use super::Member;
 use super::life;
 use super::requests::with_store;
-use crate::config::cluster::NodeState;
+use crate::config::cluster::{NodeLease, NodeState};
 use crate::control::{SharedControl, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -29,6 +29,9 @@ const CONNECT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// One that waits and dies is taken for waiting for so long. Etcd may be away for a while meanwhile.
+const WORD: Duration = Duration::from_secs(60);
+
 /// What is known about it.
 pub(super) struct CutOff {
     since: Option<Instant>,
@@ -37,11 +40,13 @@ pub(super) struct CutOff {
     /// It was, and there is no other yet.
     waits: bool,
     pause: Duration,
+    /// That this node waits, as the others see it.
+    word: Option<NodeLease>,
 }
 
 impl Default for CutOff {
     fn default() -> Self {
-        Self { since: None, gave_up: None, waits: false, pause: PAUSE }
+        Self { since: None, gave_up: None, waits: false, pause: PAUSE, word: None }
     }
 }
 
@@ -68,8 +73,9 @@ impl Member {
 
     /// Whether a node gave its lease back because it reached nobody, and has no other yet.
     pub(super) fn is_cut_off(&self, node: u32) -> bool {
-        let known = self.mirror.nodes.get(&node).map(|known| &known.record);
-        known.is_some_and(|known| known.cut_off && known.state != NodeState::Removed)
+        let known = self.mirror.nodes.get(&node);
+        let may_come = known.is_some_and(|known| known.record.state != NodeState::Removed);
+        may_come && self.mirror.cut_off.contains_key(&node)
     }
 }
 
@@ -77,22 +83,19 @@ impl Member {
 pub async fn watch(control: SharedControl) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let (incarnation, deadline, node) = {
+        let (incarnation, deadline) = {
             let mut control = control.lock();
             let is_ready = control.stage == Stage::Ready;
             let Some(member) = control.part.member_mut() else { return };
             let Some(incarnation) = is_ready.then(|| look(member)).flatten() else { continue };
             let Some(life) = &member.life else { continue };
-            (incarnation, life.lease.deadline(), member.node)
+            (incarnation, life.lease.deadline())
         };
         tracing::error!(
             "no other node can be reached, only etcd: look at the network; the vDisks served here go to others"
         );
         // So that the others do not take it for dead, should the network be away for all of them. Without etcd the lease ends by itself.
-        let tell = |is_cut_off| {
-            with_store(&control, move |store| store.change_node(node, |record| record.cut_off = is_cut_off))
-        };
-        let _ = tell(true).await;
+        let word = tell(&control).await;
         // Etcd may have taken its time: another life, or a node that reaches somebody again, goes on. One whose lease has run out
         // meanwhile waits like one that gave it back.
         let goes_on = |member: &Member| {
@@ -100,11 +103,14 @@ pub async fn watch(control: SharedControl) {
             is_another || !member.reaches_nobody()
         };
         if control.lock().part.member().is_none_or(goes_on) {
-            let _ = tell(false).await;
+            take_back(word).await;
             if let Some(member) = control.lock().part.member_mut() {
                 member.cut_off.waits = false;
             }
             continue;
+        }
+        if let Some(member) = control.lock().part.member_mut() {
+            member.cut_off.word = word;
         }
         deadline.end();
         tokio::time::sleep(LAST_ANSWERS).await;
@@ -114,6 +120,30 @@ pub async fn watch(control: SharedControl) {
             let _ = member.losses.send(incarnation);
         }
     }
+}
+
+/// Without etcd nobody hears it.
+async fn tell(control: &SharedControl) -> Option<NodeLease> {
+    let node = control.lock().part.member()?.node;
+    let told = with_store(control, move |store| store.tell_cut_off(node, WORD)).await;
+    told.inspect_err(|refusal| {
+        tracing::warn!(reason = refusal.line, "the others do not hear that this node waits")
+    })
+    .ok()
+}
+
+/// From here on the node counts as one that lives, or not at all.
+async fn take_back(word: Option<NodeLease>) {
+    if let Some(word) = word {
+        // It ends by itself else.
+        let _ = tokio::task::spawn_blocking(move || word.give_up()).await;
+    }
+}
+
+/// The node has another life.
+pub(super) async fn lives_again(control: &SharedControl) {
+    let word = control.lock().part.member_mut().and_then(|member| member.cut_off.word.take());
+    take_back(word).await;
 }
 
 /// The life that is to end, if its time has come.
@@ -140,6 +170,15 @@ pub async fn wait_for_others(control: &SharedControl) {
     let waits = || control.lock().part.member().filter(|member| member.cut_off.waits).map(others);
     while let Some((others, pause)) = waits() {
         tokio::time::sleep(pause).await;
+        // Etcd may have ended it, or never have heard it.
+        let is_told =
+            |member: &Member| member.cut_off.word.as_ref().is_some_and(|word| !word.deadline().has_passed());
+        if !control.lock().part.member().is_none_or(is_told) {
+            let word = tell(control).await;
+            if let Some(member) = control.lock().part.member_mut() {
+                member.cut_off.word = word;
+            }
+        }
         let are_dead = control.lock().part.member().is_none_or(|member| member.reached().len() < 2);
         if are_dead || is_any_reached(others).await {
             break;

@@ -89,6 +89,7 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
             match begun {
                 Ok(living) => {
                     control.lock().begin_life(living, membership);
+                    super::cut_off::lives_again(&control).await;
                     break;
                 }
                 Err(LifeError::Cluster(
