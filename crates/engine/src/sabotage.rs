@@ -62,6 +62,8 @@ pub enum Bug {
     OwnReclaimingOnly,
     /// A write is refused by what its owner knew of the pool when something happened to it last.
     PoolOfLastTime,
+    /// A ring that had no room is sent the same again as soon as what came behind was refused as well.
+    FullAgainAtOnce,
     /// A ring without room on a drive without space is full at once, whatever comes back.
     FullRingAtOnce,
     /// An owner that opens waits for room on a member of its log for ever.

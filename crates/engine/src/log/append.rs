@@ -268,8 +268,11 @@ impl Appender {
         member.in_flight = member.in_flight.saturating_sub(1);
         // Whatever the reason, it goes on behind what it has confirmed: repeats cost little and are harmless.
         member.sent = member.acked;
-        // But not at once: an own keeper would refuse again before time has passed.
-        member.pause_until = now.after(if matches!(refusal, Refusal::Gap { .. }) { 1_000 } else { 10_000 });
+        // But not at once: an own keeper would refuse again before time has passed. What was sent behind records that it had no room
+        // for misses those, and says nothing new.
+        let pause_us = if matches!(refusal, Refusal::Gap { .. }) { 1_000 } else { 10_000 };
+        let before = if planted(Bug::FullAgainAtOnce) { Time(0) } else { member.pause_until };
+        member.pause_until = before.max(now.after(pause_us));
         match refusal {
             Refusal::LogFull => {
                 member.room = 0;

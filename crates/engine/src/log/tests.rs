@@ -224,6 +224,33 @@ fn nobody_is_woken_for_a_member_that_cannot_be_sent_to() {
     assert_eq!(story.log.wake_at(story.now), None, "the config store has the word, and may be away for long");
 }
 
+/// When a member is asked again that had no room for the first of two appends, and so missed it when it got the second.
+fn asked_again_after_us() -> Option<u64> {
+    let mut story = Story::new(&[0, 1]);
+    for _ in 0..2 {
+        story.log.push(Body::Zero { block: Block(0), count: 1 });
+        story.with(|log, ctx| log.pump(ctx));
+    }
+    story.log.on_append_refused(DriveId(1), Refusal::LogFull, story.now);
+    story.log.on_append_refused(DriveId(1), Refusal::Gap { expected: Seq(1) }, story.now);
+    story.log.wake_at(story.now).map(|at| at.since(story.now))
+}
+
+#[test]
+fn a_member_without_room_is_left_alone_also_by_what_was_sent_behind() {
+    assert_eq!(asked_again_after_us(), Some(10_000));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn asking_a_full_member_at_once_is_seen() {
+    use crate::sabotage::{Bug, set};
+    set(Some(Bug::FullAgainAtOnce));
+    let after_us = asked_again_after_us();
+    set(None);
+    assert_eq!(after_us, Some(1_000));
+}
+
 /// A vDisk with this log, to be opened in epoch 2.
 fn record(segments: Vec<Segment>) -> FamilyRecord {
     FamilyRecord {
