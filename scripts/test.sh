@@ -2,7 +2,7 @@
 # All tests, or the parts that are named: scripts/test.sh [format] [lint] [build] [unit] [sim] [canaries] [process] [postgres]
 # Goes on after a failure, tells at the end what passed, and exits with 1 if anything failed.
 # SIM_SEEDS (30): simulator seeds of each plan. WEFT_KILLS (6): kills of the kill tests. WEFT_CLUSTER_ROUNDS (1): how often
-# the tests of clusters have their troubles.
+# the tests of clusters have their troubles. WEFT_SOAK_SEED (1): the history of the one that lives through whatever happens.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 

@@ -2,7 +2,7 @@
 //! killed, stopped or stand still, an etcd that is away, a network that is cut or loses packets; and vDisks that move, are packed
 //! otherwise, copied more often, cloned, have snapshots taken and go back to them; nodes and drives that are being emptied, and new ones.
 //! Nothing that was acknowledged is lost, each snapshot stays what the vDisk was when it was taken, and each command ends with a line.
-//! WEFT_CLUSTER_ROUNDS makes it longer, and WEFT_SOAK_SEED another history.
+//! WEFT_CLUSTER_ROUNDS makes it longer, and WEFT_SOAK_SEED another history (as far as it is the test's: the nodes have their own).
 
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::cluster::{Cluster, Load, Options, rounds, wait_for};
