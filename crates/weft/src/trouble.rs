@@ -32,12 +32,12 @@ impl Trouble {
 
     /// A check that ends in an error could not begin. Always 2, whatever the reason: 1 says that drives are not sound.
     pub fn from_check(error: &anyhow::Error) -> Self {
-        Self::BadInput(format!("{error:#}"))
+        Self::BadInput(told(error))
     }
 
     /// The directory or the place is wrong, unless it is etcd that is away.
     pub fn from_inspect(error: &anyhow::Error) -> Self {
-        let text = format!("{error:#}");
+        let text = told(error);
         match error.downcast_ref::<OfflineError>() {
             Some(OfflineError::NoEtcd { .. }) => Self::Failed(text),
             _ => Self::BadInput(text),
@@ -58,9 +58,32 @@ impl Trouble {
     }
 }
 
+/// An error and its causes, without those that it tells of itself.
+pub fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || std::io::Error::other("not a directory");
+        let error = Err::<(), _>(cause()).context("a cannot be used: not a directory; look at it");
+        assert_eq!(told(&error.expect_err("it is one")), "a cannot be used: not a directory; look at it");
+        let error = Err::<(), _>(cause()).context("reading a").context("checking b");
+        assert_eq!(told(&error.expect_err("it is one")), "checking b: reading a: not a directory");
+    }
 
     #[test]
     fn a_trouble_of_several_lines_is_told_in_one() {

@@ -18,6 +18,7 @@ mod sight;
 pub mod units;
 
 use crate::output;
+use crate::trouble::told;
 use contents::{Contents, Name};
 use findings::Findings;
 use progress::Progress;
@@ -205,7 +206,7 @@ fn check_drive(drive: &OfflineDrive, progress: &Progress) -> Checked {
     let contents = match Contents::read(drive, &mut findings, &add) {
         Ok(contents) => contents,
         Err(error) => {
-            findings.problem("drive_unreadable", Some(drive.drive), None, format!("{error:#}"));
+            findings.problem("drive_unreadable", Some(drive.drive), None, told(&error));
             return Checked { report, contents: None, findings };
         }
     };

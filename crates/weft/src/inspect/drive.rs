@@ -5,6 +5,7 @@ use crate::check::contents::Contents;
 use crate::check::findings::Findings;
 use crate::output::Table;
 use crate::size;
+use crate::trouble::told;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -34,8 +35,8 @@ pub fn show(arguments: &DriveArgs) -> anyhow::Result<Shown> {
             // Asked for by number, it is an error; in a list of all, a line.
             Err(error) if arguments.drive.is_some() => return Err(error),
             Err(error) => {
-                writeln!(text, "drive {number}: {error:#}\n")?;
-                values.push(json!({ "drive": number, "error": format!("{error:#}") }));
+                writeln!(text, "drive {number}: {}\n", told(&error))?;
+                values.push(json!({ "drive": number, "error": told(&error) }));
             }
         }
     }

@@ -10,6 +10,7 @@ mod map;
 use crate::check::contents::{self, Contents};
 use crate::check::findings::Findings;
 use crate::output;
+use crate::trouble::told;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::Value;
@@ -107,7 +108,7 @@ fn read_drives(
         match Contents::read(drive, findings, &|_| {}) {
             Ok(contents) => drop(drives.insert(drive.drive, contents)),
             Err(error) => {
-                findings.problem("drive_unreadable", Some(drive.drive), None, format!("{error:#}"));
+                findings.problem("drive_unreadable", Some(drive.drive), None, told(&error));
             }
         }
     }
