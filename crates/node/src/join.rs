@@ -549,7 +549,6 @@ impl NodeOptions {
             storage_only: self.storage_only,
             last_life: 0,
             starts: 0,
-
             state: NodeState::In,
         }
     }
