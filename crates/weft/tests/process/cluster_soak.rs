@@ -130,6 +130,11 @@ fn is_decent((line, output): (Vec<String>, Output)) {
     assert!(!told.contains("panicked"), "{line:?}: {told}");
 }
 
+fn drive_numbers(cluster: &Cluster) -> Vec<String> {
+    let drives = cluster.json(&["drive", "ls"]).expect("it lists them");
+    drives.as_array().expect("a list").iter().map(|drive| drive["drive"].to_string()).collect()
+}
+
 /// Drives that are being emptied go, or stay.
 fn decide_drives(cluster: &Cluster, random: &mut SmallRng) {
     let drives = cluster.json(&["drive", "ls"]).expect("it lists them");
@@ -139,10 +144,18 @@ fn decide_drives(cluster: &Cluster, random: &mut SmallRng) {
         }
         let number = drive["drive"].to_string();
         if random.random_ratio(1, 2) {
-            // Refused if others have no room or places for what is on it.
-            is_decent(
-                ask(cluster, 0, words(&format!("drive remove {number}"))).join().expect("nothing panics"),
-            );
+            // Refused if others have no room or places for what is on it, and not done in time where that is much.
+            for _ in 0..20 {
+                let line = words(&format!("drive remove {number} --no-wait"));
+                let asked = ask(cluster, 0, line).join().expect("nothing panics");
+                let is_gone =
+                    !asked.1.status.success() || drive_numbers(cluster).iter().all(|one| *one != number);
+                is_decent(asked);
+                if is_gone {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(500));
+            }
         }
         insist(cluster, &["drive", "remove", &number, "--undo"]);
     }
