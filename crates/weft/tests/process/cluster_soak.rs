@@ -173,12 +173,17 @@ struct Past {
 
 /// Asks any node until it is done.
 fn insist(cluster: &Cluster, line: &[&str]) {
+    insist_at(cluster, cluster.other_than(&[]), line);
+}
+
+fn insist_at(cluster: &Cluster, by: u32, line: &[&str]) {
     wait_for(&line.join(" "), || {
-        let by = cluster.other_than(&[]);
         let output = cluster.asking(by, line).output().expect("weft can be run");
         let told = String::from_utf8_lossy(&output.stderr);
         // It was done, and the answer got lost.
-        let is_there = ["exists already", "there is no", "no drive"].iter().any(|words| told.contains(words));
+        let is_there = ["already", "there is no", "no drive", "is not exported"]
+            .iter()
+            .any(|words| told.contains(words));
         if output.status.success() || is_there { Ok(()) } else { Err(told.trim().to_string()) }
     });
 }
@@ -190,9 +195,11 @@ impl Past {
         Self { name, book: checker.clone() }
     }
 
-    fn compare(&mut self, cluster: &mut Cluster, node: u32) {
+    fn compare(&mut self, cluster: &Cluster, node: u32) {
         let name = format!("v@{}", self.name);
-        let socket = cluster.export(&name, node);
+        let socket = cluster.socket(&name, node);
+        let address = format!("unix:{}", socket.display());
+        insist_at(cluster, node, &["vdisk", "export", &name, "--nbd", &address]);
         let mut client = NbdClient::connect_patiently(&socket, &name);
         self.book.verify_all(&mut client);
         client.disconnect();
@@ -263,7 +270,7 @@ fn a_cluster_lives_through_whatever_happens() {
             cluster.start_all();
         }
         let at = random.random_range(0..pasts.len());
-        pasts[at].compare(&mut cluster, random.random_range(0..NODES));
+        pasts[at].compare(&cluster, random.random_range(0..NODES));
         if random.random_ratio(1, 5) {
             pasts.truncate(at + 1);
             go_back(&cluster, &pasts[at], &mut checker);
@@ -275,7 +282,7 @@ fn a_cluster_lives_through_whatever_happens() {
     }
     cluster.wait_until_whole();
     for past in &mut pasts {
-        past.compare(&mut cluster, random.random_range(0..NODES));
+        past.compare(&cluster, random.random_range(0..NODES));
     }
     for socket in &sockets {
         let mut client = NbdClient::connect_patiently(socket, "v");
