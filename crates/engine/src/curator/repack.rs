@@ -108,13 +108,9 @@ impl Volume {
             // Each of these ends with an input that comes here again.
             return;
         }
-        if is_full {
-            // Others may make room.
-            self.repacking.wake_at = Some(ctx.now.after(LOOK_AGAIN_US));
-            return;
-        }
-        if self.wants_to_settle() {
-            // It would never come to rest: what is moved has to go into pages, and by then the next may begin.
+        if is_full || self.wants_to_settle() {
+            // Others may make room. And what settles would never come to rest: what is moved has to go into pages, and by then the
+            // next may begin.
             self.repacking.wake_at = Some(ctx.now.after(LOOK_AGAIN_US));
             return;
         }

@@ -84,11 +84,14 @@ impl Drain {
 impl Volume {
     /// Whether no more may be begun until something else has ended.
     fn is_drain_held(&self, ctx: &Context) -> bool {
-        // A checkpoint is on its way; until it is there, the log holds what comes.
-        let is_full_of_edits = self.map.edits.len() >= ctx.limits.edits_max;
         // Each egroup takes a record of a log that is short of room: fewer, with more in them.
         let is_short_of_room = self.drain.placing > 0 && self.room() == 0;
-        self.drain.placing >= ctx.limits.drain_egroups_max || is_full_of_edits || is_short_of_room
+        self.drain.placing >= ctx.limits.drain_egroups_max || self.is_full_of_edits(ctx) || is_short_of_room
+    }
+
+    /// A checkpoint is on its way, or about to begin; until it is there, the log holds what comes.
+    fn is_full_of_edits(&self, ctx: &Context) -> bool {
+        self.map.edits.len() >= ctx.limits.edits_max
     }
 
     /// Whether there is a reason to drain.
@@ -150,7 +153,7 @@ impl Volume {
         }
         self.drain.more_at = planted(Bug::WokenForNothing).then_some(Time(0));
         if self.is_drain_held(ctx) {
-            if self.map.edits.len() >= ctx.limits.edits_max && !self.checkpointing.is_running() {
+            if self.is_full_of_edits(ctx) && !self.checkpointing.is_running() {
                 // The checkpoint that begins now takes them all.
                 self.drain.more_at = Some(Time(0));
             }

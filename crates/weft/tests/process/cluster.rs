@@ -26,19 +26,6 @@ fn cluster_of(name: &str, nodes: u32) -> (Cluster, Vec<PathBuf>, Checker) {
 }
 
 /// Reads everything through every node, then ends the cluster and looks at all drives together.
-fn compare_and_check(cluster: Cluster, sockets: &[PathBuf], mut checker: Checker) {
-    for socket in sockets {
-        let mut client = NbdClient::connect_patiently(socket, "v");
-        checker.verify_all(&mut client);
-        client.disconnect();
-    }
-    step(&format!(
-        "{} writes were acknowledged; all of them read back through each node",
-        checker.acknowledged
-    ));
-    cluster.cut_and_check();
-}
-
 #[test]
 fn a_member_that_is_killed_is_left_out_and_comes_back() {
     let (mut cluster, sockets, checker) = cluster_of("cluster-member", 3);
@@ -57,7 +44,7 @@ fn a_member_that_is_killed_is_left_out_and_comes_back() {
             load.tell_pause("it came back, and everything was copied");
         }
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -79,7 +66,7 @@ fn a_member_that_stands_still_is_left_out_and_goes_on() {
             load.tell_pause("it went on, and everything was copied");
         }
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -107,7 +94,7 @@ fn a_killed_owner_is_followed_by_another() {
         cluster.wait_until_whole();
         load.tell_pause("it came back");
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -131,7 +118,7 @@ fn who_sees_that_a_vdisk_has_grown_can_use_what_it_got() {
         client.disconnect();
         cluster.wait_until_served("v");
     }
-    compare_and_check(cluster, &sockets, checker);
+    cluster.compare_and_check(&sockets, checker);
 }
 
 #[test]
@@ -166,7 +153,7 @@ fn an_owner_that_stood_still_serves_nothing_stale() {
         late.disconnect();
         cluster.wait_until_whole();
     }
-    compare_and_check(cluster, &sockets, checker);
+    cluster.compare_and_check(&sockets, checker);
 }
 
 #[test]
@@ -199,7 +186,7 @@ fn a_drive_that_is_cut_off_and_lost_is_replaced() {
     cluster.wait_until_whole();
     load.go_on(SOME);
     load.tell_pause("it was given up, another was added, and everything was copied");
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 /// Blocks of one write.
@@ -288,7 +275,7 @@ fn the_config_store_may_go_and_come_back() {
         load.tell_pause("etcd is back");
         cluster.wait_until_whole();
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -309,7 +296,7 @@ fn a_vdisk_moves_under_load() {
         ));
     }
     cluster.wait_until_whole();
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -376,7 +363,7 @@ fn a_node_is_drained_and_removed() {
     cluster.wait_until_whole();
     let left: Vec<PathBuf> =
         cluster.numbers().iter().map(|number| sockets[*number as usize].clone()).collect();
-    compare_and_check(cluster, &left, load.stop());
+    cluster.compare_and_check(&left, load.stop());
 }
 
 #[test]
@@ -433,7 +420,7 @@ fn all_nodes_restart_one_after_the_other() {
         restart(&mut cluster, &load, place);
         checker = load.stop();
     }
-    compare_and_check(cluster, &sockets, checker);
+    cluster.compare_and_check(&sockets, checker);
 }
 
 fn restart(cluster: &mut Cluster, load: &Load, number: u32) {
@@ -492,7 +479,7 @@ fn nothing_acknowledged_is_lost_when_clients_lose_their_nodes() {
         cluster.wait_until_whole();
         step(&format!("round {round}: {what}; {} writes acknowledged so far", checker.acknowledged));
     }
-    compare_and_check(cluster, &sockets, checker);
+    cluster.compare_and_check(&sockets, checker);
 }
 
 #[test]
@@ -551,7 +538,7 @@ fn troubles_of_all_kinds_follow_each_other() {
         }
     }
     cluster.wait_until_whole();
-    compare_and_check(cluster, &sockets, checker);
+    cluster.compare_and_check(&sockets, checker);
 }
 
 #[test]
@@ -585,5 +572,5 @@ fn who_sends_a_vdisk_elsewhere_last_has_the_last_word() {
         }
         cluster.wait_for_owner("v", |now| now != owner);
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }

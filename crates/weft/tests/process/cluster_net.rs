@@ -3,9 +3,8 @@
 
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::cluster::{Cluster, Load, Options, rounds};
-use crate::support::nbd::NbdClient;
 use crate::support::net::Net;
-use crate::support::{step, wait_until};
+use crate::support::wait_until;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,19 +31,6 @@ fn trouble(cluster: &Cluster, load: &Load, what: &str, lasting: Duration, begin:
     load.tell_pause(what);
     cluster.wait_until_whole();
     load.tell_pause("all is whole again");
-}
-
-fn compare_and_check(cluster: Cluster, sockets: &[PathBuf], mut checker: Checker) {
-    for socket in sockets {
-        let mut client = NbdClient::connect_patiently(socket, "v");
-        checker.verify_all(&mut client);
-        client.disconnect();
-    }
-    step(&format!(
-        "{} writes were acknowledged; all of them read back through each node",
-        checker.acknowledged
-    ));
-    cluster.cut_and_check();
 }
 
 /// Its owner, not on the client's node, so that requests are forwarded.
@@ -84,7 +70,7 @@ fn nodes_that_are_cut_off_do_no_harm() {
             },
         );
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 /// It renews its lease, and can serve nobody: others have to take what it serves while it is cut off, not when it is back.
@@ -109,7 +95,7 @@ fn an_owner_that_reaches_etcd_and_nobody_else_gives_its_vdisks_up() {
         load.go_on(SOME);
         load.tell_pause("all is whole again");
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 /// The network between the nodes is away, for all of them. Nobody goes on alone, and all are there again when it is back.
@@ -132,7 +118,7 @@ fn nodes_of_which_nobody_reaches_another_wait_for_the_network() {
     cluster.wait_until_whole();
     let load = Load::start(checker, &sockets[place as usize]);
     load.go_on(SOME);
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -154,7 +140,7 @@ fn one_way_cuts_do_no_harm() {
             net.cut_one_way(place, owner);
         });
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }
 
 #[test]
@@ -175,5 +161,5 @@ fn a_network_that_loses_packets_or_is_narrow_only_slows_things_down() {
             }
         });
     }
-    compare_and_check(cluster, &sockets, load.stop());
+    cluster.compare_and_check(&sockets, load.stop());
 }

@@ -284,13 +284,7 @@ fn a_cluster_lives_through_whatever_happens() {
     for past in &mut pasts {
         past.compare(&cluster, random.random_range(0..NODES));
     }
-    for socket in &sockets {
-        let mut client = NbdClient::connect_patiently(socket, "v");
-        checker.verify_all(&mut client);
-        client.disconnect();
-    }
-    step(&format!("{} writes were acknowledged; all of them read back", checker.acknowledged));
-    cluster.cut_and_check();
+    cluster.compare_and_check(&sockets, checker);
 }
 
 /// What was cloned stays until its clones are gone.
