@@ -169,10 +169,13 @@ thread_local! {
     static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug in everything this thread runs from now on, or removes it.
+/// What comes of the story, run on this thread with the bug planted.
 #[cfg(feature = "sabotage")]
-pub fn set(bug: Option<Bug>) {
-    CURRENT.with(|current| current.set(bug));
+pub fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
+    CURRENT.with(|current| current.set(Some(bug)));
+    let outcome = story();
+    CURRENT.with(|current| current.set(None));
+    outcome
 }
 
 /// Whether `bug` is planted on this thread.

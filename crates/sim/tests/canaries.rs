@@ -3,7 +3,7 @@
 #![cfg(feature = "sabotage")]
 
 use weft_engine::Limits;
-use weft_engine::sabotage::{Bug, set};
+use weft_engine::sabotage::{Bug, with};
 use weft_sim::coverage::Fault;
 use weft_sim::plan::{Parameters, Plan};
 use weft_sim::run::run;
@@ -28,10 +28,7 @@ fn is_caught_among(seeds: u64, bug: Bug, plans: &[Plan], able: impl Fn(&Paramete
 }
 
 fn is_caught_by(bug: Bug, plan: Plan, seed: u64) -> bool {
-    set(Some(bug));
-    let with = run(plan, seed, false);
-    set(None);
-    let Some(failure) = with.failure else { return false };
+    let Some(failure) = with(bug, || run(plan, seed, false)).failure else { return false };
     println!("{bug:?}: caught by plan {} seed {seed}: {failure}", plan.name());
     let without = run(plan, seed, false);
     assert_eq!(without.failure, None, "seed {seed} of {} fails also without {bug:?}", plan.name());

@@ -461,9 +461,6 @@ mod tests {
     #[cfg(feature = "sabotage")]
     #[test]
     fn forgetting_it_is_seen() {
-        crate::sabotage::set(Some(Bug::LackForgotten));
-        let is_known = is_known_to_lack();
-        crate::sabotage::set(None);
-        assert!(!is_known);
+        assert!(!crate::sabotage::with(Bug::LackForgotten, is_known_to_lack));
     }
 }

@@ -244,10 +244,8 @@ fn a_member_without_room_is_left_alone_also_by_what_was_sent_behind() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn asking_a_full_member_at_once_is_seen() {
-    use crate::sabotage::{Bug, set};
-    set(Some(Bug::FullAgainAtOnce));
-    let after_us = asked_again_after_us();
-    set(None);
+    use crate::sabotage::{Bug, with};
+    let after_us = with(Bug::FullAgainAtOnce, asked_again_after_us);
     assert_eq!(after_us, Some(1_000));
 }
 
@@ -354,10 +352,8 @@ fn an_opening_beside_a_member_that_refuses_comes_to_an_end() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn an_opening_that_leaves_a_full_member_out_at_once_is_seen() {
-    use crate::sabotage::{Bug, set};
-    set(Some(Bug::FullMemberLeftOut));
-    let members = opened_with_a_full_member(0);
-    set(None);
+    use crate::sabotage::{Bug, with};
+    let members = with(Bug::FullMemberLeftOut, || opened_with_a_full_member(0));
     assert_eq!(members, [DriveId(0)]);
 }
 
@@ -428,7 +424,7 @@ impl Opening {
 #[cfg(feature = "sabotage")]
 #[test]
 fn an_owner_that_opens_and_stays_with_a_full_member_is_seen() {
-    use crate::sabotage::{Bug, set};
+    use crate::sabotage::{Bug, with};
     let leaves = || {
         let mut story = Story::new(&[0, 1, 2]);
         story.log.push(Body::Zero { block: Block(0), count: 1 });
@@ -437,8 +433,6 @@ fn an_owner_that_opens_and_stays_with_a_full_member_is_seen() {
         story.with(|log, ctx| log.wants_other_members(true, ctx)).0
     };
     assert!(leaves());
-    set(Some(Bug::FullMemberKept));
-    let with_bug = leaves();
-    set(None);
+    let with_bug = with(Bug::FullMemberKept, leaves);
     assert!(!with_bug);
 }

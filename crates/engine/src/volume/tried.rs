@@ -68,10 +68,7 @@ mod tests {
         assert!(!asks_again(false));
         #[cfg(feature = "sabotage")]
         {
-            use crate::sabotage::set;
-            set(Some(Bug::LackOfBeforeCounts));
-            let again = asks_again(true);
-            set(None);
+            let again = crate::sabotage::with(Bug::LackOfBeforeCounts, || asks_again(true));
             assert!(!again, "the planted bug is there");
         }
     }

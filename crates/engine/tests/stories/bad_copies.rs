@@ -197,13 +197,13 @@ fn a_bad_copy_whose_drive_goes_in_the_middle_is_made_when_that_is_back() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn forgetting_bad_copies_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
+    use weft_engine::sabotage::{Bug, with};
 
-    set(Some(Bug::BadCopyForgotten));
-    let (mut world, egroup) = vdisk();
-    let is_told = who_has_the_last_good_copy_is_away(&mut world, egroup);
-    let mended = [members_are_away_in_turn(), its_drive_goes_in_the_middle()];
-    set(None);
+    let (is_told, mended) = with(Bug::BadCopyForgotten, || {
+        let (mut world, egroup) = vdisk();
+        let is_told = who_has_the_last_good_copy_is_away(&mut world, egroup);
+        (is_told, [members_are_away_in_turn(), its_drive_goes_in_the_middle()])
+    });
     assert!(is_told, "a former member may go although it has the last good copy");
     assert_eq!(mended, [false; 2], "nobody thinks of it again");
 }

@@ -162,19 +162,15 @@ fn a_write_is_not_refused_by_what_was_known_of_the_pool_before() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn looking_at_the_pool_of_last_time_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
-    set(Some(Bug::PoolOfLastTime));
-    let reply = one_whose_neighbour_made_room();
-    set(None);
+    use weft_engine::sabotage::{Bug, with};
+    let reply = with(Bug::PoolOfLastTime, one_whose_neighbour_made_room);
     assert_eq!(reply, Reply::Error(RequestError::NoSpace));
 }
 
 #[cfg(feature = "sabotage")]
 #[test]
 fn looking_at_its_own_only_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
-    set(Some(Bug::OwnReclaimingOnly));
-    let reply = one_beside_another_that_waits();
-    set(None);
+    use weft_engine::sabotage::{Bug, with};
+    let reply = with(Bug::OwnReclaimingOnly, one_beside_another_that_waits);
     assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
 }

@@ -176,11 +176,9 @@ fn a_member_that_cannot_read_its_end_does_not_say_where_the_log_ends() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn believing_an_end_that_cannot_be_read_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
+    use weft_engine::sabotage::{Bug, with};
 
-    set(Some(Bug::UnreadEndBelieved));
-    let waited = an_end_that_cannot_be_read();
-    set(None);
+    let waited = with(Bug::UnreadEndBelieved, an_end_that_cannot_be_read);
     assert!(!waited);
 }
 
@@ -188,11 +186,11 @@ fn believing_an_end_that_cannot_be_read_is_seen() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn staying_with_the_checkpoint_that_was_found_first_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
+    use weft_engine::sabotage::{Bug, with};
 
-    set(Some(Bug::FirstBaseKept));
-    let served = [nobody_can_read_the_checkpoint_that_one_has().0, the_other_comes_late().0];
-    set(None);
+    let served = with(Bug::FirstBaseKept, || {
+        [nobody_can_read_the_checkpoint_that_one_has().0, the_other_comes_late().0]
+    });
     assert_eq!(served, [false; 2]);
 }
 

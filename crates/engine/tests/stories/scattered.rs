@@ -51,9 +51,7 @@ fn what_is_left_of_scattered_writes_is_emptied_with_little_memory() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_compaction_in_vain_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
-    set(Some(Bug::CompactedInVain));
-    let emptied = emptied();
-    set(None);
+    use weft_engine::sabotage::{Bug, with};
+    let emptied = with(Bug::CompactedInVain, emptied);
     assert_eq!(emptied, 0);
 }

@@ -412,11 +412,9 @@ fn a_rollback_that_has_begun_is_not_refused_for_a_snapshot_that_waits_for_it() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn refusing_a_rollback_that_has_begun_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
+    use weft_engine::sabotage::{Bug, with};
 
-    set(Some(Bug::WaitingSnapshotInTheWay));
-    let refused = a_snapshot_is_ordered_during_a_rollback();
-    set(None);
+    let refused = with(Bug::WaitingSnapshotInTheWay, a_snapshot_is_ordered_during_a_rollback);
     assert!(refused, "the snapshot that waits counts as a newer one");
 }
 
@@ -453,11 +451,9 @@ fn a_mark_that_the_checkpoint_knows_is_not_waited_for_when_it_is_appended_again(
 #[cfg(feature = "sabotage")]
 #[test]
 fn waiting_for_a_mark_that_is_known_is_seen() {
-    use weft_engine::sabotage::{Bug, set};
+    use weft_engine::sabotage::{Bug, with};
 
-    set(Some(Bug::KnownMarkAwaited));
-    let rests = comes_to_rest_after_a_known_mark_was_lost();
-    set(None);
+    let rests = with(Bug::KnownMarkAwaited, comes_to_rest_after_a_known_mark_was_lost);
     assert!(!rests);
 }
 

@@ -158,7 +158,7 @@ fn frames_that_do_not_unpack_are_bad_whatever_their_checksum_says() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn planted_bugs_give_out_what_is_damaged_or_another_frame() {
-    use crate::sabotage::{Bug, set};
+    use crate::sabotage::{Bug, with};
     let mut rig = Rig::small(7);
     let units = mixed(7, 120);
     let (packing, bytes) = packed(&units, Method::Lz4, 2);
@@ -166,16 +166,12 @@ fn planted_bugs_give_out_what_is_damaged_or_another_frame() {
     let other =
         |read: &[Result<Buffer, BadUnit>]| read[0].as_ref().is_ok_and(|b| b.bytes() != wanted(&units, 0, 8));
     assert!(!other(&units_read(&mut rig, &[(0, 8)])));
-    set(Some(Bug::OtherFrame));
-    let swapped = units_read(&mut rig, &[(0, 8)]);
-    set(None);
+    let swapped = with(Bug::OtherFrame, || units_read(&mut rig, &[(0, 8)]));
     assert!(other(&swapped), "the frame behind is given");
     // The first bytes of a frame are literals: damage there unpacks.
     let first = rig.keeper.egroups().next().expect("it is stored").first;
     rig.drive.durable.get_mut(&(Area::Data, first)).expect("written")[50] ^= 1;
     assert!(units_read(&mut rig, &[(0, 8)])[0].is_err());
-    set(Some(Bug::FrameNotChecked));
-    let unchecked = units_read(&mut rig, &[(0, 8)]);
-    set(None);
+    let unchecked = with(Bug::FrameNotChecked, || units_read(&mut rig, &[(0, 8)]));
     assert!(other(&unchecked), "damage is given out");
 }

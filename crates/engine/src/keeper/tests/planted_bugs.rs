@@ -12,15 +12,7 @@ use super::share_stories::{is_as_written, refill, rot, write as share};
 use super::*;
 use crate::identity::EgroupId;
 use crate::message::Class;
-use crate::sabotage::{Bug, set};
-
-/// Runs the story on this thread with the bug planted, and takes it out again.
-fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
-    set(Some(bug));
-    let outcome = story();
-    set(None);
-    outcome
-}
+use crate::sabotage::{Bug, with};
 
 /// Whether in any of many runs an acknowledged record is lost in a crash.
 fn loses_records() -> bool {
