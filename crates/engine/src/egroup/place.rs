@@ -18,6 +18,7 @@ use crate::interface::{Compression, Method};
 use crate::limits::{EGROUP_UNITS, Limits};
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
+use crate::shard::FREE_STEP;
 use crate::volume::{Volume, Waiter, write};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -326,7 +327,10 @@ impl Volume {
 
     /// Whether pool and log have room for a small write, going by what drives said last and not by what this vDisk knows of it.
     pub(crate) fn has_room(&self, ctx: &Context) -> bool {
-        let is_pool_short = roomiest(self.factor as usize, ctx) < pool_wanted(ctx);
+        let pool = roomiest(self.factor as usize, ctx);
+        // A vDisk need not know of less than a step.
+        let step = FREE_STEP.max(pool / 32);
+        let is_pool_short = pool < pool_wanted(ctx).saturating_add(step);
         !self.placing.was_refused() && !is_pool_short && self.room() >= 2 * BLOCK as u64
     }
 

@@ -28,6 +28,8 @@ struct Member {
     sent: Seq,
     acked: Seq,
     room: u64,
+    /// It was asked for its room, and has not answered yet.
+    room_asked: bool,
     in_flight: usize,
     /// After a refusal it is left alone until then.
     pause_until: Time,
@@ -292,9 +294,11 @@ impl Appender {
         }
     }
 
-    pub fn on_room(&mut self, drive: DriveId, room: u64) {
+    /// The answer to [`Self::send_trim`] or [`Self::ask_for_room`]. None: it was refused.
+    pub fn on_trimmed(&mut self, drive: DriveId, room: Option<u64>) {
         if let Some(member) = self.members.iter_mut().find(|member| member.drive == drive) {
-            member.room = room;
+            member.room_asked = false;
+            member.room = room.unwrap_or(member.room);
         }
     }
 
@@ -334,18 +338,15 @@ impl Appender {
         }
     }
 
-    /// Asks members without room whether they have some again, when nothing else would tell; not again within `every_us`.
+    /// Asks members without room whether they have some again, when nothing else would tell; not again within `every_us`. The
+    /// question stays until it is answered, so who is silent is not asked another.
     pub fn ask_for_room(&mut self, every_us: u64, ctx: &mut Context) {
         if self.changing.is_none() && ctx.now.since(self.room_asked) >= every_us {
             self.room_asked = ctx.now;
-            for member in &self.members {
-                ctx.ask(
-                    self.family,
-                    self.epoch,
-                    member.drive,
-                    Question::Trim { up_to: self.trim },
-                    Purpose::Trim,
-                );
+            for member in self.members.iter_mut().filter(|member| !member.room_asked) {
+                member.room_asked = true;
+                let trim = Question::Trim { up_to: self.trim };
+                ctx.ask(self.family, self.epoch, member.drive, trim, Purpose::Trim);
             }
         }
     }
@@ -541,6 +542,7 @@ impl Appender {
                 sent: acked,
                 acked,
                 room,
+                room_asked: known.is_some_and(|member| member.room_asked),
                 in_flight: 0,
                 pause_until: Time(0),
                 gaps: 0,

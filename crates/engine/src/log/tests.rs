@@ -224,6 +224,21 @@ fn nobody_is_woken_for_a_member_that_cannot_be_sent_to() {
     assert_eq!(story.log.wake_at(story.now), None, "the config store has the word, and may be away for long");
 }
 
+#[test]
+fn a_member_that_is_silent_is_not_asked_for_its_room_again_and_again() {
+    let mut story = Story::new(&[0, 1]);
+    let asked = |story: &mut Story| {
+        story.now = story.now.after(10_000);
+        story.with(|log, ctx| log.ask_for_room(10_000, ctx)).1.messages.len()
+    };
+    assert_eq!(asked(&mut story), 1, "drive 0 is of this shard");
+    assert_eq!(asked(&mut story), 0, "the question is repeated until it is answered");
+    story.log.on_trimmed(DriveId(1), Some(1 << 20));
+    assert_eq!(asked(&mut story), 1);
+    story.log.on_trimmed(DriveId(1), None);
+    assert_eq!(asked(&mut story), 1, "who refuses is asked again");
+}
+
 /// When a member is asked again that had no room for the first of two appends, and so missed it when it got the second.
 fn asked_again_after_us() -> Option<u64> {
     let mut story = Story::new(&[0, 1]);

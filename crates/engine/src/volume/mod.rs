@@ -303,9 +303,8 @@ impl Volume {
                 Err(refusal) => self.log.on_append_refused(drive, refusal, ctx.now),
             },
             Purpose::Trim => {
-                if let Ok(Answer::Trimmed { room }) = answer {
-                    self.log.on_room(drive, room);
-                }
+                let Ok(Answer::Trimmed { room }) = answer else { return self.log.on_trimmed(drive, None) };
+                self.log.on_trimmed(drive, Some(room));
             }
             Purpose::Place(job) => self.on_egroup_written(job, drive, answer, ctx),
             Purpose::Units(ask) => self.on_units(ask, drive, answer, ctx),
