@@ -83,12 +83,12 @@ pub enum Mail {
         address: Option<Arc<str>>,
     },
     /// No request for these vDisks is taken for this long, as far as this holder is concerned: whoever asks waits. `done` when that
-    /// is so.
+    /// is so, and whether it was so until now: then none of them has been taken since they were held first.
     Hold {
         holder: u64,
         families: Vec<FamilyId>,
         longest: Duration,
-        done: tokio::sync::oneshot::Sender<()>,
+        done: tokio::sync::oneshot::Sender<bool>,
     },
     /// No more requests are taken from any connection; each closes when what is open has been answered.
     /// The sender is dropped when all are closed.

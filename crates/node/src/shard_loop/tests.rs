@@ -80,12 +80,12 @@ fn a_drive_that_hangs_is_told_and_so_is_that_it_answers() {
     std::fs::remove_dir_all(directory).expect("nobody uses it any more");
 }
 
-/// Has a shard take no requests of these vDisks for so long; it does so when this returns.
-fn hold(shard: &Mailbox, holder: u64, families: &[u32], longest: Duration) {
+/// Has a shard take no requests of these vDisks for so long; it does so when this returns. Whether it did until now.
+fn hold(shard: &Mailbox, holder: u64, families: &[u32], longest: Duration) -> bool {
     let families = families.iter().copied().map(FamilyId).collect();
     let (done, is_done) = tokio::sync::oneshot::channel();
     shard.send(Mail::Hold { holder, families, longest, done });
-    is_done.blocking_recv().expect("the shard lives");
+    is_done.blocking_recv().expect("the shard lives")
 }
 
 /// Asks for something; the answer comes later.
@@ -105,20 +105,21 @@ fn what_is_held_is_asked_when_the_hold_ends_and_not_before() {
     let owner = &shards.mailboxes[0];
     // Nobody serves them: whatever reaches the engine is answered so.
     let answered = Ok(Reply::Error(RequestError::NotServed));
-    hold(owner, 1, &[2, 4], LONG * 10);
-    hold(owner, 2, &[2], LONG * 10);
+    assert!(!hold(owner, 1, &[2, 4], LONG * 10));
+    assert!(!hold(owner, 2, &[2], LONG * 10), "another holds it");
     assert_eq!(ask(owner, 6).recv_timeout(LONG), answered, "others are not held");
     let (here, neighbour) = (ask(owner, 2), ask(&shards.mailboxes[1], 4));
     for held in [&here, &neighbour] {
         assert!(held.recv_timeout(Duration::from_millis(500)).is_err(), "it waits");
     }
-    hold(owner, 2, &[2], Duration::ZERO);
+    assert!(hold(owner, 2, &[2], Duration::ZERO));
     assert!(here.recv_timeout(Duration::from_millis(500)).is_err(), "somebody else holds it still");
-    hold(owner, 1, &[2], Duration::ZERO);
+    assert!(hold(owner, 1, &[2], Duration::ZERO));
     assert_eq!(here.recv_timeout(LONG), answered, "its holds were ended");
     assert!(neighbour.try_recv().is_err(), "the other's was not");
-    hold(owner, 1, &[4], Duration::from_millis(10));
+    assert!(!hold(owner, 1, &[2, 4], Duration::from_millis(10)), "one of them was let go");
     assert_eq!(neighbour.recv_timeout(LONG), answered, "a hold ends by itself");
+    assert!(!hold(owner, 1, &[2, 4], Duration::ZERO), "and whoever ends it hears so");
     shards.stop();
 }
 

@@ -482,9 +482,10 @@ impl Worker {
             Mail::Hold { holder, families, longest, done } => {
                 let until = now.after(longest.as_micros() as u64);
                 self.holds.retain(|_, until| *until > now);
+                let held = families.iter().all(|family| self.holds.contains_key(&(*family, holder)));
                 self.holds.extend(families.into_iter().map(|family| ((family, holder), until)));
                 // Whoever asked may have gone away; the holds end by themselves.
-                let _ = done.send(());
+                let _ = done.send(held);
             }
             Mail::Drain(done) => {
                 self.draining = Some(done);

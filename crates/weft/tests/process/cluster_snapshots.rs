@@ -2,8 +2,9 @@
 
 use crate::support::cluster::{Cluster, Options, rounds, wait_for};
 use crate::support::counting::{Counting, told};
+use crate::support::http::{api_of, request};
 use crate::support::{WEFT, expect, nbd_uri, step, tool, try_tool, write};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -202,4 +203,29 @@ fn the_snapshots_of_a_group_are_of_one_instant_across_owners() {
     assert!(taken > 0, "some were taken within a second");
     counting.stop();
     cluster.cut_and_check();
+}
+
+/// Whoever takes a group's snapshots may have stood still, and its clock with it: what it holds elsewhere was let go meanwhile, and it
+/// hears so when it ends its holds.
+#[test]
+fn who_holds_a_vdisk_for_too_long_is_told_that_it_was_let_go() {
+    let mut cluster = Cluster::start("cluster-holds", Options::default());
+    cluster.create("v", "16M");
+    let owner = cluster.wait_until_served("v");
+    let family = cluster.json(&["vdisk", "show", "v"]).expect("it is there")["family"].clone();
+    let api = api_of(&cluster.member(owner).dir);
+    let hold = |holder: u32, release: bool| {
+        let wanted = json!({ "holder": holder, "families": [family], "revision": 0, "release": release });
+        request(&api, "POST", "/v1/internal/hold", &wanted.to_string())
+    };
+    // On a busy machine a second may be over before the second question.
+    let in_time = (1..50).any(|holder| {
+        assert_eq!(hold(holder, false).status, 200);
+        hold(holder, true).status == 200
+    });
+    assert!(in_time, "a hold that stood until it was ended");
+    assert_eq!(hold(100, false).status, 200);
+    std::thread::sleep(Duration::from_millis(1_100));
+    let late = hold(100, true);
+    assert!(late.status == 500 && late.body.contains("within a second"), "{}: {}", late.status, late.body);
 }

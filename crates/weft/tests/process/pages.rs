@@ -2,12 +2,12 @@
 
 use crate::support::checker::{BLOCK, content};
 use crate::support::cluster::{Cluster, Options};
+use crate::support::http::{Answer, api_of, request};
 use crate::support::nbd::{FLUSH, NbdClient, TRIM, WRITE_ZEROES};
-use crate::support::{Node, PATIENCE, Scratch, WEFT, send_signal, step, wait_until};
+use crate::support::{Node, Scratch, WEFT, send_signal, step, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -16,33 +16,9 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// An answer of the API: status, headers and body.
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-fn request(api: &str, method: &str, path: &str) -> Answer {
-    let mut stream = TcpStream::connect(api).expect("the API takes connections");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket has timeouts");
-    let request = format!("{method} {path} HTTP/1.0\r\nHost: {api}\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("the API listens");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("the API answers with text");
-    let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-    let status = head.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-    Answer { status: status.expect("a status"), head: head.to_ascii_lowercase(), body: body.to_string() }
-}
-
-fn api_of(dir: &std::path::Path) -> String {
-    let api = std::fs::read_to_string(dir.join("api")).expect("a running node tells its address");
-    api.trim().to_string()
-}
-
 /// A page that is whole: every element ends, in the right order, and nothing is fetched from elsewhere.
 fn page(api: &str, path: &str) -> String {
-    let Answer { status, head, body } = request(api, "GET", path);
+    let Answer { status, head, body } = request(api, "GET", path, "");
     assert_eq!(status, 200, "{path}: {body}");
     assert!(head.contains("content-type: text/html"), "{path}: {head}");
     let rest = body.strip_prefix("<!DOCTYPE html>").expect("a page says what it is");
@@ -186,7 +162,7 @@ fn known_requests_are_counted_as_what_they_are() {
     client.read(63 * MIB, BLOCK as u32).expect("it can be read");
     assert_eq!(stages(&node)["FoundZeroes"], (1, 21));
     let api = api_of(&node.dir);
-    let answer = request(&api, "POST", "/latency/reset");
+    let answer = request(&api, "POST", "/latency/reset", "");
     assert!(answer.status == 303 && answer.head.contains("location: /latency"), "{}", answer.head);
     assert_eq!(stages(&node)["FoundZeroes"], (0, 21));
 
@@ -196,7 +172,7 @@ fn known_requests_are_counted_as_what_they_are() {
     let text = node.weft(&["latency"]);
     assert!(text.contains("FoundZeroes") && !text.contains("throttled"), "{text}");
     assert!(node.weft(&["latency", "--all"]).contains("throttled"));
-    let metrics = request(&api, "GET", "/metrics").body;
+    let metrics = request(&api, "GET", "/metrics", "").body;
     assert!(metrics.contains("weft_vdisk_write_seconds_count{name=\"v\"} 81\n"), "{metrics}");
     assert!(metrics.contains("weft_stage_seconds_count{stage=\"FoundZeroes\"} 21\n"));
     client.disconnect();
@@ -249,7 +225,7 @@ fn reads_of_drives_and_of_memory_are_told_apart_and_pages_show_them() {
     assert!(of_v.contains("<h1>v</h1>") && of_v.contains("Working set"), "{of_v}");
     assert!(page(&api, "/latency").contains("FoundZeroes"));
     assert!(page(&api, "/cache_stats").contains("egroup map"));
-    let unknown = request(&api, "GET", "/vdisk_stats/%3Cscript%3E");
+    let unknown = request(&api, "GET", "/vdisk_stats/%3Cscript%3E", "");
     assert_eq!(unknown.status, 404);
     assert!(unknown.head.contains("application/json"), "what was asked for is never shown as HTML");
     let output = node.try_weft(&["vdisk", "stats", "nobody"]);
@@ -410,7 +386,7 @@ fn in_a_cluster_every_node_says_who_knows_about_a_vdisk() {
         let text = page(&apis[1], path);
         assert!(text.contains(&link), "{path} says {link}: {text}");
     }
-    let misdirected = request(&apis[1], "GET", "/v1/vdisk_stats/v");
+    let misdirected = request(&apis[1], "GET", "/v1/vdisk_stats/v", "");
     assert_eq!(misdirected.status, 421);
     let told: Value = serde_json::from_str(&misdirected.body).expect("JSON");
     assert_eq!((&told["node"], &told["api"]), (&owner.into(), &apis[0].as_str().into()), "{told}");

@@ -6,7 +6,8 @@
 //! All vDisks of the group are held: their owners take no new request. When all are, marks are put into their logs, and when all
 //! of these are durable, the holds end. What is in a snapshot was taken by its owner before the hold there was told; so whatever was
 //! acknowledged before that was sent was acknowledged before every mark, and is in its snapshot. Holds end by themselves, so
-//! the snapshots count only if all marks were durable before the first hold can have ended.
+//! the snapshots count only if every node says, when it is told to end its holds, that they stood until then. (Each by its own
+//! clock: while a machine is stopped its clock may stand still, but so does all that it serves.)
 
 use super::name::{check_snapshot_name, time_name};
 use super::{DiskName, orders, records, requests};
@@ -22,7 +23,7 @@ use crate::control::{Control, Part, SharedControl, member};
 use crate::shard_loop::Mail;
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinSet;
 use weft_engine::interface::Order;
 use weft_engine::{FamilyId, SnapshotId};
@@ -382,22 +383,14 @@ async fn take_together(control: &SharedControl, all: &[SnapshotRecord]) -> Resul
         (control.places(all)?, control.part.member().map_or(0, member::Member::revision))
     };
     let holder = rand::random();
-    let began = Instant::now();
     let held = at_all(control, &places, |vdisks| Step::Hold { holder, vdisks, revision }).await;
     let taken = match held {
         Ok(()) => at_all(control, &places, |vdisks| Step::Take { vdisks }).await,
         Err(refusal) => Err(refusal),
     };
-    let is_in_time = began.elapsed() < HOLD;
-    // They would end by themselves.
-    let _ = at_all(control, &places, |vdisks| Step::Release { holder, vdisks }).await;
+    let stood = at_all(control, &places, |vdisks| Step::Release { holder, vdisks }).await;
     taken?;
-    if is_in_time {
-        return Ok(());
-    }
-    Err(NotTaken::Passing(Refusal::failed(
-        "the group's vDisks could not all be marked within a second, so that no snapshot was kept; try again",
-    )))
+    stood.map_err(NotTaken::Passing)
 }
 
 async fn wait_for_all(
@@ -516,7 +509,8 @@ enum Wish {
     Take(TakeSnapshots),
 }
 
-/// Has the shards of this node take no requests for these vDisks for a second, or take them again.
+/// Has the shards of this node take no requests for these vDisks for a second; or take them again, which is refused (and done) if they
+/// have taken some since.
 pub async fn hold(control: &SharedControl, wanted: HoldVdisks) -> Result<(), Refusal> {
     if wanted.revision > 0 {
         // What is held is to be taken: its record has to be known here, or it would be dropped as nobody's.
@@ -539,8 +533,14 @@ pub async fn hold(control: &SharedControl, wanted: HoldVdisks) -> Result<(), Ref
             })
             .collect()
     };
+    let mut stood = true;
     for shard in told {
-        shard.await.map_err(|_| Refusal::failed("a shard is gone; see the node's log"))?;
+        stood &= shard.await.map_err(|_| Refusal::failed("a shard is gone; see the node's log"))?;
+    }
+    if wanted.release && !stood {
+        return Err(Refusal::failed(
+            "the group's vDisks could not all be marked within a second, so that no snapshot was kept; try again",
+        ));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 pub mod checker;
 pub mod cluster;
 pub mod counting;
+pub mod http;
 pub mod nbd;
 pub mod net;
 

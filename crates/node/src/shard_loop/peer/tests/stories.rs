@@ -242,7 +242,7 @@ fn a_request_waits_for_an_owner_and_fails_when_the_node_has_none_to_wait_for() {
 fn hold(cluster: &Cluster, owner: usize, longest: Duration) {
     let (done, is_done) = tokio::sync::oneshot::channel();
     cluster.send(owner, Mail::Hold { holder: 1, families: vec![FAMILY], longest, done });
-    is_done.blocking_recv().expect("the shard lives");
+    let _ = is_done.blocking_recv().expect("the shard lives");
 }
 
 #[test]
