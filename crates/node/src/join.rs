@@ -204,6 +204,7 @@ fn is_cluster_of_input(error: &ClusterError) -> bool {
         | ClusterError::Contended { .. }
         | ClusterError::ContainerChanged { .. }
         | ClusterError::SnapshotUnderWay { .. }
+        | ClusterError::GoingBack { .. }
         | ClusterError::AliveElsewhere { .. }
         | ClusterError::NotController => false,
     }

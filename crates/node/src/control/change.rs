@@ -6,6 +6,7 @@
 use super::refusal::Refusal;
 use super::{Control, SharedControl, member};
 use crate::config::FamilyConfig;
+use crate::config::cluster::ClusterStore;
 use crate::shard_loop::Disk;
 use weft_engine::FamilyId;
 use weft_engine::interface::Order;
@@ -20,6 +21,18 @@ pub(super) async fn change_vdisk(
         return control.lock().change_vdisk_here(family, alter);
     }
     let changed = member::with_store(control, move |store| store.change_vdisk(family, &mut alter)).await?;
+    member::seen(control, changed.revision).await?;
+    Ok(changed.record)
+}
+
+/// ... in a cluster, what must not change while a snapshot of it is being taken.
+pub(super) async fn change_between_snapshots(
+    control: &SharedControl,
+    family: FamilyId,
+    alter: impl FnMut(&mut FamilyConfig) + Send + 'static,
+) -> Result<FamilyConfig, Refusal> {
+    let change = move |store: &ClusterStore| store.change_between_snapshots(family, alter);
+    let changed = member::with_store(control, change).await?;
     member::seen(control, changed.revision).await?;
     Ok(changed.record)
 }
@@ -42,9 +55,7 @@ pub(super) async fn move_vdisk_into(
             });
         }
     }
-    let work = move |store: &crate::config::cluster::ClusterStore| {
-        store.put_into_container(family, &container, &mut alter)
-    };
+    let work = move |store: &ClusterStore| store.put_into_container(family, &container, &mut alter);
     let changed = member::with_store(control, work).await?;
     member::seen(control, changed.revision).await?;
     Ok(changed.record)

@@ -6,8 +6,8 @@ use crate::wait_for;
 use weft_engine::SnapshotId;
 use weft_node::config::cluster::{ClusterError, ClusterStore, News};
 use weft_node::config::{
-    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, ScheduleRecord, SnapshotKey, SnapshotRecord,
-    SnapshotState,
+    ConsistencyRecord, ExportRecord, FamilyConfig, FamilyState, RollbackRecord, ScheduleRecord, SnapshotKey,
+    SnapshotRecord, SnapshotState,
 };
 
 #[test]
@@ -90,6 +90,28 @@ fn whatever_comes_first_a_snapshot_has_the_size_of_its_instant() {
             });
         });
     }
+}
+
+#[test]
+fn a_vdisk_goes_back_or_has_a_snapshot_taken_but_not_both() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let goes_back = |record: &mut FamilyConfig| {
+        record.rollback = Some(RollbackRecord { id: 1, generation: 0, size: 1 << 30 });
+    };
+    let key = cluster.create_snapshot(&a_snapshot(family.0, "s", 5)).expect("it is made").record.key();
+    let refused = cluster.change_between_snapshots(family, goes_back);
+    assert!(matches!(refused, Err(ClusterError::SnapshotUnderWay { .. })), "{refused:?}");
+    let ready = |record: &mut SnapshotRecord| record.state = SnapshotState::Ready;
+    cluster.change_snapshot(&key, SnapshotId(5), ready).expect("it is taken");
+    cluster.change_between_snapshots(family, goes_back).expect("it goes back");
+    // Of which size would it be?
+    let refused = cluster.create_snapshot(&a_snapshot(family.0, "t", 6));
+    assert!(matches!(refused, Err(ClusterError::GoingBack { .. })), "{refused:?}");
+    let is_back = |record: &mut FamilyConfig| record.rollback = None;
+    cluster.change_vdisk(family, is_back).expect("it is back");
+    cluster.create_snapshot(&a_snapshot(family.0, "t", 6)).expect("it is made");
 }
 
 /// Snapshot 5 of a new vDisk.

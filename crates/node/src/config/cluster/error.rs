@@ -52,6 +52,8 @@ pub enum ClusterError {
     SnapshotExists { name: String },
     #[error("a snapshot of it ({name}) is being taken; try again")]
     SnapshotUnderWay { name: String },
+    #[error("vDisk {name} is on its way back to a snapshot; try again when it is there")]
+    GoingBack { name: String },
     #[error("a group {name} exists already; choose another name")]
     GroupExists { name: String },
     #[error(

@@ -198,19 +198,32 @@ impl ClusterStore {
     }
 
     /// Lets it grow to `size` bytes; it never shrinks, and on its way back to a snapshot it stays as it is.
-    /// [`ClusterError::SnapshotUnderWay`] while one is being taken: that has the size that the vDisk had when it was asked for, and
-    /// would be cut there, with all that comes from it.
     pub fn resize_vdisk(&self, family: FamilyId, size: u64) -> Result<Versioned<FamilyConfig>, ClusterError> {
+        self.change_between_snapshots(family, |record| {
+            if record.rollback.is_none() {
+                record.size = record.size.max(size);
+            }
+        })
+    }
+
+    /// Changes its size, or that it goes back to another. [`ClusterError::SnapshotUnderWay`] while a snapshot is being taken: that has
+    /// the size that the vDisk had when it was asked for, and would be cut there, with all that comes from it.
+    pub fn change_between_snapshots(
+        &self,
+        family: FamilyId,
+        mut alter: impl FnMut(&mut FamilyConfig),
+    ) -> Result<Versioned<FamilyConfig>, ClusterError> {
         let key = self.keys.family(family);
         let (first_snapshot, end) = self.keys.snapshots(family);
         let mut patience = Patience::new(&key);
         loop {
             let found = self.family(family)?.ok_or_else(|| ClusterError::NotThere { key: key.clone() })?;
-            if found.record.rollback.is_some() || found.record.size >= size {
+            let mut record = found.record.clone();
+            alter(&mut record);
+            if record == found.record {
                 return Ok(found);
             }
             let looked_at = self.refuse_snapshot_under_way(family)?;
-            let record = FamilyConfig { size, ..found.record };
             let transaction = Transaction::new()
                 .when(Compare::unchanged(&key, found.revision))
                 .when(Compare::none_put_since(&first_snapshot, &end, looked_at))
@@ -220,7 +233,7 @@ impl ClusterStore {
             if answer.succeeded {
                 return Ok(Versioned { record, revision: answer.revision });
             }
-            // If this very one came through, its answer was lost: the next look finds that it has the size.
+            // If this very one came through, its answer was lost: the next look finds that nothing is left to change.
             patience.wait()?;
         }
     }

@@ -1,6 +1,6 @@
 //! The snapshots of vDisks, and the schedules that take them.
-//! Promises: of the snapshots of a vDisk one has a name; none is made of a vDisk that is being deleted, and none is of another size
-//! than its vDisk had when it was taken; a record changes only as long as it is of the same snapshot.
+//! Promises: of the snapshots of a vDisk one has a name; none is made of a vDisk that is being deleted or goes back to another, and
+//! none is of another size than its vDisk had when it was taken; a record changes only as long as it is of the same snapshot.
 
 use super::change::{Patience, Verdict, Versioned, json, parse};
 use super::{ClusterError, ClusterStore};
@@ -24,6 +24,9 @@ impl ClusterStore {
             let of = found
                 .filter(|of| of.record.state == FamilyState::Live)
                 .ok_or_else(|| ClusterError::NotThere { key: family_key.clone() })?;
+            if of.record.rollback.is_some() {
+                return Err(ClusterError::GoingBack { name: of.record.name });
+            }
             let record = SnapshotRecord { size: of.record.size, ..wanted.clone() };
             let text = json(&record);
             let transaction = Transaction::new()

@@ -26,6 +26,7 @@ pub use schedules::{remove as remove_schedule, set as set_schedule};
 
 use super::refusal::Refusal;
 use crate::config::SnapshotRecord;
+use crate::config::cluster::ClusterError;
 
 impl Refusal {
     fn no_snapshot(name: &DiskName) -> Self {
@@ -36,7 +37,7 @@ impl Refusal {
     }
 
     pub(super) fn going_back(vdisk: &str) -> Self {
-        Self::conflict(format!("vDisk {vdisk} is on its way back to a snapshot; try again when it is there"))
+        Self::from(ClusterError::GoingBack { name: vdisk.to_string() })
     }
 }
 

@@ -7,7 +7,7 @@ use super::DiskName;
 use super::requests::{check_removable, remove};
 use crate::api::{RollBack, VdiskView};
 use crate::config::{FamilyConfig, FamilyState, RollbackRecord, SnapshotRecord};
-use crate::control::change::change_vdisk;
+use crate::control::change::change_between_snapshots;
 use crate::control::member::Chore;
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl};
@@ -140,7 +140,7 @@ async fn begin(
     };
     let config = match config {
         Some(config) => config,
-        None => change_vdisk(control, family, alter).await?,
+        None => change_between_snapshots(control, family, alter).await?,
     };
     if config.rollback.is_some_and(|under_way| under_way.id == record.id)
         || config.rolled_back == Some(record.id)
