@@ -1,7 +1,10 @@
 //! The config store of a single node: one redb file in its directory.
-//! Promises: as [`ConfigStore`]; redb commits are durable when they return, and a cut in between leaves the
-//! old state.
+//! Promises: as [`ConfigStore`]; redb commits are durable when they return, a cut in between leaves the
+//! old state, and a change that was answered with an error is not there; a file that was damaged since is refused.
 
+mod changes;
+
+use self::changes::{Key, Open, Undo};
 use super::{
     Config, ConfigError, ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, FamilyConfig,
     GroupRecord, NodeRecord, ScheduleRecord, SegmentRecord, SnapshotRecord, durable_file,
@@ -47,6 +50,8 @@ pub struct RedbStore {
     database: Option<Database>,
     /// The file; a copy in memory has none.
     file: Option<PathBuf>,
+    /// Takes back what was answered with an error, and may be in the file, before anything else is changed.
+    undo: Vec<Undo>,
 }
 
 impl RedbStore {
@@ -96,7 +101,10 @@ impl RedbStore {
     ) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
         guarded(&path, || {
-            let mut store = Self { database: Some(open(&path)?), file: None };
+            let mut database = open(&path)?;
+            // Otherwise what was damaged behind its back passes for what was written.
+            database.check_integrity().map_err(|error| format!("it is damaged ({error})"))?;
+            let mut store = Self { database: Some(database), file: None, undo: Vec::new() };
             if create {
                 store.make_tables().map_err(|error| error.to_string())?;
             }
@@ -119,14 +127,28 @@ impl RedbStore {
     fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
         let mut transaction = self.begin()?;
         // What is written is durable before anything says that it counts: a change that the drive or a full file system refuses at the
-        // flush would otherwise be there at the next opening, though it was answered as one that was not made. (So is one whose very last
-        // flush fails, of the header alone.)
+        // flush would otherwise be there at the next opening, though it was answered as one that was not made. (One whose very last
+        // flush fails, of the header alone, has to be taken back.)
         transaction.set_two_phase_commit(true);
         Ok(transaction)
     }
 
-    /// Behind an error of the file system redb takes no more changes until it is opened again.
     fn begin(&mut self) -> Result<WriteTransaction, ConfigError> {
+        let mut transaction = self.begin_as_it_is()?;
+        if self.undo.is_empty() {
+            return Ok(transaction);
+        }
+        transaction.set_two_phase_commit(true);
+        for undo in self.undo.iter().rev() {
+            undo(&transaction)?;
+        }
+        transaction.commit().map_err(failed)?;
+        self.undo.clear();
+        self.begin_as_it_is()
+    }
+
+    /// Behind an error of the file system redb takes no more changes until it is opened again.
+    fn begin_as_it_is(&mut self) -> Result<WriteTransaction, ConfigError> {
         if let Some(database) = &self.database {
             match database.begin_write() {
                 Err(TransactionError::Storage(StorageError::PreviousIo)) if self.file.is_some() => {}
@@ -164,27 +186,28 @@ impl RedbStore {
     }
 
     /// One transaction on one table.
-    fn change<K: redb::Key + 'static, T>(
+    fn change<K: Key, T>(
         &mut self,
         table: Definition<K>,
-        change: impl FnOnce(&mut redb::Table<K, &'static str>) -> Result<T, ConfigError>,
+        change: impl FnOnce(&mut Open<K>) -> Result<T, ConfigError>,
     ) -> Result<T, ConfigError> {
         let transaction = self.begin_write()?;
-        let result = {
-            let mut open = transaction.open_table(table).map_err(failed)?;
-            change(&mut open)?
-        };
-        transaction.commit().map_err(failed)?;
+        let mut undo = Vec::new();
+        let result = change(&mut Open::new(&transaction, table, &mut undo)?)?;
+        self.commit(transaction, undo)?;
         Ok(result)
     }
 
+    fn commit(&mut self, transaction: WriteTransaction, undo: Vec<Undo>) -> Result<(), ConfigError> {
+        let Err(error) = transaction.commit() else { return Ok(()) };
+        // All of it may be in the file. If that cannot be opened now, it is taken back when it can.
+        self.undo.extend(undo);
+        drop(self.begin());
+        Err(failed(error))
+    }
+
     fn put<T: Serialize>(&mut self, table: Table, records: &[(u32, &T)]) -> Result<(), ConfigError> {
-        self.change(table, |open| {
-            for (key, record) in records {
-                insert(open, *key, record)?;
-            }
-            Ok(())
-        })
+        self.change(table, |open| records.iter().try_for_each(|(key, record)| open.put(*key, record)))
     }
 }
 
@@ -212,37 +235,22 @@ fn parse<T: DeserializeOwned>(
     serde_json::from_str(text).map_err(|source| ConfigError::Record { table, key: key.to_string(), source })
 }
 
-fn insert<'a, K, T>(
-    open: &mut redb::Table<K, &'static str>,
-    key: impl std::borrow::Borrow<K::SelfType<'a>>,
-    record: &T,
-) -> Result<(), ConfigError>
-where
-    K: redb::Key + 'static,
-    T: Serialize,
-{
-    let text = serde_json::to_string(record).expect("records are plain data with text keys");
-    open.insert(key, text.as_str()).map_err(failed)?;
-    Ok(())
-}
-
-fn family_of(
-    open: &redb::Table<u32, &'static str>,
-    family: FamilyId,
-) -> Result<Option<FamilyConfig>, ConfigError> {
-    match open.get(family.0).map_err(failed)? {
-        Some(text) => Ok(Some(parse("families", family.0, text.value())?)),
-        None => Ok(None),
-    }
+fn family_of(open: &Open<u32>, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
+    open.get(family.0)?.map(|text| parse("families", family.0, &text)).transpose()
 }
 
 impl ConfigStore for RedbStore {
     fn load(&self) -> Result<Config, ConfigError> {
+        let mut node: NodeRecord = self.read_all(NODE, "node")?.pop().unwrap_or_default();
+        let families: Vec<FamilyConfig> = self.read_all(FAMILIES, "families")?;
+        // A number that was given out is not given out again, whatever the node's own record says.
+        let newest = families.iter().map(|record| record.family).max().unwrap_or(0);
+        node.next_family = node.next_family.max(newest + 1);
         Ok(Config {
-            node: self.read_all(NODE, "node")?.pop().unwrap_or_default(),
+            node,
             drives: self.read_all(DRIVES, "drives")?,
             groups: self.read_all(GROUPS, "groups")?,
-            families: self.read_all(FAMILIES, "families")?,
+            families,
             snapshots: self.read_all(SNAPSHOTS, "snapshots")?,
             schedules: self.read_all(SCHEDULES, "schedules")?,
             consistency: self.read_all(CONSISTENCY, "consistency")?,
@@ -259,10 +267,7 @@ impl ConfigStore for RedbStore {
     }
 
     fn remove_drive(&mut self, drive: DriveId) -> Result<(), ConfigError> {
-        self.change(DRIVES, |open| {
-            open.remove(drive.0).map_err(failed)?;
-            Ok(())
-        })
+        self.change(DRIVES, |open| open.remove(drive.0))
     }
 
     fn put_groups(&mut self, groups: &[GroupRecord]) -> Result<(), ConfigError> {
@@ -282,39 +287,29 @@ impl ConfigStore for RedbStore {
 
     fn remove_family(&mut self, family: FamilyId) -> Result<(), ConfigError> {
         let transaction = self.begin_write()?;
+        let mut undo = Vec::new();
+        Open::new(&transaction, FAMILIES, &mut undo)?.remove(family.0)?;
+        Open::new(&transaction, SCHEDULES, &mut undo)?.remove(family.0)?;
         {
-            let mut families = transaction.open_table(FAMILIES).map_err(failed)?;
-            families.remove(family.0).map_err(failed)?;
-            let mut schedules = transaction.open_table(SCHEDULES).map_err(failed)?;
-            schedules.remove(family.0).map_err(failed)?;
-            let mut snapshots = transaction.open_table(SNAPSHOTS).map_err(failed)?;
+            let mut snapshots = Open::new(&transaction, SNAPSHOTS, &mut undo)?;
             let mut gone = Vec::new();
-            for entry in snapshots.iter().map_err(failed)? {
-                let (key, value) = entry.map_err(failed)?;
-                let record: SnapshotRecord = parse("snapshots", key.value(), value.value())?;
+            for text in snapshots.all()? {
+                let record: SnapshotRecord = parse("snapshots", "of a vDisk that goes", &text)?;
                 gone.extend((record.family() == family).then_some(record.snapshot));
             }
-            for snapshot in gone {
-                snapshots.remove(snapshot).map_err(failed)?;
-            }
+            gone.into_iter().try_for_each(|snapshot| snapshots.remove(snapshot))?;
         }
-        transaction.commit().map_err(failed)
+        self.commit(transaction, undo)
     }
 
     fn put_snapshots(&mut self, snapshots: &[SnapshotRecord]) -> Result<(), ConfigError> {
         self.change(SNAPSHOTS, |open| {
-            for record in snapshots {
-                insert(open, record.snapshot, record)?;
-            }
-            Ok(())
+            snapshots.iter().try_for_each(|record| open.put(record.snapshot, record))
         })
     }
 
     fn remove_snapshot(&mut self, snapshot: SnapshotId) -> Result<(), ConfigError> {
-        self.change(SNAPSHOTS, |open| {
-            open.remove(snapshot.0).map_err(failed)?;
-            Ok(())
-        })
+        self.change(SNAPSHOTS, |open| open.remove(snapshot.0))
     }
 
     fn put_schedule(&mut self, schedule: &ScheduleRecord) -> Result<(), ConfigError> {
@@ -322,39 +317,30 @@ impl ConfigStore for RedbStore {
     }
 
     fn remove_schedule(&mut self, family: FamilyId) -> Result<(), ConfigError> {
-        self.change(SCHEDULES, |open| {
-            open.remove(family.0).map_err(failed)?;
-            Ok(())
-        })
+        self.change(SCHEDULES, |open| open.remove(family.0))
     }
 
     fn put_consistency(&mut self, group: &ConsistencyRecord) -> Result<(), ConfigError> {
-        self.change(CONSISTENCY, |open| insert(open, group.name.as_str(), group))
+        self.change(CONSISTENCY, |open| open.put(group.name.as_str(), group))
     }
 
     fn remove_consistency(&mut self, group: &str) -> Result<(), ConfigError> {
-        self.change(CONSISTENCY, |open| {
-            open.remove(group).map_err(failed)?;
-            Ok(())
-        })
+        self.change(CONSISTENCY, |open| open.remove(group))
     }
 
     fn put_container(&mut self, container: &ContainerRecord) -> Result<(), ConfigError> {
-        self.change(CONTAINERS, |open| insert(open, container.name.as_str(), container))
+        self.change(CONTAINERS, |open| open.put(container.name.as_str(), container))
     }
 
     fn remove_container(&mut self, container: &str) -> Result<(), ConfigError> {
-        self.change(CONTAINERS, |open| {
-            open.remove(container).map_err(failed)?;
-            Ok(())
-        })
+        self.change(CONTAINERS, |open| open.remove(container))
     }
 
     fn take_epoch(&mut self, family: FamilyId) -> Result<Option<FamilyConfig>, ConfigError> {
         self.change(FAMILIES, |open| {
             let Some(mut record) = family_of(open, family)? else { return Ok(None) };
             record.epoch = record.next_epoch();
-            insert(open, family.0, &record)?;
+            open.put(family.0, &record)?;
             Ok(Some(record))
         })
     }
@@ -378,266 +364,11 @@ impl ConfigStore for RedbStore {
             }
             record.version = version;
             record.segments = segments;
-            insert(open, family.0, &record)?;
+            open.put(family.0, &record)?;
             Ok(true)
         })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{
-        CeilingRecord, CompressionRecord, FamilyState, Policy, SnapshotOrigin, SnapshotState,
-    };
-    use weft_engine::Seq;
-
-    #[test]
-    fn what_was_cut_while_it_was_made_is_made_again() {
-        let dir = directory("cut");
-        std::fs::write(dir.join(format!("{CONFIG_FILE}.new")), [0; 100]).expect("writable");
-        let store = RedbStore::open(&dir, true).expect("the beginning of another try is in nobody's way");
-        drop(store);
-        let names: Vec<_> =
-            std::fs::read_dir(&dir).expect("readable").flatten().map(|entry| entry.file_name()).collect();
-        assert_eq!(names, [CONFIG_FILE], "and is not left");
-        // Where it cannot be made, nothing is there that could not be opened the next time.
-        let nowhere = dir.join("nowhere");
-        let Err(error) = RedbStore::open(&nowhere, true) else { panic!("there is no such directory") };
-        assert!(matches!(error, ConfigError::Make { .. }), "{error}");
-        std::fs::remove_dir_all(&dir).expect("the test made it");
-    }
-
-    fn directory(name: &str) -> std::path::PathBuf {
-        let dir = std::env::temp_dir().join(format!("weft-config-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("the temporary directory can be written");
-        dir
-    }
-
-    fn family() -> FamilyConfig {
-        FamilyConfig {
-            family: 4,
-            name: "four".to_string(),
-            size: 1 << 30,
-            factor: 2,
-            inherits_factor: false,
-            created: 0,
-            epoch: 1,
-            owner: None,
-            life: 0,
-            moving_to: None,
-            segments: Vec::new(),
-            version: 0,
-            exports: Vec::new(),
-            state: FamilyState::Live,
-            origin: None,
-            rollback: None,
-            clones_made: 0,
-            attached: Vec::new(),
-            rolled_back: None,
-            container: "default".to_string(),
-            compression: None,
-            dedup: None,
-            ceiling: CeilingRecord::default(),
-        }
-    }
-
-    #[test]
-    fn segments_change_only_for_the_owner_that_knows_the_last_version() {
-        let dir = directory("segments");
-        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
-        store.put_family(&family()).expect("a record can be put");
-        let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(0), DriveId(1)] }];
-        let four = FamilyId(4);
-        assert!(store.change_segments(four, Epoch(1), 1, &segments).expect("it works"));
-        assert!(
-            store.change_segments(four, Epoch(1), 1, &segments).expect("it works"),
-            "who did not hear of it asks again"
-        );
-        let others = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(2)] }];
-        assert!(
-            !store.change_segments(four, Epoch(1), 1, &others).expect("it works"),
-            "the version is used up"
-        );
-        let raised = store.take_epoch(four).expect("it works").expect("the family exists");
-        assert_eq!((raised.epoch, raised.version), (2, 1));
-        assert!(
-            !store.change_segments(four, Epoch(1), 2, &segments).expect("it works"),
-            "an old owner is refused"
-        );
-        assert!(store.change_segments(four, Epoch(2), 2, &segments).expect("it works"));
-        drop(store);
-        let loaded = RedbStore::open(&dir, false).expect("it opens again").load().expect("it loads");
-        assert_eq!(loaded.families[0].record(&Policy::default()).segments, segments);
-        std::fs::remove_dir_all(dir).expect("it can be removed");
-    }
-
-    fn snapshot(family: u32, name: &str, snapshot: u64) -> SnapshotRecord {
-        SnapshotRecord {
-            snapshot,
-            family,
-            name: name.to_string(),
-            state: SnapshotState::Creating,
-            generation: None,
-            size: 1 << 30,
-            created: 7,
-            origin: SnapshotOrigin::default(),
-            trouble: String::new(),
-            exports: Vec::new(),
-            follows: None,
-            clones: Vec::new(),
-            attached: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn snapshots_and_schedules_go_with_their_vdisk() {
-        let dir = directory("snapshots");
-        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
-        store.put_family(&family()).expect("a record can be put");
-        let mut first = snapshot(4, "a", u64::MAX);
-        let all = [first.clone(), snapshot(4, "b", 2), snapshot(5, "a", 3)];
-        store.put_snapshots(&all).expect("records can be put");
-        let schedule = ScheduleRecord { family: 4, every_seconds: 60, keep: 3, since: 1 };
-        store.put_schedule(&schedule).expect("a record can be put");
-        first.state = SnapshotState::Ready;
-        first.generation = Some(9);
-        store.put_snapshots(std::slice::from_ref(&first)).expect("it can be changed");
-        store.remove_snapshot(SnapshotId(2)).expect("it can be removed");
-        drop(store);
-        let mut store = RedbStore::open(&dir, false).expect("it opens again");
-        let config = store.load().expect("it loads");
-        assert_eq!(config.snapshots, [all[2].clone(), first]);
-        assert_eq!(config.schedules, [schedule]);
-        let mut group = ConsistencyRecord { name: "g".to_string(), families: vec![4] };
-        store.put_consistency(&group).expect("it can be put");
-        group.families.push(5);
-        store.put_consistency(&group).expect("it can be changed");
-        assert_eq!(store.load().expect("it loads").consistency, [group]);
-        store.remove_consistency("g").expect("it can be removed");
-        assert!(store.load().expect("it loads").consistency.is_empty());
-        store.remove_family(FamilyId(4)).expect("it can be removed");
-        let config = store.load().expect("it loads");
-        assert_eq!(config.snapshots, [all[2].clone()], "those of other vDisks stay");
-        assert!(config.schedules.is_empty() && config.families.is_empty());
-        std::fs::remove_dir_all(dir).expect("it can be removed");
-    }
-
-    #[test]
-    fn containers_are_kept_by_name_and_say_what_holds_for_a_vdisk() {
-        let dir = directory("containers");
-        let mut store = RedbStore::open(&dir, true).expect("a new store opens");
-        let off = CompressionRecord::default();
-        let lz4 = off.with(Some("lz4"), None).expect("it is one");
-        let mut fast = ContainerRecord { name: "fast".to_string(), compression: lz4, ..Default::default() };
-        store.put_container(&ContainerRecord::default()).expect("it can be put");
-        store.put_container(&fast).expect("it can be put");
-        fast.factor = Some(2);
-        fast.ceiling.iops = Some(500);
-        fast.dedup = true;
-        store.put_container(&fast).expect("it can be changed");
-        let inside = FamilyConfig { container: "fast".to_string(), ..family() };
-        store.put_family(&inside).expect("it can be put");
-        drop(store);
-        let mut store = RedbStore::open(&dir, false).expect("it opens again");
-        let config = store.load().expect("it loads");
-        assert_eq!(config.containers, [ContainerRecord::default(), fast.clone()]);
-        assert_eq!(config.families, std::slice::from_ref(&inside));
-        let policy = inside.policy(Some(&fast));
-        assert_eq!((policy.compression, policy.ceiling), (lz4, fast.ceiling));
-        let own = FamilyConfig { compression: Some(off), ..inside };
-        assert_eq!(own.policy(Some(&fast)).compression, off, "its own word counts");
-        assert!(own.policy(Some(&fast)).packing().share);
-        let alone = FamilyConfig { dedup: Some(false), ..own };
-        assert!(!alone.policy(Some(&fast)).packing().share);
-        store.remove_container("fast").expect("it can be removed");
-        assert_eq!(store.load().expect("it loads").containers, [ContainerRecord::default()]);
-        std::fs::remove_dir_all(dir).expect("it can be removed");
-    }
-
-    #[test]
-    fn a_store_of_an_older_version_has_no_snapshots() {
-        let dir = directory("older");
-        let database = Database::create(dir.join(CONFIG_FILE)).expect("it can be made");
-        let transaction = database.begin_write().expect("it can be written");
-        for table in [NODE, DRIVES, GROUPS, FAMILIES] {
-            transaction.open_table(table).expect("a table can be made");
-        }
-        transaction.commit().expect("it can be written");
-        drop(database);
-        let config = RedbStore::open(&dir, false).expect("it opens").load().expect("it loads");
-        assert!(config.snapshots.is_empty() && config.schedules.is_empty() && config.containers.is_empty());
-        let mut store = RedbStore::open(&dir, true).expect("it opens");
-        store.put_snapshots(&[snapshot(1, "a", 1)]).expect("now it can have some");
-        std::fs::remove_dir_all(dir).expect("it can be removed");
-    }
-
-    #[test]
-    fn garbage_is_refused_with_a_line() {
-        let dir = directory("garbage");
-        for text in [&b""[..], b"this is no database", &[0x55; 100_000]] {
-            std::fs::write(dir.join(CONFIG_FILE), text).expect("it can be written");
-            if let Err(error) = RedbStore::open(&dir, false) {
-                assert!(error.to_string().contains("put a good copy"));
-            } else {
-                assert!(text.is_empty(), "only an empty file may pass for an empty store");
-            }
-        }
-        std::fs::remove_dir_all(dir).expect("it can be removed");
-    }
-
-    /// A small file system, unmounted with the test.
-    struct Small(PathBuf);
-
-    impl Small {
-        /// None where nobody may mount one.
-        fn new(name: &str) -> Option<Self> {
-            let dir = directory(name);
-            let options = ["-t", "tmpfs", "-o", "size=8m", "none"];
-            let mounted = std::process::Command::new("mount").args(options).arg(&dir).status();
-            mounted.is_ok_and(|status| status.success()).then_some(Self(dir))
-        }
-    }
-
-    impl Drop for Small {
-        fn drop(&mut self) {
-            let unmounted = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
-            assert!(unmounted.is_ok_and(|status| status.success()), "what was mounted can be unmounted");
-            let _ = std::fs::remove_dir(&self.0);
-        }
-    }
-
-    #[test]
-    fn it_takes_changes_again_once_there_is_room() {
-        let Some(small) = Small::new("full") else {
-            println!("SKIPPED: no file system can be mounted here");
-            return;
-        };
-        let mut store = RedbStore::open(&small.0, true).expect("an empty store can be made");
-        let filler = small.0.join("filler");
-        let filled = std::fs::write(&filler, vec![1; 16 << 20]);
-        assert!(filled.is_err(), "8 MiB do not hold 16");
-        let large = |number: u32, seed: u8| FamilyConfig {
-            family: number,
-            name: format!("{number}-{seed}").repeat(40_000),
-            ..family()
-        };
-        let mut stored = 0;
-        let trouble = loop {
-            match store.put_family(&large(stored, 0)) {
-                Ok(()) => stored += 1,
-                Err(error) => break error,
-            }
-            assert!(stored < 1_000, "a full file system takes no more");
-        };
-        println!("{stored} stored, then: {trouble}");
-        assert!(store.put_family(&large(stored, 0)).is_err(), "it is still full");
-        std::fs::remove_file(&filler).expect("room can be made");
-        store.put_family(&large(stored, 1)).expect("there is room again");
-        assert_eq!(store.load().expect("it is sound").families.len() as u32, stored + 1);
-        drop(store);
-        let again = RedbStore::open(&small.0, false).expect("it can be opened");
-        assert_eq!(again.load().expect("it is sound").families.len() as u32, stored + 1, "nothing was lost");
-    }
-}
+mod tests;
