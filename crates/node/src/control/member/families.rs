@@ -339,25 +339,24 @@ impl Member {
         then: impl FnOnce(&mut Control, Option<T>) + Send + 'static,
     ) {
         let deadline = self.life.as_ref().map(|life| life.lease.deadline());
-        let ask = move |store: &ClusterStore| {
-            let mut is_first = true;
-            loop {
-                match work(store) {
-                    Ok(done) => return Some(done),
-                    // What came of it is not known. Asked again it tells.
-                    Err(error) => {
-                        if std::mem::take(&mut is_first) {
-                            tracing::warn!(%family, %error, "could not {wish} yet");
-                        }
-                        if deadline.as_ref().is_none_or(|deadline| deadline.has_passed()) {
-                            return None;
-                        }
+        let (mut is_first, mut then) = (true, Some(then));
+        self.hand_on_until_done(None, move |store| {
+            let done = match work(store) {
+                Ok(done) => Some(done),
+                // What came of it is not known. Asked again it tells.
+                Err(error) => {
+                    if std::mem::take(&mut is_first) {
+                        tracing::warn!(%family, %error, "could not {wish} yet");
                     }
+                    if deadline.as_ref().is_some_and(|deadline| !deadline.has_passed()) {
+                        return None;
+                    }
+                    None
                 }
-                std::thread::sleep(ASK_AGAIN);
-            }
-        };
-        self.spawn(ask, then);
+            };
+            let then = then.take().expect("what is done is not done again");
+            Some(Box::new(move |control| then(control, done)))
+        });
     }
 
     /// The drive is up when the store says that it is formatted. Without etcd it waits for that.
