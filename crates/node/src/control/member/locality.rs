@@ -22,8 +22,16 @@ const STAY: Duration = Duration::from_micros(STAY_US);
 pub struct Clients {
     /// Requests so far, by the node that asked.
     asked_by: BTreeMap<u32, u64>,
-    /// The only node they have come from, and since when. None: from several, or from nowhere yet.
-    only_on: Option<(u32, Instant)>,
+    /// The only node they have come from. None: from several, or from nowhere for long.
+    only_on: Option<Stay>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Stay {
+    node: u32,
+    /// Since when requests have come from there, and when some were seen last.
+    since: Instant,
+    last: Instant,
 }
 
 impl Clients {
@@ -32,13 +40,14 @@ impl Clients {
         let before = |node: &u32| self.asked_by.get(node).copied().unwrap_or(0);
         let mut busy = asked_by.iter().filter(|(node, count)| **count > before(node)).map(|(&node, _)| node);
         match (busy.next(), busy.next()) {
-            // Nobody asks anything: that says nothing.
-            (None, _) => {}
-            (Some(node), None) => {
-                if self.only_on.is_none_or(|(known, _)| known != node) {
-                    self.only_on = Some((node, now));
-                }
+            // Nobody asks anything: that says nothing, for a while.
+            (None, _) => {
+                self.only_on = self.only_on.take().filter(|stay| now.duration_since(stay.last) < LOCALITY)
             }
+            (Some(node), None) => match &mut self.only_on {
+                Some(stay) if stay.node == node => stay.last = now,
+                _ => self.only_on = Some(Stay { node, since: now, last: now }),
+            },
             (Some(_), Some(_)) => self.only_on = None,
         }
         self.asked_by = asked_by.clone();
@@ -46,9 +55,10 @@ impl Clients {
 
     /// The node it should be on instead of this one.
     fn better_place(&self, here: u32, served_since: Instant, now: Instant) -> Option<u32> {
-        let (node, since) = self.only_on?;
-        let is_settled = now.duration_since(since) >= LOCALITY && now.duration_since(served_since) >= STAY;
-        (node != here && is_settled).then_some(node)
+        let Stay { node, since, last } = self.only_on.as_ref()?;
+        // A single question, as of whoever has just made the vDisk, is no client that stays.
+        let is_settled = last.duration_since(*since) >= LOCALITY && now.duration_since(served_since) >= STAY;
+        (*node != here && is_settled).then_some(*node)
     }
 }
 
@@ -118,12 +128,32 @@ mod tests {
         assert_eq!(clients.better_place(1, began, after(59)), None, "not long enough");
         clients.note(&BTreeMap::from([(2, 20)]), after(60));
         assert_eq!(clients.better_place(1, began, after(299)), None, "it has only just come here itself");
+        clients.note(&BTreeMap::from([(2, 20)]), after(80));
+        assert_eq!(clients.better_place(1, began, after(300)), None, "nor seen for as long");
+        clients.note(&BTreeMap::from([(2, 21)]), after(85));
         assert_eq!(clients.better_place(1, began, after(300)), Some(2), "silence does not begin it anew");
         assert_eq!(clients.better_place(2, began, after(300)), None, "it is there already");
         clients.note(&BTreeMap::from([(1, 1), (2, 30)]), after(301));
         assert_eq!(clients.better_place(1, began, after(400)), None, "somebody else asks too");
         clients.note(&BTreeMap::from([(1, 1), (2, 40)]), after(302));
+        clients.note(&BTreeMap::from([(1, 1), (2, 41)]), after(361));
         assert_eq!(clients.better_place(1, began, after(361)), None, "and only now stopped");
+        clients.note(&BTreeMap::from([(1, 1), (2, 42)]), after(362));
         assert_eq!(clients.better_place(1, began, after(362)), Some(2));
+    }
+
+    #[test]
+    fn a_vdisk_that_was_asked_once_stays() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut clients = Clients::default();
+        for at in (0..3600).step_by(5) {
+            // Whoever has made it has asked whether it is served.
+            clients.note(&BTreeMap::from([(2, 1)]), after(at));
+            assert_eq!(clients.better_place(1, began, after(at)), None, "{at}");
+        }
+        // Somebody looks at it once an hour.
+        clients.note(&BTreeMap::from([(2, 2)]), after(3600));
+        assert_eq!(clients.better_place(1, began, after(3600)), None);
     }
 }
