@@ -92,7 +92,8 @@ pub(super) async fn set(
         if config.state == FamilyState::Dropping {
             return Err(Refusal::no_vdisk(name));
         }
-        let container = wanted.container.clone().filter(|container| *container != config.container);
+        // Also the one that it is in, as far as is known here: somebody may have put it into another a moment ago.
+        let container = wanted.container.clone();
         if let Some(container) = &container {
             control.container_named(container)?;
         }

@@ -164,13 +164,19 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         }
         if !is_drained(&config, node) {
             // So that nothing is given to it while it goes.
-            set_leaving(control, node, true).await?;
-            config = all_there_is(control).await?;
-            let attached = attached_at(&config, node).map(|disk| control.lock().attached_to(&disk, node));
-            let refusal = if is_drained(&config, node) { attached } else { Some(still_needed()) };
-            if let Some(refusal) = refusal {
-                set_leaving(control, node, false).await?;
-                return Err(refusal);
+            let told = set_leaving(control, node, true).await;
+            let looked = match told {
+                Ok(_) => all_there_is(control).await,
+                Err(refusal) => Err(refusal),
+            };
+            let can_go = looked.and_then(|now| {
+                let attached = attached_at(&now, node).map(|disk| control.lock().attached_to(&disk, node));
+                let refusal = if is_drained(&now, node) { attached } else { Some(still_needed()) };
+                refusal.map_or(Ok(now), Err)
+            });
+            match can_go {
+                Ok(now) => config = now,
+                Err(refusal) => return Err(node_stays(control, node, refusal).await),
             }
             was_told_to_leave = true;
         }
@@ -198,10 +204,8 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
     })
     .await;
     if !matches!(went, Ok(true)) {
-        if was_told_to_leave {
-            set_leaving(control, node, false).await?;
-        }
-        return Err(went.err().unwrap_or_else(still_needed));
+        let refusal = went.err().unwrap_or_else(still_needed);
+        return Err(if was_told_to_leave { node_stays(control, node, refusal).await } else { refusal });
     }
     Ok(match lost {
         0 => format!("node {node} is out, and its {count} drive(s) with it"),
@@ -209,6 +213,24 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
             "node {node} is out; {lost} of its {count} drive(s) count as lost, and their copies are made again"
         ),
     })
+}
+
+/// What was told to leave so that it could be taken out is not to leave any more. Gives why it was not taken out, and, if this cannot
+/// be written down either, how to end that.
+async fn node_stays(control: &SharedControl, node: u32, refusal: Refusal) -> Refusal {
+    let stays = set_leaving(control, node, false).await.is_ok();
+    if stays { refusal } else { still_leaves(refusal, format!("`weft node drain {node} --undo`")) }
+}
+
+/// The same of a drive.
+async fn drive_stays(control: &SharedControl, drive: DriveId, refusal: Refusal) -> Refusal {
+    let stays = set_drive_leaving(control, drive, false).await.is_ok();
+    if stays { refusal } else { still_leaves(refusal, format!("`weft drive remove {drive} --undo`")) }
+}
+
+fn still_leaves(refusal: Refusal, command: String) -> Refusal {
+    let line = format!("{}; it may count as being emptied now, which {command} ends", refusal.line);
+    Refusal { line, ..refusal }.half_done()
 }
 
 /// All records as they are now. What this node has heard of them may be of before: it follows the store only when it has started, and a
@@ -288,8 +310,15 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
     let stayed = known.record.state == DriveRecordState::Formatted;
     if !is_needed && stayed {
         // So that nothing is given to it while it goes.
-        set_drive_leaving(control, id, true).await?;
-        config = all_there_is(control).await?;
+        let told = set_drive_leaving(control, id, true).await;
+        let looked = match told {
+            Ok(_) => all_there_is(control).await,
+            Err(refusal) => Err(refusal),
+        };
+        config = match looked {
+            Ok(now) => now,
+            Err(refusal) => return Err(drive_stays(control, id, refusal).await),
+        };
         is_needed = needed_drives(&config).contains(&drive);
         if is_needed {
             set_drive_leaving(control, id, false).await?;
@@ -312,10 +341,8 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
     let give_up = move |store: &ClusterStore| give_up_drive(store, id, is_needed, Cow::Owned(config));
     let given_up = with_store(control, give_up).await;
     if !matches!(given_up, Ok(true)) {
-        if stayed {
-            set_drive_leaving(control, id, false).await?;
-        }
-        return Err(given_up.err().unwrap_or_else(still_needed));
+        let refusal = given_up.err().unwrap_or_else(still_needed);
+        return Err(if stayed { drive_stays(control, id, refusal).await } else { refusal });
     }
     Ok(if is_needed {
         format!("drive {drive} counts as lost, and its copies are made again")

@@ -23,6 +23,12 @@ const VDISKS_MAX: usize = 100_000;
 /// What was written into the store is known here within this time, or etcd is in trouble.
 const NEWS_WAIT: Duration = Duration::from_secs(10);
 
+/// An etcd that works answers within this time.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// What the store has by now is heard here within this time. It may never be: others may write into the same etcd.
+const CATCH_UP_WAIT: Duration = Duration::from_secs(2);
+
 /// A node that is being started, or has just been, is up within this time.
 const PLACES_WAIT: Duration = Duration::from_secs(5);
 
@@ -37,6 +43,7 @@ impl From<ClusterError> for Refusal {
             | ClusterError::ContainerExists { .. }
             | ClusterError::SnapshotExists { .. }
             | ClusterError::SnapshotUnderWay { .. }
+            | ClusterError::GoingBack { .. }
             | ClusterError::GroupExists { .. }
             | ClusterError::ContainerChanged { .. } => Self::conflict(error.to_string()),
             ClusterError::NotThere { .. } | ClusterError::NoContainer { .. } => {
@@ -56,6 +63,20 @@ pub(in crate::control) async fn with_store<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(move || work(&store)).await;
     done.map_err(|_| Refusal::failed("the control plane failed an assertion; see the node's log"))?
         .map_err(Refusal::from)
+}
+
+/// Waits until what the store has by now is known here. Refused if etcd does not answer.
+pub(in crate::control) async fn catch_up(control: &SharedControl) -> Result<(), Refusal> {
+    let asked = tokio::time::timeout(ANSWER_WAIT, with_store(control, |store| store.revision_now())).await;
+    let silent =
+        |_| Refusal::unavailable(format!("etcd has not answered within {} s", ANSWER_WAIT.as_secs()));
+    let now = asked.map_err(silent)??;
+    let is_here = |control: &mut Control| {
+        let member = control.part.member()?;
+        (member.mirror.revision >= now).then_some(())
+    };
+    let _ = control.wait_for(CATCH_UP_WAIT, is_here).await;
+    Ok(())
 }
 
 /// Waits until the news of this revision are here.
@@ -325,6 +346,13 @@ pub(in crate::control) async fn move_vdisk(
     name: &str,
     to: u32,
 ) -> Result<VdiskView, Refusal> {
+    if already_there(control, name, to)?.is_some() {
+        // It may have been sent away at another node a moment ago, or this one may hear nothing of etcd any more.
+        catch_up(control).await?;
+        if let Some(view) = already_there(control, name, to)? {
+            return Ok(view);
+        }
+    }
     let family = {
         let control = control.lock();
         control.check_ready()?;
@@ -338,11 +366,6 @@ pub(in crate::control) async fn move_vdisk(
                 "node {to} ({}) does not live, is stopping, or is being emptied; choose another (weft node ls)",
                 node.record.name
             )));
-        }
-        let record = member.mirror.families.get(&family).map(|entry| &entry.record);
-        let stays = record.is_none_or(|record| record.moving_to.is_none());
-        if member.owner_node(family) == Some(to) && stays {
-            return control.view_of(family);
         }
         family
     };
@@ -375,6 +398,16 @@ pub(in crate::control) async fn move_vdisk(
         view.note = format!("node {to} does not serve it yet: {reason}");
     }
     Ok(view)
+}
+
+/// The vDisk, if as far as this node has heard that one serves it and it is not on its way elsewhere.
+fn already_there(control: &SharedControl, name: &str, to: u32) -> Result<Option<VdiskView>, Refusal> {
+    let control = control.lock();
+    let Some(family) = control.family_named(name) else { return Ok(None) };
+    let member = control.member()?;
+    let record = member.mirror.families.get(&family).map(|entry| &entry.record);
+    let stays = record.is_none_or(|record| record.moving_to.is_none());
+    if member.owner_node(family) == Some(to) && stays { control.view_of(family).map(Some) } else { Ok(None) }
 }
 
 impl Control {

@@ -9,13 +9,6 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use std::time::Duration;
-
-/// An etcd that works answers within this time.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
-
-/// News of the store are here by then. They may never come as far as the store has: others may write into the same etcd.
-const NEWS_WAIT: Duration = Duration::from_secs(2);
 
 /// Passes a request on; again, if it was refused for what may have changed. Of such a request nothing was done: what was done in
 /// part is refused in another way (`Refusal::half_done`).
@@ -37,7 +30,11 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
     let once = Request::from_parts(head.clone(), Body::from(body.clone()));
     let response = next.clone().run(once).await;
     let may_ask_again = response.extensions().get::<MayAskAgain>().is_some();
-    if !may_ask_again || !catch_up(&control, known).await {
+    // Should etcd not answer, what is known here is all that can be said.
+    if !may_ask_again || member::catch_up(&control).await.is_err() {
+        return response;
+    }
+    if revision(&control.lock()).is_none_or(|heard| heard <= known) {
         return response;
     }
     next.run(Request::from_parts(head, Body::from(body))).await
@@ -46,15 +43,4 @@ pub async fn look_again(State(control): State<SharedControl>, request: Request, 
 /// The store's revision as far as it is known here; None on a node that is alone.
 fn revision(control: &Control) -> Option<u64> {
     control.part.member().map(|member| member.revision())
-}
-
-/// Whether something is known now that was not at `known`.
-async fn catch_up(control: &SharedControl, known: u64) -> bool {
-    // Should etcd not answer, what is known here is all that can be said.
-    let asked = member::with_store(control, |store| store.revision_now());
-    let Ok(Ok(now)) = tokio::time::timeout(ANSWER_WAIT, asked).await else { return false };
-    let _ = control
-        .wait_for(NEWS_WAIT, |control| revision(control).is_none_or(|known| known >= now).then_some(()))
-        .await;
-    revision(&control.lock()).is_some_and(|heard| heard > known)
 }
