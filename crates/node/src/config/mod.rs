@@ -49,6 +49,11 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("the config store {path} cannot be opened: {reason}; put a good copy of the file back")]
+    Damaged { path: PathBuf, reason: String },
+    #[error(
+        "the config store {path} cannot be opened: {reason}; see that its file system has room and works, and that no other process \
+         uses the directory"
+    )]
     Open { path: PathBuf, reason: String },
     #[error(
         "the config store {path} cannot be made: {reason}; see that its file system has room and can be written, and try again"

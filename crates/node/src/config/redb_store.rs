@@ -11,13 +11,14 @@ use super::{
 };
 use redb::backends::InMemoryBackend;
 use redb::{
-    Database, ReadableTable, StorageBackend, StorageError, TableDefinition, TableError, TransactionError,
-    WriteTransaction,
+    Database, DatabaseError, ReadableTable, StorageBackend, StorageError, TableDefinition, TableError,
+    TransactionError, WriteTransaction,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -62,7 +63,7 @@ impl RedbStore {
         }
         let mut store = Self::open_with(dir, create, |path| {
             let database = if create { Database::create(path) } else { Database::open(path) };
-            database.map_err(|error| error.to_string())
+            database.map_err(Unopened::from)
         })?;
         store.file = Some(dir.join(CONFIG_FILE));
         Ok(store)
@@ -86,29 +87,31 @@ impl RedbStore {
     /// Opens a copy of the store in memory: one that was not closed is repaired there, and the file stays as it is.
     pub fn open_copy(dir: &Path) -> Result<Self, ConfigError> {
         Self::open_with(dir, false, |path| {
-            let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+            let bytes = std::fs::read(path).map_err(Unopened::of)?;
             let memory = InMemoryBackend::new();
-            let copied = memory.set_len(bytes.len() as u64).and_then(|()| memory.write(0, &bytes));
-            copied.map_err(|error| error.to_string())?;
-            Database::builder().create_with_backend(memory).map_err(|error| error.to_string())
+            memory
+                .set_len(bytes.len() as u64)
+                .and_then(|()| memory.write(0, &bytes))
+                .map_err(Unopened::of)?;
+            Database::builder().create_with_backend(memory).map_err(Unopened::from)
         })
     }
 
     fn open_with(
         dir: &Path,
         create: bool,
-        open: impl FnOnce(&Path) -> Result<Database, String>,
+        open: impl FnOnce(&Path) -> Result<Database, Unopened>,
     ) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
         guarded(&path, || {
             let mut database = open(&path)?;
             // Otherwise what was damaged behind its back passes for what was written.
-            database.check_integrity().map_err(|error| format!("it is damaged ({error})"))?;
+            database.check_integrity().map_err(Unopened::from)?;
             let mut store = Self { database: Some(database), file: None, undo: Vec::new() };
             if create {
-                store.make_tables().map_err(|error| error.to_string())?;
+                store.make_tables().map_err(Unopened::of)?;
             }
-            store.load().map_err(|error| error.to_string())?;
+            store.load().map_err(|error| Unopened { reason: error.to_string(), is_damaged: true })?;
             Ok(store)
         })
     }
@@ -158,7 +161,7 @@ impl RedbStore {
         let file = self.file.as_deref().expect("what is only in memory is not closed");
         // Nobody else can open it meanwhile: the node has its directory to itself.
         drop(self.database.take());
-        let opened = guarded(file, || Database::open(file).map_err(|error| error.to_string()))?;
+        let opened = guarded(file, || Database::open(file).map_err(Unopened::from))?;
         let database = self.database.insert(opened);
         tracing::info!("the config store was opened again after an error");
         database.begin_write().map_err(failed)
@@ -211,16 +214,44 @@ impl RedbStore {
     }
 }
 
+/// Why the store could not be opened, and whether that is the file's fault.
+struct Unopened {
+    reason: String,
+    is_damaged: bool,
+}
+
+impl Unopened {
+    fn of(error: impl fmt::Display) -> Self {
+        Self { reason: error.to_string(), is_damaged: false }
+    }
+}
+
+impl From<DatabaseError> for Unopened {
+    fn from(error: DatabaseError) -> Self {
+        let is_damaged = match &error {
+            DatabaseError::DatabaseAlreadyOpen => false,
+            // What redb finds in a file that is none of its own.
+            DatabaseError::Storage(StorageError::Io(error)) => {
+                matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
+            }
+            _ => true,
+        };
+        Self { reason: error.to_string(), is_damaged }
+    }
+}
+
 /// A damaged file can make redb panic; that is bad input, not wrong code.
-fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, String>) -> Result<T, ConfigError> {
+fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, Unopened>) -> Result<T, ConfigError> {
     let _alone = PANIC_HOOK.lock().unwrap_or_else(PoisonError::into_inner);
     let silent = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let opened = catch_unwind(AssertUnwindSafe(open));
     std::panic::set_hook(silent);
-    opened
-        .unwrap_or_else(|_| Err("it is damaged".to_string()))
-        .map_err(|reason| ConfigError::Open { path: path.to_path_buf(), reason })
+    let damaged = |_| Err(Unopened { reason: "it is damaged".to_string(), is_damaged: true });
+    opened.unwrap_or_else(damaged).map_err(|Unopened { reason, is_damaged }| {
+        let path = path.to_path_buf();
+        if is_damaged { ConfigError::Damaged { path, reason } } else { ConfigError::Open { path, reason } }
+    })
 }
 
 fn failed(error: impl Into<redb::Error>) -> ConfigError {

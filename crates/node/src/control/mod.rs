@@ -96,6 +96,8 @@ pub struct Control {
     damage: damage::Damages,
     /// Of a node that is alone: what its store could not take yet.
     segment_wishes: Vec<notices::SegmentsWish>,
+    /// Deleted vDisks whose record the store of a single node could not remove yet, and why.
+    records_to_remove: BTreeMap<FamilyId, String>,
     /// vDisks that were told to settle and have not said that they did.
     unsettled: BTreeSet<FamilyId>,
     /// Told whenever a notice has changed something.
@@ -284,6 +286,7 @@ impl Control {
             damage: damage::Damages::default(),
             unsettled: BTreeSet::new(),
             segment_wishes: Vec::new(),
+            records_to_remove: BTreeMap::new(),
             to_resume: BTreeSet::new(),
             changed: Arc::new(Notify::new()),
             stop: Arc::new(Notify::new()),
@@ -383,6 +386,10 @@ impl Control {
                 "vDisk {name}: its log cannot go to other drives, and what waits for that is not done: {}",
                 wish.trouble
             ));
+        }
+        for (family, trouble) in &self.records_to_remove {
+            let name = self.families.get(family).map_or("of before", |family| &family.config.name);
+            lines.push(format!("vDisk {name} is deleted, and its record cannot be removed yet: {trouble}"));
         }
         for family in self.families.values() {
             let name = &family.config.name;

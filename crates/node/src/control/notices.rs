@@ -43,10 +43,14 @@ pub async fn listen(control: SharedControl, mut notices: UnboundedReceiver<(Shar
                 for wish in std::mem::take(&mut control.segment_wishes) {
                     control.change_segments(wish);
                 }
+                for family in control.records_to_remove.keys().copied().collect::<Vec<_>>() {
+                    control.on_family_dropped(family);
+                }
                 control.open_failed_again();
             }
         }
-        if !control.segment_wishes.is_empty() || control.has_failed() {
+        let store_failed = !control.segment_wishes.is_empty() || !control.records_to_remove.is_empty();
+        if store_failed || control.has_failed() {
             try_again.get_or_insert_with(|| Instant::now() + STORE_AGAIN);
         }
         control.changed.notify_waiters();
@@ -243,6 +247,8 @@ impl Control {
         let alone = self.part.alone();
         match alone.store.remove_family(family) {
             Ok(()) => {
+                self.records_to_remove.remove(&family);
+                let alone = self.part.alone();
                 alone.snapshots.retain(|(of, _), _| *of != family);
                 alone.schedules.remove(&family);
                 alone.reached.remove(&family);
@@ -250,8 +256,12 @@ impl Control {
                 self.tell_census();
                 self.review_hanging();
             }
-            // It stays, and is dropped again at the next start.
-            Err(error) => tracing::error!(%family, %error, "the record of a deleted vDisk stays"),
+            // It stays for now: should the node stop before, it is dropped again at the next start.
+            Err(error) => {
+                if self.records_to_remove.insert(family, error.to_string()).is_none() {
+                    tracing::error!(%family, %error, "the record of a deleted vDisk stays; that is tried again");
+                }
+            }
         }
     }
 

@@ -353,11 +353,13 @@ fn a_bit_that_has_changed_is_seen_before_anything_is_done_with_it() {
         std::fs::write(&path, bytes).expect("it can be written");
         for opened in [RedbStore::open(&dir, true), RedbStore::open_copy(&dir)] {
             let Err(error) = opened else { panic!("{text} was changed") };
-            assert!(error.to_string().contains("damaged"), "{error}");
+            assert!(matches!(error, ConfigError::Damaged { .. }), "{error}");
         }
     }
     std::fs::write(&path, sound).expect("it can be written");
-    RedbStore::open(&dir, true).expect("a good copy");
+    let _open = RedbStore::open(&dir, true).expect("a good copy");
+    let Err(error) = RedbStore::open(&dir, true) else { panic!("somebody has it open") };
+    assert!(matches!(error, ConfigError::Open { .. }), "nothing is wrong with the file: {error}");
     std::fs::remove_dir_all(dir).expect("it can be removed");
 }
 
