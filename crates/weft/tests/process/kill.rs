@@ -1,5 +1,5 @@
 //! kill -9 of the node in the middle of writes: nothing acknowledged is lost, and no block is a mixture.
-//! WEFT_KILLS says how often (6); a long run is `WEFT_KILLS=60 cargo test --release -p weft --test kill`.
+//! WEFT_KILLS says how often (6); a long run is `WEFT_KILLS=60 cargo test --release -p weft --test process -- kill::`.
 
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::nbd::NbdClient;
