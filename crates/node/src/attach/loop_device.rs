@@ -1,4 +1,5 @@
 //! Loop devices, by the kernel's own calls (`linux/loop.h`).
+//! Promises: a device that somebody else has set free meanwhile, and perhaps set up with a file of their own, is left alone.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -51,6 +52,8 @@ const _: () = assert!(size_of::<Info>() == 232 && size_of::<Configuration>() == 
 
 pub struct LoopDevice {
     path: PathBuf,
+    /// The file behind it, as the kernel names it; None: it does not say.
+    file: Option<PathBuf>,
 }
 
 impl LoopDevice {
@@ -69,7 +72,10 @@ impl LoopDevice {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
             match configure(&device, &backing, file, read_only) {
-                Ok(()) => return Ok(Self { path }),
+                Ok(()) => {
+                    let file = file_behind(&path);
+                    return Ok(Self { path, file });
+                }
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
                 Err(error) => return Err(error),
             }
@@ -81,8 +87,17 @@ impl LoopDevice {
         &self.path
     }
 
-    /// Takes the file away from the device. False: somebody uses the device.
+    /// Whether it is still what was set up. (Asked of the kernel's own tree: an answer of the device may come from the file.)
+    fn is_there(&self) -> bool {
+        self.file.is_none() || file_behind(&self.path) == self.file
+    }
+
+    /// Takes the file away from the device, unless somebody has done that. False: somebody uses the device.
     pub fn release(&self) -> io::Result<bool> {
+        if !self.is_there() {
+            tracing::warn!(device = %self.path.display(), "somebody else has taken the file away from a loop device");
+            return Ok(true);
+        }
         // O_EXCL: refused while a file system or anybody else who claims it has the device.
         let exclusive = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.path);
         let device = match exclusive {
@@ -99,6 +114,9 @@ impl LoopDevice {
 
     /// Writes back what a file system on the device keeps in memory, and what others have left in its cache, although it is in use.
     pub fn write_back(&self) -> io::Result<()> {
+        if !self.is_there() {
+            return Ok(());
+        }
         let flush = ["--flushbufs".as_ref(), self.path.as_os_str()];
         if let Some(flushed) = in_a_process("blockdev", &flush) {
             return flushed;
@@ -111,16 +129,33 @@ impl LoopDevice {
 
     /// The kernel takes the file away when the last user has gone.
     pub fn detach_when_unused(&self) {
+        if !self.is_there() {
+            return;
+        }
         let result = File::open(&self.path).and_then(|device| clear(&device));
         if let Err(error) = result {
             tracing::warn!(device = %self.path.display(), %error, "a loop device stays");
         }
     }
 
-    /// Whatever has this path; for devices that an earlier process left.
-    pub fn existing(path: PathBuf) -> Self {
-        Self { path }
+    /// Devices that have a file, whoever has set them up, and that file.
+    pub fn existing() -> Vec<(Self, PathBuf)> {
+        let mut devices = Vec::new();
+        for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+            let path = Path::new("/dev").join(entry.file_name());
+            if let Some(file) = file_behind(&path) {
+                devices.push((Self { path, file: Some(file.clone()) }, file));
+            }
+        }
+        devices
     }
+}
+
+/// The file behind a loop device. None: it has none, or is none.
+fn file_behind(device: &Path) -> Option<PathBuf> {
+    let told = Path::new("/sys/block").join(device.file_name()?).join("loop/backing_file");
+    let file = std::fs::read_to_string(told).ok()?;
+    Some(PathBuf::from(file.trim_end_matches('\n')))
 }
 
 /// Runs a program of the system that waits for this process to carry out what it writes. A thread here that waits for that in the kernel

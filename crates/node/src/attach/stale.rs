@@ -11,10 +11,10 @@ pub fn clean_up(dir: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let prefix = dir.join(MOUNT_PREFIX);
     let prefix = prefix.as_os_str().as_bytes();
-    for (device, file) in loop_devices() {
+    for (device, file) in LoopDevice::existing() {
         if file.as_os_str().as_bytes().starts_with(prefix) {
-            LoopDevice::existing(device.clone()).detach_when_unused();
-            lines.push(format!("released {}, left by a node that was killed", device.display()));
+            device.detach_when_unused();
+            lines.push(format!("released {}, left by a node that was killed", device.path().display()));
         }
     }
     for mount in mounts() {
@@ -50,17 +50,6 @@ fn unmount_with(mount: &Path, flags: libc::c_int) {
         let error = std::io::Error::last_os_error();
         tracing::debug!(mount = %mount.display(), %error, "not unmounted");
     }
-}
-
-/// Loop devices in use and the files behind them.
-fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
-    let mut devices = Vec::new();
-    for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Ok(file) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        let device = Path::new("/dev").join(entry.file_name());
-        devices.push((device, PathBuf::from(file.trim_end_matches('\n'))));
-    }
-    devices
 }
 
 /// All mount points; the kernel writes blanks in them as octal numbers.

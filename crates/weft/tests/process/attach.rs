@@ -218,6 +218,33 @@ fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
     node.stop();
 }
 
+/// Whoever sets a loop device free by hand does not wedge its vDisk, and what is set up there next is not ours to take away.
+#[test]
+fn a_device_that_others_have_set_free_is_not_touched_any_more() {
+    if !can_attach() {
+        return;
+    }
+    sweep_after_killed_runs();
+    let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new("attach-freed");
+    let node = Node::start(&scratch.file("node"), &["--drive-size", "256M"]);
+    node.weft(&["vdisk", "create", "v", "--size", "64M"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    tool(&["losetup", "-d", &device]);
+    node.weft(&["vdisk", "detach", "v"]);
+    let device = node.weft(&["vdisk", "attach", "v"]);
+    tool(&["losetup", "-d", &device]);
+    let other = scratch.file("other.img");
+    std::fs::write(&other, vec![7; 1 << 20]).expect("a file can be written");
+    tool(&["losetup", &device, other.to_str().expect("plain")]);
+    node.weft(&["vdisk", "detach", "v"]);
+    let there = tool(&["losetup", "--noheadings", "--output", "BACK-FILE", &device]);
+    tool(&["losetup", "-d", &device]);
+    assert!(there.contains("other.img"), "it was taken from its user: {there:?}");
+    node.weft(&["vdisk", "rm", "v"]);
+    node.stop();
+}
+
 #[test]
 fn a_drive_that_hangs_keeps_no_node_from_starting() {
     if !can_attach() {
