@@ -38,6 +38,11 @@ pub enum LifeError {
     Membership(#[from] crate::config::MembershipError),
 }
 
+/// Whether it is of no use to try again.
+pub fn is_final(error: &ClusterError) -> bool {
+    matches!(error, ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. })
+}
+
 /// Begins a life: a new incarnation, and a lease under a key that nobody else has.
 pub fn begin(
     store: &ClusterStore,
@@ -92,9 +97,7 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
                     super::cut_off::lives_again(&control).await;
                     break;
                 }
-                Err(LifeError::Cluster(
-                    error @ (ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. }),
-                )) => {
+                Err(LifeError::Cluster(error)) if is_final(&error) => {
                     control.lock().end(error);
                     return;
                 }

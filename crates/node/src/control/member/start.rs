@@ -131,14 +131,31 @@ pub fn run(
         let begin = async {
             start::open_drives(&control, plan).await;
             // Not before: whoever lives is given vDisks, and on large drives that turn an opening takes longer than others should wait.
-            let begun = tokio::task::spawn_blocking(move || {
-                let (store, dir, lock, losses) = beginning;
-                let begun = life::begin(&store, &mut membership, &dir, &lock, &losses);
-                begun.map(|living| (living, membership))
-            });
-            let begun =
-                begun.await.map_err(|error| io_error("begin a life")(std::io::Error::other(error)))?;
-            let (living, membership) = begun?;
+            // By then etcd may have gone again, for a moment: that is no reason to read all tables once more.
+            let (until, mut is_told) = (Instant::now() + ETCD_WAIT, false);
+            let (living, membership) = loop {
+                let ((store, dir, lock, losses), mut known) = (beginning.clone(), membership.clone());
+                let begun = tokio::task::spawn_blocking(move || {
+                    let begun = life::begin(&store, &mut known, &dir, &lock, &losses);
+                    (begun, known)
+                });
+                let begun = begun.await;
+                let (begun, known) =
+                    begun.map_err(|error| io_error("begin a life")(std::io::Error::other(error)))?;
+                let error = match begun {
+                    Ok(living) => break (living, known),
+                    Err(error) => error,
+                };
+                let is_final = matches!(&error, life::LifeError::Cluster(error) if life::is_final(error));
+                if is_final || Instant::now() >= until {
+                    return Err(error.into());
+                }
+                if !std::mem::replace(&mut is_told, true) {
+                    say!("weft: this node is not in the cluster yet, and tries again: {error}");
+                }
+                membership = known;
+                tokio::time::sleep(ETCD_PAUSE).await;
+            };
             control.lock().begin_life(living, membership);
             {
                 let mut control = control.lock();
