@@ -64,6 +64,8 @@ pub enum Bug {
     PoolOfLastTime,
     /// A ring that had no room is sent the same again as soon as what came behind was refused as well.
     FullAgainAtOnce,
+    /// A member that has not said yet how much room it has is asked again, by one more question each time.
+    SilentAskedAgain,
     /// A ring without room on a drive without space is full at once, whatever comes back.
     FullRingAtOnce,
     /// An owner that opens waits for room on a member of its log for ever.

@@ -23,13 +23,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A drive's free space counts as changed when it has crossed a multiple of so many bytes, or there is none any more. Far less
 /// than what is kept between a pool and what is on its way there. Of a drive with much space the steps are larger.
-pub(crate) const FREE_STEP: u64 = 128 << 10;
+const FREE_STEP: u64 = 128 << 10;
 
 /// Which step of free space it is: one of 128 KiB below 8 MiB, a sixty-fourth to a thirty-second of the whole above.
 fn coarse(free: u64) -> (u32, u64) {
     let steps = free.div_ceil(FREE_STEP);
     let dropped = (u64::BITS - steps.leading_zeros()).saturating_sub(6);
     (dropped, steps >> dropped)
+}
+
+/// No step of free space of about so many bytes is larger.
+pub(crate) fn step_at(free: u64) -> u64 {
+    FREE_STEP.max(free / 32)
 }
 
 /// Families that are written to are counted so often.

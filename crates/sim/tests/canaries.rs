@@ -158,6 +158,12 @@ fn full_members_that_are_asked_again_at_once_are_caught() {
 }
 
 #[test]
+fn a_silent_member_that_is_asked_again_and_again_is_caught() {
+    // It takes a drive that is gone, and still up as far as is known, while vDisks wait for room on it.
+    is_caught_by_the_one(Bug::SilentAskedAgain, Plan::Cluster, 40_340_155);
+}
+
+#[test]
 fn a_vdisk_that_takes_the_memory_of_others_is_caught() {
     // It takes several that write much in one shard, which may keep little together.
     let able = |seed: &Parameters| {

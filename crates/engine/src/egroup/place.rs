@@ -18,7 +18,7 @@ use crate::interface::{Compression, Method};
 use crate::limits::{EGROUP_UNITS, Limits};
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
-use crate::shard::FREE_STEP;
+use crate::shard::step_at;
 use crate::volume::{Volume, Waiter, write};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -329,8 +329,7 @@ impl Volume {
     pub(crate) fn has_room(&self, ctx: &Context) -> bool {
         let pool = roomiest(self.factor as usize, ctx);
         // A vDisk need not know of less than a step.
-        let step = FREE_STEP.max(pool / 32);
-        let is_pool_short = pool < pool_wanted(ctx).saturating_add(step);
+        let is_pool_short = pool < pool_wanted(ctx).saturating_add(step_at(pool));
         !self.placing.was_refused() && !is_pool_short && self.room() >= 2 * BLOCK as u64
     }
 

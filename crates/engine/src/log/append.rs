@@ -343,7 +343,8 @@ impl Appender {
     pub fn ask_for_room(&mut self, every_us: u64, ctx: &mut Context) {
         if self.changing.is_none() && ctx.now.since(self.room_asked) >= every_us {
             self.room_asked = ctx.now;
-            for member in self.members.iter_mut().filter(|member| !member.room_asked) {
+            let is_due = |member: &&mut Member| !member.room_asked || planted(Bug::SilentAskedAgain);
+            for member in self.members.iter_mut().filter(is_due) {
                 member.room_asked = true;
                 let trim = Question::Trim { up_to: self.trim };
                 ctx.ask(self.family, self.epoch, member.drive, trim, Purpose::Trim);

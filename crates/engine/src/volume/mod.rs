@@ -303,8 +303,8 @@ impl Volume {
                 Err(refusal) => self.log.on_append_refused(drive, refusal, ctx.now),
             },
             Purpose::Trim => {
-                let Ok(Answer::Trimmed { room }) = answer else { return self.log.on_trimmed(drive, None) };
-                self.log.on_trimmed(drive, Some(room));
+                let room = if let Ok(Answer::Trimmed { room }) = answer { Some(room) } else { None };
+                self.log.on_trimmed(drive, room);
             }
             Purpose::Place(job) => self.on_egroup_written(job, drive, answer, ctx),
             Purpose::Units(ask) => self.on_units(ask, drive, answer, ctx),
