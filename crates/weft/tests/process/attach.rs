@@ -28,6 +28,15 @@ fn sweep_after_killed_runs() {
     });
 }
 
+/// Whether devices can be attached here; then nothing of killed runs is in the way.
+fn may_begin() -> bool {
+    let can_attach = can_attach();
+    if can_attach {
+        sweep_after_killed_runs();
+    }
+    can_attach
+}
+
 /// Whether a path is in the scratch directory (`attach-KIND-PROCESS-NUMBER`) of a process that does not exist.
 fn is_of_a_dead_run(path: &str) -> bool {
     let mut parts = path.split('/').filter(|part| part.starts_with("attach-"));
@@ -103,10 +112,9 @@ fn fingerprint(directory: &Path) -> String {
 }
 
 fn a_file_system_lives_on_a_vdisk(kind: &str) {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new(&format!("attach-{kind}"));
     let dir = scratch.file("node");
@@ -171,10 +179,9 @@ fn wait_for_end(what: &str, child: &mut Child) {
 
 #[test]
 fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-kill");
     let dir = scratch.file("node");
@@ -221,10 +228,9 @@ fn a_dead_node_gives_errors_and_the_file_system_survives_it() {
 /// Whoever sets a loop device free by hand does not wedge its vDisk, and what is set up there next is not ours to take away.
 #[test]
 fn a_device_that_others_have_set_free_is_not_touched_any_more() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-freed");
     let node = Node::start(&scratch.file("node"), &["--drive-size", "256M"]);
@@ -247,10 +253,9 @@ fn a_device_that_others_have_set_free_is_not_touched_any_more() {
 
 #[test]
 fn a_drive_that_hangs_keeps_no_node_from_starting() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let scratch = Scratch::new("attach-hangs");
     // The other node's drive is a device of this one, and hangs when this one stands still.
     let below = Node::start(&scratch.file("below"), &["--drive-size", "2G"]);
@@ -329,10 +334,9 @@ impl Hangable {
 
 #[test]
 fn vdisks_with_two_copies_go_on_without_a_drive_that_hangs() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let scratch = Scratch::new("attach-hangs");
     let own = Hangable::new(&scratch);
     let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
@@ -369,10 +373,9 @@ fn vdisks_with_two_copies_go_on_without_a_drive_that_hangs() {
 
 #[test]
 fn what_has_one_copy_waits_for_a_drive_that_hangs() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let scratch = Scratch::new("attach-waits");
     let own = Hangable::new(&scratch);
     let vdisks: Vec<_> =
@@ -411,10 +414,9 @@ fn what_has_one_copy_waits_for_a_drive_that_hangs() {
 
 #[test]
 fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-slow");
     let dir = scratch.file("node");
@@ -442,10 +444,9 @@ fn a_stop_does_not_wait_for_all_that_is_in_the_page_cache() {
 /// The node's own thread waits in the kernel for what the node itself has to answer.
 #[test]
 fn a_node_that_dies_while_it_writes_back_a_device_ends() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _alone = DEAD_DEVICES.write().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-dies");
     let dir = scratch.file("node");
@@ -473,10 +474,9 @@ fn a_node_that_dies_while_it_writes_back_a_device_ends() {
 
 #[test]
 fn a_stop_writes_what_a_file_system_has_in_memory() {
-    if !can_attach() {
+    if !may_begin() {
         return;
     }
-    sweep_after_killed_runs();
     let _nobody_kills = DEAD_DEVICES.read().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new("attach-mounted");
     let dir = scratch.file("node");
