@@ -87,6 +87,10 @@ impl LoopDevice {
         &self.path
     }
 
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     /// Whether it is still what was set up. (Asked of the kernel's own tree: an answer of the device may come from the file.)
     fn is_there(&self) -> bool {
         self.file.is_none() || file_behind(&self.path) == self.file
@@ -138,16 +142,14 @@ impl LoopDevice {
         }
     }
 
-    /// Devices that have a file, whoever has set them up, and that file.
-    pub fn existing() -> Vec<(Self, PathBuf)> {
-        let mut devices = Vec::new();
-        for entry in std::fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+    /// Devices that have a file, whoever has set them up.
+    pub fn existing() -> impl Iterator<Item = Self> {
+        let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+        entries.filter_map(|entry| {
             let path = Path::new("/dev").join(entry.file_name());
-            if let Some(file) = file_behind(&path) {
-                devices.push((Self { path, file: Some(file.clone()) }, file));
-            }
-        }
-        devices
+            let file = Some(file_behind(&path)?);
+            Some(Self { path, file })
+        })
     }
 }
 

@@ -11,8 +11,8 @@ pub fn clean_up(dir: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let prefix = dir.join(MOUNT_PREFIX);
     let prefix = prefix.as_os_str().as_bytes();
-    for (device, file) in LoopDevice::existing() {
-        if file.as_os_str().as_bytes().starts_with(prefix) {
+    for device in LoopDevice::existing() {
+        if device.file().is_some_and(|file| file.as_os_str().as_bytes().starts_with(prefix)) {
             device.detach_when_unused();
             lines.push(format!("released {}, left by a node that was killed", device.path().display()));
         }

@@ -127,7 +127,21 @@ impl RedbStore {
         transaction.commit().map_err(failed)
     }
 
+    /// Whatever has to be taken back has been.
     fn begin_write(&mut self) -> Result<WriteTransaction, ConfigError> {
+        let transaction = self.begin_durable()?;
+        if self.undo.is_empty() {
+            return Ok(transaction);
+        }
+        for undo in self.undo.iter().rev() {
+            undo(&transaction)?;
+        }
+        transaction.commit().map_err(failed)?;
+        self.undo.clear();
+        self.begin_durable()
+    }
+
+    fn begin_durable(&mut self) -> Result<WriteTransaction, ConfigError> {
         let mut transaction = self.begin()?;
         // What is written is durable before anything says that it counts: a change that the drive or a full file system refuses at the
         // flush would otherwise be there at the next opening, though it was answered as one that was not made. (One whose very last
@@ -136,22 +150,8 @@ impl RedbStore {
         Ok(transaction)
     }
 
-    fn begin(&mut self) -> Result<WriteTransaction, ConfigError> {
-        let mut transaction = self.begin_as_it_is()?;
-        if self.undo.is_empty() {
-            return Ok(transaction);
-        }
-        transaction.set_two_phase_commit(true);
-        for undo in self.undo.iter().rev() {
-            undo(&transaction)?;
-        }
-        transaction.commit().map_err(failed)?;
-        self.undo.clear();
-        self.begin_as_it_is()
-    }
-
     /// Behind an error of the file system redb takes no more changes until it is opened again.
-    fn begin_as_it_is(&mut self) -> Result<WriteTransaction, ConfigError> {
+    fn begin(&mut self) -> Result<WriteTransaction, ConfigError> {
         if let Some(database) = &self.database {
             match database.begin_write() {
                 Err(TransactionError::Storage(StorageError::PreviousIo)) if self.file.is_some() => {}
@@ -205,7 +205,7 @@ impl RedbStore {
         let Err(error) = transaction.commit() else { return Ok(()) };
         // All of it may be in the file. If that cannot be opened now, it is taken back when it can.
         self.undo.extend(undo);
-        drop(self.begin());
+        drop(self.begin_write());
         Err(failed(error))
     }
 
@@ -276,7 +276,7 @@ impl ConfigStore for RedbStore {
         let families: Vec<FamilyConfig> = self.read_all(FAMILIES, "families")?;
         // A number that was given out is not given out again, whatever the node's own record says.
         let newest = families.iter().map(|record| record.family).max().unwrap_or(0);
-        node.next_family = node.next_family.max(newest + 1);
+        node.next_family = node.next_family.max(newest.saturating_add(1));
         Ok(Config {
             node,
             drives: self.read_all(DRIVES, "drives")?,
@@ -324,8 +324,8 @@ impl ConfigStore for RedbStore {
         {
             let mut snapshots = Open::new(&transaction, SNAPSHOTS, &mut undo)?;
             let mut gone = Vec::new();
-            for text in snapshots.all()? {
-                let record: SnapshotRecord = parse("snapshots", "of a vDisk that goes", &text)?;
+            for (key, text) in snapshots.all()? {
+                let record: SnapshotRecord = parse("snapshots", key, &text)?;
                 gone.extend((record.family() == family).then_some(record.snapshot));
             }
             gone.into_iter().try_for_each(|snapshot| snapshots.remove(snapshot))?;

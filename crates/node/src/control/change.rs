@@ -6,7 +6,6 @@
 use super::refusal::Refusal;
 use super::{Control, SharedControl, member};
 use crate::config::FamilyConfig;
-use crate::config::cluster::ClusterStore;
 use crate::shard_loop::Disk;
 use weft_engine::FamilyId;
 use weft_engine::interface::Order;
@@ -20,9 +19,7 @@ pub(super) async fn change_vdisk(
     if control.lock().part.member().is_none() {
         return control.lock().change_vdisk_here(family, alter);
     }
-    let changed = member::with_store(control, move |store| store.change_vdisk(family, &mut alter)).await?;
-    member::seen(control, changed.revision).await?;
-    Ok(changed.record)
+    member::changed(control, move |store| store.change_vdisk(family, &mut alter)).await
 }
 
 /// ... in a cluster, what must not change while a snapshot of it is being taken.
@@ -31,10 +28,7 @@ pub(super) async fn change_between_snapshots(
     family: FamilyId,
     alter: impl FnMut(&mut FamilyConfig) + Send + 'static,
 ) -> Result<FamilyConfig, Refusal> {
-    let change = move |store: &ClusterStore| store.change_between_snapshots(family, alter);
-    let changed = member::with_store(control, change).await?;
-    member::seen(control, changed.revision).await?;
-    Ok(changed.record)
+    member::changed(control, move |store| store.change_between_snapshots(family, alter)).await
 }
 
 /// ... and puts the vDisk into another container.
@@ -55,10 +49,7 @@ pub(super) async fn move_vdisk_into(
             });
         }
     }
-    let work = move |store: &ClusterStore| store.put_into_container(family, &container, &mut alter);
-    let changed = member::with_store(control, work).await?;
-    member::seen(control, changed.revision).await?;
-    Ok(changed.record)
+    member::changed(control, move |store| store.put_into_container(family, &container, &mut alter)).await
 }
 
 impl Control {

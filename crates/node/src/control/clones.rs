@@ -154,7 +154,7 @@ impl Control {
         self.check_room_for(wanted.names.len())?;
         check_factor(plan.copies, self.drives_up().len(), "drives", "add drives (weft up --drives N)")?;
         let Part::Alone(alone) = &mut self.part else { unreachable!("a member asks its cluster") };
-        let first = alone.node.next_family.max(1);
+        let first = alone.node.next_family;
         alone.node.next_family = first + wanted.names.len() as u32;
         alone.store.put_node(&alone.node)?;
         let configs: Vec<FamilyConfig> = wanted

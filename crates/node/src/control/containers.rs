@@ -62,8 +62,7 @@ pub(super) async fn create(
         }
     }
     let name = record.name.clone();
-    let made = member::with_store(control, move |store| store.create_container(&record)).await?;
-    member::seen(control, made.revision).await?;
+    member::changed(control, move |store| store.create_container(&record)).await?;
     control.lock().container_view(&name)
 }
 
@@ -111,8 +110,7 @@ pub(super) async fn set(
         }
     }
     let asked = name.to_string();
-    let changed = member::with_store(control, move |store| store.change_container(&asked, &alter)).await?;
-    member::seen(control, changed.revision).await?;
+    member::changed(control, move |store| store.change_container(&asked, &alter)).await?;
     control.lock().container_view(name)
 }
 

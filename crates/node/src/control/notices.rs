@@ -247,11 +247,10 @@ impl Control {
         let alone = self.part.alone();
         match alone.store.remove_family(family) {
             Ok(()) => {
-                self.records_to_remove.remove(&family);
-                let alone = self.part.alone();
                 alone.snapshots.retain(|(of, _), _| *of != family);
                 alone.schedules.remove(&family);
                 alone.reached.remove(&family);
+                self.records_to_remove.remove(&family);
                 self.families.remove(&family);
                 self.tell_census();
                 self.review_hanging();

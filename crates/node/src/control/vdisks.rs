@@ -174,7 +174,7 @@ impl Control {
         let up = self.drives_up().len();
         check_factor(factor, up, "drives", "add drives (weft up --drives N)")?;
         let alone = self.part.alone();
-        let id = alone.node.next_family.max(1);
+        let id = alone.node.next_family;
         alone.node.next_family = id + 1;
         alone.store.put_node(&alone.node)?;
         if self.arrange_groups(factor)? {

@@ -73,11 +73,13 @@ impl<'t, K: Key> Open<'t, K> {
     }
 
     /// All records.
-    pub fn all(&self) -> Result<Vec<String>, ConfigError> {
-        let text = |entry: Result<(_, redb::AccessGuard<&str>), _>| {
-            entry.map(|(_, text)| text.value().to_string()).map_err(failed)
-        };
-        self.table.iter().map_err(failed)?.map(text).collect()
+    pub fn all(&self) -> Result<Vec<(K::Kept, String)>, ConfigError> {
+        let entries = self.table.iter().map_err(failed)?;
+        let kept = entries.map(|entry| {
+            let (key, text) = entry.map_err(failed)?;
+            Ok((K::keep(&key.value()), text.value().to_string()))
+        });
+        kept.collect()
     }
 
     pub fn put<T: Serialize>(&mut self, key: K::SelfType<'_>, record: &T) -> Result<(), ConfigError> {

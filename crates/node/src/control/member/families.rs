@@ -341,19 +341,17 @@ impl Member {
         let deadline = self.life.as_ref().map(|life| life.lease.deadline());
         let (mut is_first, mut then) = (true, Some(then));
         self.hand_on_until_done(None, move |store| {
-            let done = match work(store) {
-                Ok(done) => Some(done),
-                // What came of it is not known. Asked again it tells.
-                Err(error) => {
-                    if std::mem::take(&mut is_first) {
-                        tracing::warn!(%family, %error, "could not {wish} yet");
-                    }
-                    if deadline.as_ref().is_some_and(|deadline| !deadline.has_passed()) {
-                        return None;
-                    }
-                    None
+            let asked = work(store);
+            if let Err(error) = &asked {
+                if std::mem::take(&mut is_first) {
+                    tracing::warn!(%family, %error, "could not {wish} yet");
                 }
-            };
+                // What came of it is not known. Asked again it tells.
+                if deadline.as_ref().is_some_and(|deadline| !deadline.has_passed()) {
+                    return None;
+                }
+            }
+            let done = asked.ok();
             let then = then.take().expect("what is done is not done again");
             Some(Box::new(move |control| then(control, done)))
         });

@@ -1,7 +1,8 @@
 //! Work that waits for the store, done by threads that may wait, and what follows from it, done under the lock.
 //! Promises: the store is asked for so much at a time and no more, so that what cannot wait, such as the renewal of a lease, does not
-//! come behind thousands of others; who asks again and again takes its turn each time. Of a chore, which is asked for again and again until a look finds it done, one is under way at a time, and it is not
-//! begun again right after it ended, so that a slow store is not given more and more of the same.
+//! come behind thousands of others; who asks again and again takes its turn each time. Of a chore, which is asked for again and again
+//! until a look finds it done, one is under way at a time, and it is not begun again right after it ended, so that a slow store is not
+//! given more and more of the same.
 
 use super::Member;
 use crate::config::cluster::ClusterStore;

@@ -7,9 +7,11 @@ use crate::config::cluster::{AliveRecord, ClusterError, ClusterStore, NodeLease}
 use crate::config::{DirectoryLock, Life, Membership};
 use crate::control::{Control, SharedControl, Stage, Standing};
 use crate::shard_loop::Mail;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinError;
 use weft_engine::cluster::detection::LEASE_US;
 use weft_engine::interface::Order;
 
@@ -43,8 +45,33 @@ pub fn is_final(error: &ClusterError) -> bool {
     matches!(error, ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. })
 }
 
+/// What a life is begun with.
+#[derive(Clone)]
+pub struct Beginning {
+    pub store: ClusterStore,
+    pub membership: Membership,
+    pub dir: PathBuf,
+    pub lock: Arc<DirectoryLock>,
+    pub losses: UnboundedSender<u64>,
+}
+
+impl Beginning {
+    /// One try, on a thread that may wait. The outer error: an assertion failed.
+    pub async fn begin(&mut self) -> Result<Result<Living, LifeError>, JoinError> {
+        let Self { store, mut membership, dir, lock, losses } = self.clone();
+        let tried = tokio::task::spawn_blocking(move || {
+            let begun = begin(&store, &mut membership, &dir, &lock, &losses);
+            (begun, membership)
+        });
+        let (begun, membership) = tried.await?;
+        // It counts its lives, also those that came to nothing.
+        self.membership = membership;
+        Ok(begun)
+    }
+}
+
 /// Begins a life: a new incarnation, and a lease under a key that nobody else has.
-pub fn begin(
+fn begin(
     store: &ClusterStore,
     membership: &mut Membership,
     dir: &Path,
@@ -76,24 +103,17 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
         if present.is_some_and(|present| present != lost) {
             continue;
         }
-        let Some((store, mut membership, dir, lock, losses)) = control.lock().end_life() else { return };
+        let Some(mut beginning) = control.lock().end_life() else { return };
         super::cut_off::wait_for_others(&control).await;
         loop {
-            let (store, dir, lock, losses) = (store.clone(), dir.clone(), lock.clone(), losses.clone());
-            let mut known = membership.clone();
-            let begun = tokio::task::spawn_blocking(move || {
-                let begun = begin(&store, &mut known, &dir, &lock, &losses);
-                (begun, known)
-            });
-            let Ok((begun, known)) = begun.await else {
+            let Ok(begun) = beginning.begin().await else {
                 tracing::error!("beginning another life failed an assertion; it is tried again");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            membership = known;
             match begun {
                 Ok(living) => {
-                    control.lock().begin_life(living, membership);
+                    control.lock().begin_life(living, beginning.membership);
                     super::cut_off::lives_again(&control).await;
                     break;
                 }
@@ -133,9 +153,6 @@ pub(in crate::control) async fn leave(control: &SharedControl) {
     }
 }
 
-type Beginning =
-    (ClusterStore, Membership, std::path::PathBuf, std::sync::Arc<DirectoryLock>, UnboundedSender<u64>);
-
 impl Member {
     /// The cluster knows which drives of this node are up.
     pub(super) fn is_announced(&self) -> bool {
@@ -162,13 +179,13 @@ impl Control {
         }
         member.served.clear();
         let member = self.part.member()?;
-        Some((
-            member.store.clone(),
-            member.membership.clone(),
-            member.dir.clone(),
-            member.lock.clone(),
-            member.losses.clone(),
-        ))
+        Some(Beginning {
+            store: member.store.clone(),
+            membership: member.membership.clone(),
+            dir: member.dir.clone(),
+            lock: member.lock.clone(),
+            losses: member.losses.clone(),
+        })
     }
 
     pub(super) fn begin_life(&mut self, living: Living, membership: Membership) {

@@ -32,7 +32,8 @@ pub use life::LifeError;
 pub(super) use life::leave;
 pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
-    add_export, answers, catch_up, create, delete, move_vdisk, remove_exports, resize, seen, with_store,
+    add_export, answers, catch_up, changed, create, delete, move_vdisk, remove_exports, resize, seen,
+    with_store,
 };
 pub(super) use status::{cluster as cluster_view, report};
 pub(super) use usage::{usage_of, usage_of_all};

@@ -3,7 +3,7 @@
 
 use super::Member;
 use super::leaving::{Exporting, attached_at};
-use super::requests::{seen, with_store};
+use super::requests::{changed, seen, with_store};
 use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
 use crate::config::cluster::{
     ClusterConfig, ClusterError, ClusterNodeRecord, ClusterStore, NodeState, Versioned,
@@ -106,10 +106,7 @@ pub async fn set(control: &SharedControl, wanted: SetCluster) -> Result<String, 
              or more"
         )));
     }
-    let changed =
-        with_store(control, move |store| store.change_cluster(|record| record.away_seconds = away_seconds))
-            .await?;
-    seen(control, changed.revision).await?;
+    changed(control, move |store| store.change_cluster(|record| record.away_seconds = away_seconds)).await?;
     Ok(format!("a node that is away for {away_seconds} s is not waited for any more"))
 }
 
@@ -164,20 +161,17 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         }
         if !is_drained(&config, node) {
             // So that nothing is given to it while it goes.
-            let told = set_leaving(control, node, true).await;
-            let looked = match told {
-                Ok(_) => all_there_is(control).await,
-                Err(refusal) => Err(refusal),
-            };
-            let can_go = looked.and_then(|now| {
+            let can_go = async {
+                set_leaving(control, node, true).await?;
+                let now = all_there_is(control).await?;
                 let attached = attached_at(&now, node).map(|disk| control.lock().attached_to(&disk, node));
                 let refusal = if is_drained(&now, node) { attached } else { Some(still_needed()) };
                 refusal.map_or(Ok(now), Err)
-            });
-            match can_go {
-                Ok(now) => config = now,
+            };
+            config = match can_go.await {
+                Ok(now) => now,
                 Err(refusal) => return Err(node_stays(control, node, refusal).await),
-            }
+            };
             was_told_to_leave = true;
         }
     }
@@ -310,12 +304,11 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
     let stayed = known.record.state == DriveRecordState::Formatted;
     if !is_needed && stayed {
         // So that nothing is given to it while it goes.
-        let told = set_drive_leaving(control, id, true).await;
-        let looked = match told {
-            Ok(_) => all_there_is(control).await,
-            Err(refusal) => Err(refusal),
+        let looked = async {
+            set_drive_leaving(control, id, true).await?;
+            all_there_is(control).await
         };
-        config = match looked {
+        config = match looked.await {
             Ok(now) => now,
             Err(refusal) => return Err(drive_stays(control, id, refusal).await),
         };

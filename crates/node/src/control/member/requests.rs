@@ -3,7 +3,7 @@
 use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
-use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk};
+use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk, Versioned};
 use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyConfig, FamilyState, SnapshotKey, SnapshotState};
 use crate::control::change::change_vdisk;
 use crate::control::exports::{Exported, Meant};
@@ -71,26 +71,37 @@ pub(in crate::control) async fn catch_up(control: &SharedControl) -> Result<(), 
     let silent =
         |_| Refusal::unavailable(format!("etcd has not answered within {} s", ANSWER_WAIT.as_secs()));
     let now = asked.map_err(silent)??;
-    let is_here = |control: &mut Control| {
-        let member = control.part.member()?;
-        (member.mirror.revision >= now).then_some(())
-    };
-    let _ = control.wait_for(CATCH_UP_WAIT, is_here).await;
+    let _ = heard(control, now, CATCH_UP_WAIT).await;
     Ok(())
 }
 
-/// Waits until the news of this revision are here.
-pub(in crate::control) async fn seen(control: &SharedControl, revision: u64) -> Result<(), Refusal> {
+/// None: the news of this revision are not here by then.
+async fn heard(control: &SharedControl, revision: u64, longest: Duration) -> Option<()> {
     let is_here = |control: &mut Control| {
         let member = control.part.member()?;
         (member.mirror.revision >= revision).then_some(())
     };
-    control.wait_for(NEWS_WAIT, is_here).await.ok_or_else(|| {
+    control.wait_for(longest, is_here).await
+}
+
+/// Waits until the news of this revision are here.
+pub(in crate::control) async fn seen(control: &SharedControl, revision: u64) -> Result<(), Refusal> {
+    heard(control, revision, NEWS_WAIT).await.ok_or_else(|| {
         Refusal::unavailable(format!(
             "etcd has taken the change, but it was not heard here within {} s; look again",
             NEWS_WAIT.as_secs()
         ))
     })
+}
+
+/// Changes a record in the store, and gives it as it is then, when that is known here.
+pub(in crate::control) async fn changed<T: Send + 'static>(
+    control: &SharedControl,
+    work: impl FnOnce(&ClusterStore) -> Result<Versioned<T>, ClusterError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let changed = with_store(control, work).await?;
+    seen(control, changed.revision).await?;
+    Ok(changed.record)
 }
 
 pub(in crate::control) async fn create(
@@ -120,9 +131,7 @@ pub(in crate::control) async fn create(
     let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (name, container) = (wanted.name.clone(), container.name);
     let vdisk = NewVdisk { name, size, factor, created, owner: None, container, own };
-    let made = with_store(control, move |store| store.create_vdisk(&vdisk)).await?;
-    let family = made.record.id();
-    seen(control, made.revision).await?;
+    let family = changed(control, move |store| store.create_vdisk(&vdisk)).await?.id();
     if let Err(reason) = answers(control, family, CREATE_WAIT).await {
         // It goes again, unless somebody reaches it by way of another node, and has begun to use it.
         let unused = |record: &FamilyConfig| {
@@ -218,9 +227,8 @@ pub(in crate::control) async fn resize(
         family
     };
     // It never shrinks, also when two change it at once. On its way back to a snapshot it would get the size of that in the end.
-    let changed = with_store(control, move |store| store.resize_vdisk(family, size)).await?;
-    seen(control, changed.revision).await?;
-    if changed.record.rollback.is_some() {
+    let record = changed(control, move |store| store.resize_vdisk(family, size)).await?;
+    if record.rollback.is_some() {
         return Err(Refusal::going_back(name));
     }
     let control = control.lock();

@@ -1,5 +1,6 @@
 //! Starting a member: its directory, etcd, its drives, its lease; then following the store.
 
+use super::life::Beginning;
 use super::nodes::ClusterBook;
 use super::{Member, jobs, life, mirror};
 use crate::config::cluster::{ClusterError, ClusterStore, Deadline, Moment, NodeState};
@@ -37,7 +38,7 @@ pub fn run(
     settings: &Settings,
     dir: &Path,
     lock: &Arc<DirectoryLock>,
-    mut membership: Membership,
+    membership: Membership,
 ) -> Result<(), StartError> {
     check(settings, dir, &membership)?;
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
@@ -120,7 +121,9 @@ pub fn run(
         };
         let keeper = |record: &DriveRecord| (record.shard % shards.mailboxes.len() as u32) as usize;
         let drives = plan.drives(&records, keeper);
-        let beginning = (store.clone(), dir.to_path_buf(), Arc::clone(lock), losses);
+        let (store_then, dir_then) = (store.clone(), dir.to_path_buf());
+        let mut beginning =
+            Beginning { store: store_then, membership, dir: dir_then, lock: Arc::clone(lock), losses };
         let factor = settings.factor.unwrap_or(FACTOR);
         let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
         control.set_read_cache(settings.read_cache);
@@ -133,17 +136,11 @@ pub fn run(
             // Not before: whoever lives is given vDisks, and on large drives that turn an opening takes longer than others should wait.
             // By then etcd may have gone again, for a moment: that is no reason to read all tables once more.
             let (until, mut is_told) = (Instant::now() + ETCD_WAIT, false);
-            let (living, membership) = loop {
-                let ((store, dir, lock, losses), mut known) = (beginning.clone(), membership.clone());
-                let begun = tokio::task::spawn_blocking(move || {
-                    let begun = life::begin(&store, &mut known, &dir, &lock, &losses);
-                    (begun, known)
-                });
-                let begun = begun.await;
-                let (begun, known) =
-                    begun.map_err(|error| io_error("begin a life")(std::io::Error::other(error)))?;
+            let living = loop {
+                let begun = beginning.begin().await;
+                let begun = begun.map_err(|error| io_error("begin a life")(std::io::Error::other(error)))?;
                 let error = match begun {
-                    Ok(living) => break (living, known),
+                    Ok(living) => break living,
                     Err(error) => error,
                 };
                 let is_final = matches!(&error, life::LifeError::Cluster(error) if life::is_final(error));
@@ -153,10 +150,9 @@ pub fn run(
                 if !std::mem::replace(&mut is_told, true) {
                     say!("weft: this node is not in the cluster yet, and tries again: {error}");
                 }
-                membership = known;
                 tokio::time::sleep(ETCD_PAUSE).await;
             };
-            control.lock().begin_life(living, membership);
+            control.lock().begin_life(living, beginning.membership);
             {
                 let mut control = control.lock();
                 control.stage = Stage::Ready;

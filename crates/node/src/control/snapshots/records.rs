@@ -258,9 +258,7 @@ pub(super) async fn change(
     if control.lock().part.member().is_some() {
         let key = key.clone();
         let work = move |store: &ClusterStore| store.change_snapshot(&key, snapshot, &mut alter);
-        let changed = member::with_store(control, work).await?;
-        member::seen(control, changed.revision).await?;
-        return Ok(changed.record);
+        return member::changed(control, work).await;
     }
     control.lock().change_snapshot_alone(key, snapshot, alter)
 }
@@ -273,9 +271,7 @@ pub(in crate::control) async fn let_go(
 ) -> Result<SnapshotRecord, Refusal> {
     if control.lock().part.member().is_some() {
         let key = key.clone();
-        let changed = member::with_store(control, move |store| store.let_snapshot_go(&key, snapshot)).await?;
-        member::seen(control, changed.revision).await?;
-        return Ok(changed.record);
+        return member::changed(control, move |store| store.let_snapshot_go(&key, snapshot)).await;
     }
     control.lock().let_snapshot_go_alone(key, snapshot)
 }

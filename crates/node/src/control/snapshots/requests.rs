@@ -65,8 +65,7 @@ pub async fn create(control: &SharedControl, wanted: CreateSnapshot) -> Result<S
 /// Puts the record of a snapshot that is to be taken.
 pub(super) async fn put(control: &SharedControl, record: SnapshotRecord) -> Result<(), Refusal> {
     if control.lock().part.member().is_some() {
-        let made = member::with_store(control, move |store| store.create_snapshot(&record)).await?;
-        return member::seen(control, made.revision).await;
+        return member::changed(control, move |store| store.create_snapshot(&record)).await.map(drop);
     }
     control.lock().put_snapshot(record)
 }
