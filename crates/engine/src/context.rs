@@ -58,6 +58,10 @@ impl Call {
     fn is_of_client(&self) -> bool {
         matches!(self.purpose, Purpose::Units(_))
     }
+
+    fn is_egroup(&self) -> bool {
+        matches!(self.question, Question::WriteEgroup { .. })
+    }
 }
 
 /// All questions of a shard.
@@ -67,6 +71,8 @@ pub struct Calls {
     open: BTreeMap<u64, Call>,
     /// No question has to be asked again before this. May be too early, never too late.
     next_repeat: Option<Time>,
+    /// Egroups on their way to each drive.
+    writes: BTreeMap<DriveId, u32>,
     pub paces: Paces,
     pub budget: Budget,
 }
@@ -88,6 +94,7 @@ impl Calls {
             last: seed << 40,
             open: BTreeMap::new(),
             next_repeat: None,
+            writes: BTreeMap::new(),
             paces: Paces::default(),
             budget: Budget::default(),
         }
@@ -105,6 +112,11 @@ impl Calls {
 
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// Egroups that this shard is having written on the drive.
+    pub fn writes(&self, drive: DriveId) -> u32 {
+        self.writes.get(&drive).copied().unwrap_or(0)
     }
 
     /// A drive was closed or failed: what was asked of it in vain is asked again.
@@ -129,9 +141,12 @@ impl Calls {
 
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
-        let Self { open, paces, budget, .. } = self;
+        let Self { open, writes, paces, budget, .. } = self;
         budget.forget(family);
         open.retain(|_, call| {
+            if call.family == family && call.is_egroup() {
+                written(writes, call.drive);
+            }
             if call.family == family && call.read.is_some() {
                 paces.ended(call.drive);
                 if call.is_of_client() {
@@ -176,6 +191,9 @@ impl Calls {
         }
         let call = self.open.remove(&call).expect("it was just found");
         let asked = call.asked;
+        if call.is_egroup() {
+            written(&mut self.writes, call.drive);
+        }
         if let Some(questions) = call.read {
             self.paces.ended(call.drive);
             if call.is_of_client() {
@@ -244,6 +262,11 @@ impl Calls {
 }
 
 const NEVER: Time = Time(u64::MAX);
+
+/// An egroup is on its way to the drive no more.
+fn written(writes: &mut BTreeMap<DriveId, u32>, drive: DriveId) {
+    *writes.get_mut(&drive).expect("what ends was asked") -= 1;
+}
 
 /// Whether the time of the answer tells how busy the drive is, rather than how much was asked.
 fn is_small(question: &Question) -> bool {
@@ -360,6 +383,9 @@ impl Context<'_> {
             self.calls.budget.client_asked(drive, self.now);
         }
         let open = Call { family, epoch, drive, purpose, question, asked, ask_again, read };
+        if open.is_egroup() {
+            *self.calls.writes.entry(drive).or_default() += 1;
+        }
         self.calls.open.insert(call, open);
         if own {
             self.local.push_back(message);

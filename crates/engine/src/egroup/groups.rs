@@ -6,6 +6,7 @@ use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::identity::{DriveId, GroupId};
 use crate::interface::{DriveState, DriveView};
+use crate::sabotage::{Bug, planted};
 use std::collections::BTreeSet;
 
 /// What a choice among all groups asks of every drive, looked up once for each and not for each place in a group.
@@ -16,6 +17,8 @@ struct Standing {
     open: bool,
     own: bool,
     free: Option<u64>,
+    /// Egroups on their way there.
+    queue: u64,
 }
 
 impl Standings {
@@ -23,7 +26,8 @@ impl Standings {
         let standing = |(&drive, view): (&DriveId, &DriveView)| {
             let (up, open) = (view.state.is_up(), view.state == DriveState::Up);
             let own = view.shard == ctx.shard;
-            (drive, Standing { up, open, own, free: ctx.free.get(&drive).copied() })
+            let queue = u64::from(ctx.calls.writes(drive));
+            (drive, Standing { up, open, own, free: ctx.free.get(&drive).copied(), queue })
         };
         Self(ctx.view.drives.iter().map(standing).collect())
     }
@@ -47,8 +51,27 @@ pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
     groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX)
 }
 
+/// Whether what is written now gets a copy on a drive of this shard: in a group of this factor with so much room, all of whose
+/// members are up and stay.
+pub(crate) fn is_here(factor: u32, room: u64, ctx: &Context) -> bool {
+    let standings = Standings::of(ctx);
+    let groups = ctx.view.groups.values().filter(|group| group.members.len() == factor as usize);
+    let has_room = |drive: &Standing| drive.open && drive.free.is_none_or(|free| free >= room);
+    let mut members = groups.map(|group| group.members.iter().map(|&drive| standings.get(drive)));
+    members.any(|mut members| {
+        let mut own = false;
+        members.all(|drive| {
+            drive.is_some_and(|drive| {
+                own |= drive.own;
+                has_room(drive)
+            })
+        }) && own
+    })
+}
+
 /// A group of this factor that was not tried yet: members all up before some, without a drive that is to be emptied before
-/// with, the first member own before others', then by a draw weighted with free space.
+/// with, the first member own before others', then by a draw weighted with free space and with how little is on its way to
+/// the members: a drive that is slow to take what it has gets less.
 pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context) -> Option<GroupId> {
     let mut best: Option<(u32, u64, GroupId)> = None;
     let view = ctx.view;
@@ -57,18 +80,20 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
         if members.members.len() != factor || tried.contains(&group) {
             continue;
         }
-        let (mut up, mut own, mut stays, mut free) = (0, false, true, None);
+        let (mut up, mut own, mut stays, mut free, mut queues) = (0, false, true, None, 1);
         for drive in members.members.iter().filter_map(|&drive| standings.get(drive)) {
             up += u32::from(drive.up);
-            own |= drive.own;
+            own |= drive.own && !planted(Bug::FirstCopyAnywhere);
             stays &= drive.open || !drive.up;
             free = free.into_iter().chain(drive.free).min();
+            // A product, so that the own drive, which is in all of them, counts alike in all.
+            queues *= drive.queue + 1;
         }
         if up == 0 {
             continue;
         }
         // Two draws weighted by free space and the better one taken would herd; one draw spreads.
-        let weight = free.unwrap_or(1 << 30) / BLOCK as u64 + 1;
+        let weight = free.unwrap_or(1 << 30) / BLOCK as u64 / queues + 1;
         let drawn = ctx.draw.below(weight);
         let rank = up * 4 + u32::from(stays) * 2 + u32::from(own);
         if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
@@ -76,4 +101,105 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
         }
     }
     best.map(|(_, _, group)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cache;
+    use crate::context::{Calls, Draw, Purpose};
+    use crate::counters::Counters;
+    use crate::identity::{EgroupId, Epoch, FamilyId, SHARDS_PER_NODE, ShardId, Time};
+    use crate::interface::{GroupView, Outputs, View};
+    use crate::limits::Limits;
+    use crate::message::{Class, Content, Question};
+    use std::collections::{BTreeMap, VecDeque};
+    use std::sync::Arc;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Drive 0 of shard 0, and three of as many other nodes; every pair with drive 0 is a group, named by the other one, and so is
+    /// one pair without it.
+    fn view() -> View {
+        let drive = |number: u32| {
+            let shard = ShardId(number * SHARDS_PER_NODE);
+            (DriveId(number), DriveView { shard, domain: number, state: DriveState::Up })
+        };
+        let pair = |a: u32, b: u32| GroupView { members: vec![DriveId(a), DriveId(b)], former: Vec::new() };
+        let mut groups: BTreeMap<GroupId, GroupView> = (1..4).map(|b| (GroupId(b), pair(0, b))).collect();
+        groups.insert(GroupId(9), pair(1, 2));
+        View { version: 1, drives: (0..4).map(drive).collect(), groups: Arc::new(groups) }
+    }
+
+    /// What a shard of this node finds whose drives have told of so much room.
+    fn with<T>(node: u32, free: [u64; 4], find: impl FnOnce(&mut Context) -> T) -> T {
+        find(&mut Context {
+            now: Time(0),
+            shard: ShardId(node * SHARDS_PER_NODE),
+            limits: &Limits::default(),
+            view: &view(),
+            calls: &mut Calls::new(0),
+            free: &(0..).map(DriveId).zip(free).collect(),
+            free_changes: 0,
+            dirty_bytes: 0,
+            writers: 0,
+            last_asked: Time(0),
+            draw: &mut Draw::new(7),
+            counters: &mut Counters::default(),
+            cache: &mut Cache::new(0),
+            out: &mut Outputs::default(),
+            local: &mut VecDeque::new(),
+        })
+    }
+
+    /// How often each group is chosen, of a thousand times, while so many egroups are on their way to drive 2.
+    fn chosen(queue: u32, free: [u64; 4]) -> BTreeMap<GroupId, u32> {
+        with(0, free, |ctx| chosen_in(queue, ctx))
+    }
+
+    fn chosen_in(queue: u32, ctx: &mut Context) -> BTreeMap<GroupId, u32> {
+        for number in 0..queue {
+            let question = Question::WriteEgroup {
+                egroup: EgroupId(u64::from(number)),
+                class: Class::Data,
+                content: Content::Units(Vec::new()),
+                blocks: Vec::new(),
+                replace: false,
+                sharing: None,
+            };
+            ctx.ask(FamilyId(1), Epoch(1), DriveId(2), question, Purpose::Place(u64::from(number)));
+        }
+        let mut counts = BTreeMap::new();
+        for _ in 0..1000 {
+            let group = choose(2, &BTreeSet::new(), ctx).expect("there are groups");
+            *counts.entry(group).or_default() += 1;
+        }
+        assert!(!counts.contains_key(&GroupId(9)), "the first copy is local");
+        ctx.calls.forget(FamilyId(1));
+        assert_eq!(
+            ctx.calls.writes(DriveId(2)),
+            0,
+            "nothing is on its way for a vDisk that is served no more"
+        );
+        counts
+    }
+
+    #[test]
+    fn groups_are_drawn_by_free_space_and_by_what_is_on_its_way() {
+        let even = chosen(0, [GIB; 4]);
+        assert!(even.values().all(|&count| count > 250), "three alike: {even:?}");
+        let slow = chosen(3, [GIB; 4]);
+        assert!(slow[&GroupId(2)] < 60 && slow[&GroupId(1)] > 400, "it has three egroups to write: {slow:?}");
+        let fuller = chosen(0, [GIB, GIB / 4, GIB, GIB]);
+        assert!(fuller[&GroupId(1)] < 60 && fuller[&GroupId(2)] > 400, "it has little room: {fuller:?}");
+    }
+
+    #[test]
+    fn what_is_written_here_has_a_place_only_where_all_members_have_room() {
+        let is_here_with = |free, node| with(node, free, |ctx| is_here(2, GIB, ctx));
+        assert!(is_here_with([GIB; 4], 0));
+        assert!(is_here_with([GIB, GIB, 0, 0], 0), "one pair is enough");
+        assert!(!is_here_with([GIB, 0, 0, 0], 0), "its partners have none");
+        assert!(!is_here_with([GIB; 4], 5), "who has no drive");
+    }
 }
