@@ -148,6 +148,8 @@ pub struct Counters {
     pub victims_living: u64,
     /// Begun to be packed again, because it is wanted otherwise now or because they are cold.
     pub egroups_repacked: u64,
+    /// Begun to be moved to the node of their owner, because they are read often there.
+    pub egroups_followed: u64,
     pub copies_bad: u64,
     pub copies_repaired: u64,
     pub orphans_deleted: u64,

@@ -83,10 +83,34 @@ pub struct Limits {
     pub audit_interval_us: u64,
     /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
     pub cache_bytes: u64,
+    /// When what is read from other nodes is moved to the one of the owner.
+    pub touches: Touches,
     /// A sequential stream is read so far ahead at first ...
     pub ahead_bytes_begin: u64,
     /// ... and so far at most.
     pub ahead_bytes_max: u64,
+}
+
+/// An egroup that is read so often from the drives of other nodes follows its vDisk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Touches {
+    /// Reads within so long are one touch.
+    pub touch_us: u64,
+    /// So long touches are counted.
+    pub count_us: u64,
+    /// So many touches by random reads are enough, or so many by sequential ones.
+    pub random: u32,
+    pub sequential: u32,
+    /// Egroups of one vDisk whose touches are counted at most.
+    pub egroups_max: usize,
+}
+
+impl Touches {
+    /// Nothing is touched often enough.
+    pub const NEVER: Self = Self { random: 1 << 15, sequential: 1 << 15, ..Self::NODE };
+
+    const NODE: Self =
+        Self { touch_us: 10_000_000, count_us: 600_000_000, random: 3, sequential: 10, egroups_max: 4096 };
 }
 
 impl Default for Limits {
@@ -122,6 +146,8 @@ impl Default for Limits {
             names_listed_max: 4096,
             audit_interval_us: 60_000_000,
             cache_bytes: 64 << 20,
+            // 16 GiB at a time.
+            touches: Touches::NODE,
             ahead_bytes_begin: 128 << 10,
             ahead_bytes_max: 1 << 20,
         }
@@ -160,6 +186,13 @@ impl Limits {
             names_listed_max: 4096,
             audit_interval_us: 2_000_000,
             cache_bytes: 256 << 10,
+            touches: Touches {
+                touch_us: 20_000,
+                count_us: 4_000_000,
+                random: 2,
+                sequential: 3,
+                egroups_max: 16,
+            },
             ahead_bytes_begin: 16 << 10,
             ahead_bytes_max: 64 << 10,
         }
@@ -182,6 +215,9 @@ impl Limits {
         );
         assert!(self.egroup_names_max <= u32::MAX - NAMES_IN_A_STEP, "a step may go on beyond the last name");
         assert!(self.erased_together > 0, "what is dropped goes some time");
+        let Touches { touch_us, count_us, random, sequential, .. } = self.touches;
+        assert!(0 < touch_us && touch_us <= count_us, "touches are counted for longer than one takes");
+        assert!(random > 0 && sequential > 0, "what nobody touches stays where it is");
         assert!(self.requests_max > 0 && self.edits_max >= 64, "something must be allowed");
     }
 }

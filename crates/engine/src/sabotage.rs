@@ -152,6 +152,10 @@ pub enum Bug {
     FactorWithoutLog,
     /// A new factor counts as reached before anybody has looked whether the copies are there.
     FactorUnseen,
+    /// Data stays where its vDisk was, however often it is read.
+    NothingFollows,
+    /// That a group has a drive of the owner counts for nothing: data lies anywhere, and follows its vDisk in vain.
+    FirstCopyAnywhere,
     /// With an egroup all blocks of its run are freed, whoever refers to them.
     SharedFreed,
     /// The references of an egroup outlive it.

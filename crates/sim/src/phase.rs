@@ -20,6 +20,8 @@ use weft_engine::{DriveId, FamilyId, Order};
 
 /// Blocks per read when everything is read back.
 const READ_BACK_BLOCKS: u64 = 64;
+/// Between two times of it at most: touches are counted for a few of these.
+const PASSES_US: u64 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -56,6 +58,9 @@ pub struct Progress {
     /// What was last found missing.
     missing: String,
     readers: BTreeMap<usize, Reader>,
+    /// How often everything was read back for its data to follow, and no sooner than when again.
+    passes: u32,
+    next_pass: u64,
     /// For which epoch each family was asked to settle.
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
@@ -73,6 +78,8 @@ impl Progress {
             until: 0,
             missing: String::new(),
             readers: BTreeMap::new(),
+            passes: 0,
+            next_pass: 0,
             asked: BTreeMap::new(),
             thrown_away: false,
             falls_asleep: 0,
@@ -103,7 +110,9 @@ impl World {
                     .map(|()| Phase::Checking)
             }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
-            Phase::ReadBack if self.progress.readers.is_empty() => Ok(self.round_is_over()),
+            Phase::ReadBack if self.progress.readers.is_empty() => {
+                self.all_followed().map(|()| self.round_is_over())
+            }
             Phase::ReadBack => {
                 Err(format!("{} vDisks are still being read back", self.progress.readers.len()))
             }
@@ -147,10 +156,35 @@ impl World {
             Phase::Settling => self.progress.asked.clear(),
             Phase::ReadBack => {
                 self.set_ceilings();
+                if self.parameters.follows {
+                    self.progress.since = self.now;
+                    self.progress.passes = 0;
+                    self.set_caches(false);
+                }
                 self.begin_read_back();
             }
             Phase::Starting | Phase::Checking | Phase::Over => {}
         }
+    }
+
+    /// Where data follows it does so in the end, if it is read again and again.
+    fn all_followed(&mut self) -> Result<(), String> {
+        if !self.parameters.follows {
+            return Ok(());
+        }
+        if let Err(what) = self.data_is_near() {
+            if self.now >= self.progress.next_pass {
+                // Further and further apart: what does not follow at once waits for something.
+                self.progress.passes += 1;
+                let pause = (u64::from(self.progress.passes) * self.parameters.tick_us).min(PASSES_US);
+                self.progress.next_pass = self.now + pause;
+                self.begin_read_back();
+            }
+            return Err(what);
+        }
+        self.coverage.count("rounds after which all data had followed");
+        self.set_caches(true);
+        Ok(())
     }
 
     fn round_is_over(&mut self) -> Phase {

@@ -9,6 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use weft_engine::Limits;
 use weft_engine::interface::Geometry;
+use weft_engine::limits::Touches;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Plan {
@@ -296,6 +297,8 @@ pub struct Parameters {
     pub images: Option<ImagePlan>,
     /// Percent of vDisks that have limits, others in each round.
     pub ceilings: u32,
+    /// Data that is read often follows its vDisk to other nodes.
+    pub follows: bool,
     /// In each round one vDisk is served by nobody for a while, and others go on beside it.
     pub sleeps: bool,
     pub rounds: usize,
@@ -429,6 +432,10 @@ impl Parameters {
         limits.copies_owed_max = chosen_owed(seed);
         limits.names_listed_max = chosen_listed(seed);
         limits.egroup_names_max = chosen_names(seed);
+        let follows = nodes > 1 && !large && !hours && chosen_follows(seed);
+        if !follows {
+            limits.touches = Touches::NEVER;
+        }
         let spread = if hours { rng.random_range(600..7_200) } else { 1 };
         let round_us = round_us * spread;
         let mut snapshots = chosen_snapshots(plan, seed, round_us);
@@ -457,6 +464,7 @@ impl Parameters {
             by_rules,
             images,
             ceilings: chosen_ceilings(seed),
+            follows,
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
@@ -583,6 +591,11 @@ fn chosen_images(plan: Plan, limits: &mut Limits, rng: &mut SmallRng) -> Option<
 fn chosen_ceilings(seed: u64) -> u32 {
     let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(0xd134_2543_de82_ef95));
     *[0, 0, 30, 100].choose(&mut rng).expect("not empty")
+}
+
+/// In half of those with several nodes.
+fn chosen_follows(seed: u64) -> bool {
+    SmallRng::seed_from_u64(seed.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ 0xf011).random_bool(0.5)
 }
 
 fn varied_limits(rng: &mut SmallRng) -> Limits {

@@ -24,7 +24,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::counters::Source;
-use weft_engine::identity::Generation;
+use weft_engine::identity::{Generation, SHARDS_PER_NODE};
 use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View};
 use weft_engine::message::Message;
 use weft_engine::sabotage::{Bug, planted};
@@ -57,6 +57,8 @@ pub struct NodeState {
 }
 
 pub struct ShardState {
+    /// As engines call it: shards of one node are told by their names.
+    pub id: ShardId,
     pub node: usize,
     pub engine: Option<Box<Shard>>,
     pub incarnation: u32,
@@ -178,10 +180,12 @@ impl World {
     /// A node whose process does not run yet, with its shards and empty drives.
     pub fn add_node(&mut self, shards: usize) -> usize {
         let (node, first) = (self.nodes.len(), self.shards.len());
-        for _ in 0..shards {
+        for number in 0..shards {
             let shard = self.shards.len();
+            let id = ShardId(node as u32 * SHARDS_PER_NODE + number as u32);
             let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
             self.shards.push(ShardState {
+                id,
                 node,
                 engine: None,
                 incarnation: 0,
@@ -223,7 +227,7 @@ impl World {
         self.drives.push(Drive::new(shard, self.parameters.geometry));
         let node = self.shards[shard].node;
         let domain = if self.parameters.nodes == 1 { drive.0 } else { node as u32 };
-        self.control.add_drive(shard, domain);
+        self.control.add_drive(shard, self.shards[shard].id, domain);
         drive
     }
 
@@ -276,6 +280,7 @@ impl World {
                 ("blocks read from the cache", blocks[Source::Cache as usize]),
                 ("blocks read that were read ahead", blocks[Source::Ahead as usize]),
                 ("blocks read from drives", blocks[Source::Local as usize] + blocks[Source::Remote as usize]),
+                ("egroups that followed their vDisk", engine.counters().egroups_followed),
                 ("units that came back to the cache", units.returned),
                 ("units evicted from the cache", units.evicted),
                 ("units read ahead in vain", ahead.wasted),
@@ -502,15 +507,20 @@ impl World {
         self.deliver(shard, flight.incarnation, Input::DriveDone { token: flight.token, result });
     }
 
+    /// Where this one is among all.
+    pub fn shard_of(&self, id: ShardId) -> usize {
+        let shards = self.shards.binary_search_by_key(&id, |shard| shard.id);
+        shards.expect("only shards that there are are spoken of")
+    }
+
     fn send(&mut self, from: usize, to: ShardId, message: Message) {
-        let to = to.0 as usize;
-        assert!(to < self.shards.len(), "messages go to shards that are");
+        let to = self.shard_of(to);
         let (from_node, to_node) = (self.shards[from].node, self.shards[to].node);
         let incarnation = self.shards[to].incarnation;
         let arrive = |message| Event::Input {
             shard: to,
             incarnation,
-            input: Input::Message { from: ShardId(from as u32), message },
+            input: Input::Message { from: self.shards[from].id, message },
         };
         if from_node == to_node {
             let time = self.network.inside(self.now, from, to, &mut self.rng);
@@ -547,7 +557,7 @@ impl World {
             self.tokens += 1;
             self.deletions.started(shard);
             let settings = Settings {
-                shard: ShardId(shard as u32),
+                shard: self.shards[shard].id,
                 seed: self.parameters.seed.wrapping_mul(1_000_003).wrapping_add(self.tokens),
                 limits: self.parameters.limits.clone(),
             };

@@ -381,7 +381,7 @@ Several vDisks and snapshots may share one TCP address: clients choose by export
         #[command(flatten)]
         place: Place,
     },
-    /// Let another node of the cluster serve a vDisk; its data stays where it is, clients go on
+    /// Let another node of the cluster serve a vDisk; clients go on, and data that is read often follows
     #[command(after_help = "Example:\n  weft vdisk move vol1 --to db-2")]
     Move {
         name: String,

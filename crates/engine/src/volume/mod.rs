@@ -25,6 +25,7 @@ use crate::counters::{self, ReadSources, Throttled};
 use crate::curator::audit::Audit;
 use crate::curator::compact::Compaction;
 use crate::curator::factor::Factoring;
+use crate::curator::follow::Following;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
 use crate::egroup::place::Placing;
@@ -110,6 +111,7 @@ pub struct Volume {
     pub(crate) compaction: Compaction,
     pub(crate) repacking: Repacking,
     pub(crate) factoring: Factoring,
+    pub(crate) following: Following,
     /// The control plane wants everything drained and in pages.
     pub(crate) settling: bool,
     /// A keeper wants records up to here gone.
@@ -163,6 +165,7 @@ impl Volume {
             compaction: Compaction::default(),
             repacking: Repacking::new(compression, ctx.now),
             factoring: Factoring::default(),
+            following: Following::default(),
             settling: false,
             pressed: Seq(0),
             zero_blocks: 0,
@@ -400,6 +403,7 @@ impl Volume {
                 self.start_factoring(ctx);
                 self.start_compaction(ctx);
                 self.start_repacking(ctx);
+                self.start_following(ctx);
                 self.start_audit(ctx);
                 self.finish_settling(ctx);
             }
@@ -548,6 +552,7 @@ impl Volume {
             self.audit.wake_at(),
             self.compaction.wake_at(),
             self.repacking.wake_at(),
+            self.following.wake_at(),
             self.factoring.wake_at(),
             self.requests.wake_at(),
             self.snapshots.wake_at(),

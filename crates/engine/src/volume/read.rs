@@ -16,6 +16,7 @@ use crate::cache::Place;
 use crate::context::{Context, Purpose};
 use crate::counters::{ReadSources, Source};
 use crate::curator::audit::Fault;
+use crate::curator::follow::Touch;
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where, may_come_back};
@@ -324,6 +325,9 @@ impl Volume {
 
     fn ask_units(&mut self, drive: DriveId, ask: Ask, ctx: &mut Context) -> u64 {
         self.repacking.note_use(ask.egroup, ctx.now);
+        if let Some(touch) = self.touch_of(&ask.reader) {
+            self.note_touch(ask.egroup, drive, touch, ctx);
+        }
         let number = self.reads.number();
         let egroup = ask.egroup;
         let runs = ask.parts.iter().map(|(_, run)| *run).collect();
@@ -333,6 +337,18 @@ impl Volume {
         let question = Question::ReadUnits { egroup, runs, frames, behind: false };
         ctx.ask(self.family, self.epoch, drive, question, Purpose::Units(number));
         number
+    }
+
+    /// None: nobody has asked for it.
+    fn touch_of(&self, reader: &Reader) -> Option<Touch> {
+        match reader {
+            Reader::Job(job) => self.reads.jobs.get(job).map(|job| match job.keep {
+                Keep::Names => Touch::Sequential,
+                Keep::Units | Keep::Nothing => Touch::Random,
+            }),
+            Reader::Ahead(_) => Some(Touch::Sequential),
+            Reader::Warming(_) => None,
+        }
     }
 
     /// The copy to read: on a drive that is up and was not tried; the one that is expected to answer first, where a

@@ -163,7 +163,7 @@ pub struct GroupPlaceView {
     pub thin: bool,
 }
 
-/// Moves the serving of a vDisk to another node. Its data stays where it is.
+/// Moves the serving of a vDisk to another node. Data that is read often follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoveVdisk {

@@ -71,6 +71,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         egroups_compacted,
         victims_living,
         egroups_repacked,
+        egroups_followed,
         copies_bad,
         copies_repaired,
         orphans_deleted,

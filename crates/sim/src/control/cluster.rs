@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weft_engine::cluster::ownership::{self, Clients, Cluster, How, Owner};
 use weft_engine::cluster::placement::{self, Group, Standing, Wishes, is_emptied, plan};
 use weft_engine::interface::DriveState;
-use weft_engine::{DriveId, FamilyId, GroupId, Order, ShardId, Time};
+use weft_engine::{DriveId, FamilyId, GroupId, Order, Time};
 
 /// Ticks between two looks at the whole.
 const LOOK_EVERY: u64 = 5;
@@ -151,7 +151,7 @@ impl World {
     fn cluster(&mut self) -> Cluster {
         let present = self.nodes.iter().enumerate().filter(|(_, node)| !node.removed);
         let nodes = present.map(|(number, node)| {
-            let shards = node.shards.clone().map(|shard| ShardId(shard as u32)).collect();
+            let shards = node.shards.clone().map(|shard| self.shards[shard].id).collect();
             let lease = node.lease.held(self.now);
             let (is_storage_only, is_draining) = (node.storage_only, node.draining);
             let is_stopping = false;
@@ -165,7 +165,7 @@ impl World {
             }
             let owner = entry.owner.map(|shard| Owner {
                 node: self.shards[shard].node as u32,
-                shard: ShardId(shard as u32),
+                shard: self.shards[shard].id,
                 // A shard that was chosen while it had no lease does not hold it.
                 lease: entry.lease.unwrap_or(u64::MAX),
                 since: Time(entry.since),
@@ -190,7 +190,7 @@ impl World {
             }
         }
         for wanted in self.cluster().moves() {
-            let to = wanted.to.0 as usize;
+            let to = self.shard_of(wanted.to);
             let entry = &mut self.control.families[wanted.family.0 as usize];
             match wanted.how {
                 How::Take => entry.next = Some(to),

@@ -38,6 +38,7 @@ use weft_engine::{DriveId, FamilyId, GroupId, Order, ShardId};
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
     pub shard: usize,
+    shard_id: ShardId,
     pub domain: u32,
     /// Up, down or lost.
     pub state: DriveState,
@@ -125,9 +126,10 @@ pub struct Control {
 }
 
 impl Control {
-    pub fn add_drive(&mut self, shard: usize, domain: u32) {
+    pub fn add_drive(&mut self, shard: usize, shard_id: ShardId, domain: u32) {
         self.drives.push(DriveEntry {
             shard,
+            shard_id,
             domain,
             state: DriveState::Down,
             draining: false,
@@ -149,7 +151,7 @@ impl Control {
                 .iter()
                 .enumerate()
                 .map(|(drive, entry)| {
-                    let shard = ShardId(entry.shard as u32);
+                    let shard = entry.shard_id;
                     let leaves = entry.draining && entry.state == DriveState::Up;
                     let state = if leaves { DriveState::Draining } else { entry.state };
                     (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state })

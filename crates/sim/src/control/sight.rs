@@ -95,7 +95,7 @@ impl World {
         let Some(mut view) = state.common.clone().filter(|_| state.engine.is_some()) else { return };
         let sights = &self.nodes[state.node].sights;
         for drive in view.drives.values_mut() {
-            if sights[self.shards[drive.shard.0 as usize].node].lost && drive.state.is_up() {
+            if sights[drive.shard.node() as usize].lost && drive.state.is_up() {
                 drive.state = DriveState::Down;
             }
         }

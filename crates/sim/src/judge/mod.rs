@@ -6,6 +6,7 @@ pub mod copies;
 pub mod deletions;
 pub mod factors;
 pub mod idling;
+pub mod nearness;
 pub mod placement;
 pub mod refusals;
 pub mod registers;

@@ -1,0 +1,67 @@
+//! Whether data follows its vDisk: once everything was read often enough, all of it has a copy in the node of its owner, as far as
+//! there is a place for it.
+//! Promises: nothing is asked of owners without a drive that takes new things, or whose groups are nearly full.
+
+use crate::control::FamilyPhase;
+use crate::engine_view::volumes;
+use crate::world::World;
+use weft_engine::curator::follow::ROOM_MIN;
+use weft_engine::interface::DriveState;
+use weft_engine::keeper::Keeper;
+use weft_engine::volume::Volume;
+use weft_engine::{DriveId, Order};
+
+/// Drives tell of their room in steps, and what moves takes some of it until the next checkpoint.
+const ROOM: u64 = 2 * ROOM_MIN;
+
+impl World {
+    /// Every vDisk that was read back has its data near.
+    pub(crate) fn data_is_near(&self) -> Result<(), String> {
+        for (family, volume) in volumes(self) {
+            let entry = &self.control.families[family];
+            if entry.phase != FamilyPhase::Ready || volume.is_pool_full() {
+                continue;
+            }
+            let owner = entry.owner.expect("a served family has an owner");
+            if self.has_place_at(owner, entry.record.factor)
+                && let Some(what) = self.lies_elsewhere(volume, self.shards[owner].node)
+            {
+                return Err(format!("family {family}, served by shard {owner}: {what}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads come from drives as long as these are judged, or from memory again.
+    pub(crate) fn set_caches(&mut self, are_there: bool) {
+        let bytes = if are_there { self.parameters.limits.cache_bytes } else { 0 };
+        for shard in 0..self.shards.len() {
+            self.order(shard, Order::SetCache { bytes });
+        }
+    }
+
+    /// Whether what the shard writes anew gets a copy on a drive of its own.
+    fn has_place_at(&self, shard: usize, factor: u32) -> bool {
+        let takes = |&drive: &DriveId| {
+            let entry = &self.control.drives[drive.0 as usize];
+            let engine = self.shards[entry.shard].engine.as_ref();
+            let free = engine.and_then(|engine| engine.keeper(drive)).map_or(0, Keeper::free_bytes);
+            !entry.retired && !entry.draining && entry.state == DriveState::Up && free >= ROOM
+        };
+        let is_own = |drive: &DriveId| self.control.drives[drive.0 as usize].shard == shard;
+        let mut groups = self.control.groups.values().map(|group| &group.members);
+        groups.any(|members| {
+            members.len() == factor as usize && members.iter().any(is_own) && members.iter().all(takes)
+        })
+    }
+
+    fn lies_elsewhere(&self, volume: &Volume, node: usize) -> Option<String> {
+        let is_near = |drive: &DriveId| self.shards[self.control.drives[drive.0 as usize].shard].node == node;
+        volume.map().directory.iter().filter(|(_, entry)| entry.live > 0).find_map(|(egroup, entry)| {
+            let members = &self.control.groups[&entry.group].members;
+            let is_away = !members.iter().any(is_near);
+            is_away
+                .then(|| format!("egroup {egroup} with {} live units lies on {members:?} only", entry.live))
+        })
+    }
+}
