@@ -185,7 +185,7 @@ pub enum DriveCommand {
             value_parser = clap::value_parser!(u32).range(1..=64))]
         files: Option<u32>,
         /// Size of each file-backed drive
-        #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = size::parse)]
+        #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", default_value = "16G", value_parser = size::parse)]
         size: u64,
         /// Use this block device of the node's machine (may be repeated)
         #[arg(long, value_name = "DEV")]

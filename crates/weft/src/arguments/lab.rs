@@ -83,19 +83,19 @@ pub struct LabRunArguments {
     #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub warm_up: Option<u32>,
     /// snapshot-impact: how many snapshots are taken [default: 30]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10000))]
+    #[arg(long, env = "WEFT_LAB_SNAPSHOTS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub snapshots: Option<u32>,
     /// snapshot-impact: time from one snapshot to the next, like 10s or 5m [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse_seconds)]
+    #[arg(long, env = "WEFT_LAB_EVERY", value_name = "TIME", value_parser = duration::parse_seconds)]
     pub every: Option<u64>,
     /// snapshot-impact: time before the first snapshot, which all later ones are compared with [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse_seconds)]
+    #[arg(long, env = "WEFT_LAB_LEAD", value_name = "TIME", value_parser = duration::parse_seconds)]
     pub lead: Option<u64>,
     /// With a database: its I/Os per second, all its volumes together [default: 1600]
-    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, env = "WEFT_LAB_RATE", value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..))]
     pub rate: Option<u64>,
     /// compression: how much of each block compresses away, in percent [default: 75]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, env = "WEFT_LAB_COMPRESSIBLE", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     pub compressible: Option<u32>,
     /// Seconds of rest after each measurement
     #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]

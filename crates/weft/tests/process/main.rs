@@ -22,6 +22,7 @@ mod documents;
 mod factors;
 mod flips;
 mod full;
+mod install;
 mod kill;
 mod lab_scenarios;
 mod offline_damage;

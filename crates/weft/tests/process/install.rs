@@ -1,0 +1,53 @@
+//! `scripts/install.sh`: what the units name is there afterwards, a configuration that was changed stays, and it can be undone.
+
+use crate::support::{Scratch, WEFT};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn install(root: &Path, arguments: &[&str]) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+    let mut command = Command::new(script);
+    command.args(arguments).env("DESTDIR", root).env("WEFT_PROGRAM", WEFT);
+    command.output().expect("bash is there")
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let (mut files, mut directories) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("it can be listed").flatten() {
+            let path = entry.path();
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+#[test]
+fn what_the_units_name_is_installed_and_a_configuration_stays() {
+    let scratch = Scratch::new("install");
+    let root = scratch.file("root");
+    let first = install(&root, &[]);
+    assert!(first.status.success(), "{first:?}");
+    let under = |path: &str| root.join(path.trim_start_matches('/'));
+    for unit in ["weft.service", "weft@.service"] {
+        let text = std::fs::read_to_string(under("/lib/systemd/system").join(unit)).expect("it is there");
+        let start =
+            text.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
+        let program = start.split(' ').next().expect("it has a program");
+        let version = Command::new(under(program)).arg("--version").output().expect("it can be run");
+        assert!(version.status.success(), "{version:?}");
+        let page = text.lines().find_map(|line| line.strip_prefix("Documentation=file://"));
+        let page = page.expect("it says where to read");
+        assert!(under(page).is_file(), "{unit} names {page}");
+    }
+    let config = under("/etc/weft/weft.toml");
+    std::fs::write(&config, "dir = \"/srv/weft\"\n").expect("it can be changed");
+    let again = install(&root, &[]);
+    assert!(again.status.success(), "{again:?}");
+    assert_eq!(std::fs::read_to_string(&config).expect("it is there"), "dir = \"/srv/weft\"\n");
+    let wrong = install(&root, &["--now"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let undone = install(&root, &["--undo"]);
+    assert!(undone.status.success(), "{undone:?}");
+    assert_eq!(files(&root), [config], "nothing else is left");
+}
