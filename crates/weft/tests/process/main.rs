@@ -9,6 +9,7 @@ mod cluster;
 mod cluster_attach;
 mod cluster_commands;
 mod cluster_enemies;
+mod cluster_idle;
 mod cluster_locality;
 mod cluster_net;
 mod cluster_qos;
