@@ -7,8 +7,8 @@ mod member;
 use crate::config::cluster::ClusterError;
 use crate::config::etcd::EtcdError;
 use crate::config::{
-    ConfigError, ConfigStore, ContainerRecord, DirectoryLock, DriveRecord, DriveRecordState, LockError,
-    Membership, MembershipError, RedbStore,
+    ConfigError, ContainerRecord, DirectoryLock, DriveRecord, DriveRecordState, LockError, Membership,
+    MembershipError, RedbStore,
 };
 use crate::drives::{self, Access, AreaFile, DriveError, OpenDrive};
 use std::collections::BTreeMap;
@@ -187,7 +187,7 @@ pub fn open(dirs: &[PathBuf], etcd: &[String]) -> Result<Offline, OfflineError> 
 
 fn open_alone(dir: PathBuf) -> Result<Offline, OfflineError> {
     let lock = DirectoryLock::look(&dir)?;
-    let config = RedbStore::open_copy(&dir)?.load()?;
+    let config = RedbStore::read_copy(&dir)?;
     let in_use = config.drives.iter().filter(|record| is_in_use(record));
     let drives = in_use.map(|record| offline_drive(&dir, record, None)).collect();
     Ok(Offline {

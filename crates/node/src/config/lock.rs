@@ -44,6 +44,10 @@ impl DirectoryLock {
     fn take_file(dir: &Path, options: &OpenOptions, kind: libc::c_int) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let failed = |source| LockError::Io { path: path.clone(), source };
+        if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
+            // Of a pipe, opening alone would wait for somebody at the other end.
+            return Err(failed(io::Error::other("it is no file; move it away")));
+        }
         let file = options.open(&path).map_err(failed)?;
         let patience = Instant::now() + DYING_WAIT;
         loop {

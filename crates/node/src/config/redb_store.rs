@@ -84,16 +84,20 @@ impl RedbStore {
         named
     }
 
-    /// Opens a copy of the store in memory: one that was not closed is repaired there, and the file stays as it is.
-    pub fn open_copy(dir: &Path) -> Result<Self, ConfigError> {
-        Self::open_with(dir, false, |path| {
-            let bytes = std::fs::read(path).map_err(Unopened::of)?;
+    /// What a copy of the store in memory has: one that was not closed is repaired there, and the file stays as it is.
+    pub fn read_copy(dir: &Path) -> Result<Config, ConfigError> {
+        let path = dir.join(CONFIG_FILE);
+        guarded(&path, || {
+            let bytes = std::fs::read(&path).map_err(Unopened::of)?;
             let memory = InMemoryBackend::new();
             memory
                 .set_len(bytes.len() as u64)
                 .and_then(|()| memory.write(0, &bytes))
                 .map_err(Unopened::of)?;
-            Database::builder().create_with_backend(memory).map_err(Unopened::from)
+            // It is closed in here as well: that writes, and so may meet what is damaged. Of memory nothing else is in the way.
+            let database = Database::builder().create_with_backend(memory).map_err(Unopened::from);
+            let read = database.and_then(|database| Self::checked(database, false));
+            read.map(|(_, config)| config).map_err(|error| Unopened { is_damaged: true, ..error })
         })
     }
 
@@ -103,17 +107,19 @@ impl RedbStore {
         open: impl FnOnce(&Path) -> Result<Database, Unopened>,
     ) -> Result<Self, ConfigError> {
         let path = dir.join(CONFIG_FILE);
-        guarded(&path, || {
-            let mut database = open(&path)?;
-            // Otherwise what was damaged behind its back passes for what was written.
-            database.check_integrity().map_err(Unopened::from)?;
-            let mut store = Self { database: Some(database), file: None, undo: Vec::new() };
-            if create {
-                store.make_tables().map_err(Unopened::of)?;
-            }
+        guarded(&path, || Ok(Self::checked(open(&path)?, create)?.0))
+    }
+
+    fn checked(mut database: Database, create: bool) -> Result<(Self, Config), Unopened> {
+        // Otherwise what was damaged behind its back passes for what was written.
+        database.check_integrity()?;
+        let mut store = Self { database: Some(database), file: None, undo: Vec::new() };
+        if create {
+            store.make_tables().map_err(Unopened::of)?;
+        }
+        let config =
             store.load().map_err(|error| Unopened { reason: error.to_string(), is_damaged: true })?;
-            Ok(store)
-        })
+        Ok((store, config))
     }
 
     fn make_tables(&mut self) -> Result<(), ConfigError> {

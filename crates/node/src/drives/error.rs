@@ -8,6 +8,10 @@ use weft_engine::DriveId;
 pub enum DriveError {
     #[error("{path} is missing; put the file back, or start with --replace-lost to give its drive up")]
     Missing { path: PathBuf },
+    #[error(
+        "{path} is no file, and should be one of a drive; take it away and put the file back, or start with --replace-lost then"
+    )]
+    NoFile { path: PathBuf },
     #[error("{path} was cut short: it has {has} bytes and should have {should}; put the whole file back")]
     CutShort { path: PathBuf, has: u64, should: u64 },
     #[error(
@@ -65,7 +69,8 @@ impl DriveError {
             | Self::TooSmall { .. }
             | Self::LargeSectors { .. }
             | Self::NoDirectIo { .. } => true,
-            Self::CutShort { .. }
+            Self::NoFile { .. }
+            | Self::CutShort { .. }
             | Self::Unknown { .. }
             | Self::Foreign { .. }
             | Self::ForeignFile { .. }

@@ -60,6 +60,7 @@ fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
 /// The superblock of a drive in files, if its file is there and has a sound one.
 pub fn superblock(dir: &Path, record: &DriveRecord) -> Option<Superblock> {
     let [_, data] = file_paths(dir, record.id());
+    is_file(&data).ok()?;
     superblock_in(&File::open(data).ok()?, 0).ok()?.ok()
 }
 
@@ -125,7 +126,17 @@ pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDriv
     })
 }
 
+/// Whether it is a file: of a pipe, opening alone would wait for somebody at the other end.
+fn is_file(path: &Path) -> Result<(), DriveError> {
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(DriveError::NoFile { path: path.to_path_buf() }),
+        // Whoever opens it says what is wrong with it.
+        _ => Ok(()),
+    }
+}
+
 fn open_whole(path: &Path, should: u64, access: Access) -> Result<AreaFile, DriveError> {
+    is_file(path)?;
     let mut options = OpenOptions::new();
     options.read(true);
     if access == Access::Node {

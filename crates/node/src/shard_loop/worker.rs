@@ -432,7 +432,7 @@ impl Worker {
             Mail::Drive(open) => self.drives.add(open, &self.ring),
             Mail::Lease(deadline) => self.deadline = Some(deadline),
             Mail::Connection { socket, exports, address } => {
-                if self.draining.is_some() || self.stopping || self.has_all_connections() {
+                if self.draining.is_some() || self.stopping || self.has_all_connections(&address) {
                     // Whoever knocks on does not fill the log.
                     if self.refusal_told.is_none_or(|told| now.since(told) >= REFUSAL_TOLD_US) {
                         self.refusal_told = Some(now);

@@ -619,3 +619,26 @@ fn who_says_nothing_to_the_api_is_sent_away_and_keeps_nobody_out() {
     node.weft(&["vdisk", "rm", "v"]);
     node.stop();
 }
+
+#[test]
+fn clients_that_fill_one_export_leave_room_at_the_others() {
+    let scratch = Scratch::new("crowded");
+    let node = Node::start(&scratch.file("node"), &[]);
+    node.export_new("v", "8M", &scratch.socket("v"));
+    node.export_new("w", "8M", &scratch.socket("w"));
+    let mut clients = Vec::new();
+    while let Ok(client) = NbdClient::connect(&scratch.socket("v"), "v") {
+        clients.push(client);
+        assert!(clients.len() <= 1024, "a shard has no more places");
+    }
+    assert!(clients.len() > 500, "an export has many: {}", clients.len());
+    let mut other = NbdClient::connect(&scratch.socket("w"), "w").expect("there is room at another export");
+    other.write(0, &content(0, 1)).expect("a write works");
+    // The others are still served, and who leaves makes room.
+    clients[0].write(0, &content(0, 2)).expect("a write works");
+    clients.pop().expect("there are many").disconnect();
+    clients.push(NbdClient::connect_patiently(&scratch.socket("v"), "v"));
+    drop(clients);
+    other.disconnect();
+    node.stop();
+}

@@ -8,10 +8,15 @@ use std::path::Path;
 
 /// What `weft up` says when it refuses, in one line and with exit code 2.
 fn refused(dir: &Path, arguments: &[&str]) -> String {
+    refused_with(2, dir, arguments)
+}
+
+/// The same with this exit code: 1 where what it was told is right, and what is there is not.
+fn refused_with(code: i32, dir: &Path, arguments: &[&str]) -> String {
     let line = ["up", "--dir", dir.to_str().expect("a plain name")];
     let output = weft_output(&[&line[..], arguments].concat());
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert_eq!(output.status.code(), Some(code), "{told}");
     assert_eq!(told.lines().filter(|line| line.starts_with("weft: ")).count(), 1, "{told}");
     told
 }
@@ -162,4 +167,20 @@ fn an_export_that_does_not_open_stays_trouble_until_it_is_ended() {
     node.weft(&["vdisk", "unexport", "v"]);
     assert!(!told().contains(&line), "nobody wants it any more: {}", told());
     node.stop();
+}
+
+#[test]
+fn a_pipe_where_a_file_should_be_is_told_and_not_waited_for() {
+    let scratch = Scratch::new("pipe");
+    let dir = scratch.file("node");
+    Node::start(&dir, &[]).stop();
+    for name in ["drive-0.data", "drive-0.log", "lock"] {
+        let (file, aside) = (dir.join(name), scratch.file(name));
+        std::fs::rename(&file, &aside).expect("a rename works");
+        crate::support::tool(&["mkfifo", file.to_str().expect("a plain name")]);
+        let told = refused_with(1, &dir, &["--api", "127.0.0.1:0"]);
+        assert!(told.contains(name) && told.contains("no file"), "{told}");
+        std::fs::rename(&aside, &file).expect("a rename works");
+    }
+    Node::start(&dir, &[]).stop();
 }

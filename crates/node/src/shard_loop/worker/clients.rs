@@ -20,8 +20,9 @@ use weft_frontends::nbd::{Event, Handle};
 /// A client that has not chosen an export after this time is sent away.
 const NEGOTIATION_US_MAX: u64 = 30_000_000;
 
-/// Connections of one shard.
+/// Connections of one shard, and of those the most that came to one address: whoever fills one up does not shut out the others.
 const CONNECTIONS_MAX: usize = 1024;
+const OF_ONE_ADDRESS_MAX: usize = CONNECTIONS_MAX / 4 * 3;
 
 /// A place for a connection, used again with another generation.
 #[derive(Default)]
@@ -175,8 +176,16 @@ impl Worker {
         }
     }
 
-    pub(super) fn has_all_connections(&self) -> bool {
-        self.statistics.connections as usize >= CONNECTIONS_MAX
+    /// Whether another connection to this address would be one too many.
+    pub(super) fn has_all_connections(&self, address: &str) -> bool {
+        let connections = self.statistics.connections as usize;
+        connections >= CONNECTIONS_MAX
+            || connections >= OF_ONE_ADDRESS_MAX && self.connections_to(address) >= OF_ONE_ADDRESS_MAX
+    }
+
+    fn connections_to(&self, address: &str) -> usize {
+        let sockets = self.sockets.iter().filter_map(|place| place.socket.as_ref());
+        sockets.filter(|socket| &*socket.address == address).count()
     }
 
     /// Now and then: those who do not choose an export, or do nothing while memory is short, go.
