@@ -55,17 +55,28 @@ struct Tally {
     /// Seeds that failed once, and were run before new ones.
     kept: u64,
     keep_going: bool,
+    /// Virtual microseconds of each plan, in the order of [`Plan::ALL`].
+    virtual_us: [u64; Plan::ALL.len()],
 }
 
 impl Tally {
     /// Adds one seed; true if it is time to stop.
     fn add(&mut self, outcome: &Outcome) -> bool {
+        self.virtual_us[outcome.plan as usize] += outcome.coverage.virtual_us;
         self.coverage.merge(&outcome.coverage);
         let Some(failure) = &outcome.failure else { return false };
         self.failures += 1;
         println!("FAILED: plan {} seed {}: {failure}", outcome.plan.name(), outcome.seed);
         println!("  again: {} [--trace]", outcome.command());
         !self.keep_going
+    }
+
+    /// How long each plan has lived, by the clock of the pretend machines.
+    fn hours(&self) -> String {
+        let lived = Plan::ALL.iter().zip(self.virtual_us).filter(|(_, us)| *us > 0);
+        let told: Vec<String> =
+            lived.map(|(plan, us)| format!("{} {:.1}", plan.name(), us as f64 / 3.6e9)).collect();
+        told.join(", ")
     }
 }
 
@@ -93,10 +104,16 @@ fn main() -> ExitCode {
         };
     }
     let began = Instant::now();
-    let mut tally =
-        Tally { coverage: Coverage::default(), failures: 0, kept: 0, keep_going: arguments.keep_going };
+    let mut tally = Tally {
+        coverage: Coverage::default(),
+        failures: 0,
+        kept: 0,
+        keep_going: arguments.keep_going,
+        virtual_us: [0; Plan::ALL.len()],
+    };
     all(&arguments, &mut tally, began);
     println!("{}", tally.coverage.report(began.elapsed().as_secs_f64()));
+    println!("virtual hours: {}", tally.hours());
     if tally.kept > 0 {
         println!("{} of the seeds are kept ones, which failed once and are run first each time", tally.kept);
     }

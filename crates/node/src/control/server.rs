@@ -59,7 +59,19 @@ pub fn router(control: SharedControl) -> Router {
         .layer(middleware::from_fn_with_state(origin::OwnNames::of_this_machine(), origin::refuse_others))
         .layer(middleware::from_fn_with_state(run, run::refuse_misdirected))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::map_response(as_document))
         .with_state(control)
+}
+
+/// What the library refuses by itself (a name that is no UTF-8, a body that is too large) is told like all else.
+async fn as_document(response: Response) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if !response.status().is_client_error() || !kind.is_some_and(|kind| kind.starts_with("text/plain")) {
+        return response;
+    }
+    let status = response.status();
+    let text = axum::body::to_bytes(response.into_body(), BODY_BYTES_MAX).await.unwrap_or_default();
+    Refusal::new(status, String::from_utf8_lossy(&text).trim()).into_response()
 }
 
 /// A body of JSON, or a line about what is wrong with it.

@@ -642,3 +642,23 @@ fn clients_that_fill_one_export_leave_room_at_the_others() {
     other.disconnect();
     node.stop();
 }
+
+#[test]
+fn what_the_api_cannot_read_is_refused_with_a_document() {
+    let scratch = Scratch::new("unreadable");
+    let node = Node::start(&scratch.file("node"), &[]);
+    let api = crate::support::http::api_of(&scratch.file("node"));
+    let large = format!("{{ \"name\": \"{}\" }}", "a".repeat(1 << 20));
+    for (method, path, body, status) in [
+        ("GET", "/v1/vdisks/%ff", "", 400),
+        ("POST", "/v1/vdisks", &large, 413),
+        ("PATCH", "/v1/vdisks", "", 405),
+    ] {
+        let answer = crate::support::http::request(&api, method, path, body);
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        let document: serde_json::Value = serde_json::from_str(&answer.body)
+            .unwrap_or_else(|error| panic!("{method} {path} is answered by {:?}: {error}", answer.body));
+        assert!(document["error"].as_str().is_some_and(|line| !line.is_empty()), "{document}");
+    }
+    node.stop();
+}
