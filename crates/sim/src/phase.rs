@@ -172,17 +172,19 @@ impl World {
         if !self.parameters.follows {
             return Ok(());
         }
-        if let Err(what) = self.data_is_near() {
-            if self.now >= self.progress.next_pass {
-                // Further and further apart: what does not follow at once waits for something.
-                self.progress.passes += 1;
-                let pause = (u64::from(self.progress.passes) * self.parameters.tick_us).min(PASSES_US);
-                self.progress.next_pass = self.now + pause;
-                self.begin_read_back();
+        match self.data_is_near() {
+            Ok(count) => self.coverage.add("vDisks whose data had followed", count),
+            Err(what) => {
+                if self.now >= self.progress.next_pass {
+                    // Further and further apart: what does not follow at once waits for something.
+                    self.progress.passes += 1;
+                    let pause = (u64::from(self.progress.passes) * self.parameters.tick_us).min(PASSES_US);
+                    self.progress.next_pass = self.now + pause;
+                    self.begin_read_back();
+                }
+                return Err(what);
             }
-            return Err(what);
         }
-        self.coverage.count("rounds after which all data had followed");
         self.set_caches(true);
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! full pool, or a drive without room for copies it is owed, is worth more work.
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
-use super::moves::Job;
+use super::moves::{Job, Whereto};
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
 use crate::egroup::place::{UnitsMax, units_max};
@@ -231,7 +231,7 @@ impl Volume {
             self.compaction.not_before = ctx.now.after(PAUSE_BUSY_US);
         }
         let packing = self.packing_of_moved(&victims);
-        self.start_moving(victims, packing, ctx);
+        self.start_moving(victims, packing, Whereto::Anywhere, ctx);
     }
 
     /// Moves what is live in these, of which there is one at least, into one egroup that is packed so.
@@ -239,13 +239,14 @@ impl Volume {
         &mut self,
         victims: VecDeque<EgroupId>,
         packing: Compression,
+        whereto: Whereto,
         ctx: &mut Context,
     ) {
         // No snapshot lies between theirs, so the newest is right for all of them.
         let generation = victims.iter().filter_map(|&egroup| self.map.born(egroup)).max();
         let generation = generation.expect("what is in the directory has a generation");
         self.compaction.last += 1;
-        self.describe_victim(self.compaction.last, Job::new(generation, victims, packing), ctx);
+        self.describe_victim(self.compaction.last, Job::new(generation, victims, packing, whereto), ctx);
     }
 
     /// A quick look that may say yes wrongly: what was named since the last checkpoint counts as dead here.

@@ -6,6 +6,7 @@
 //! (`map/checkpoint.rs`), that there are groups of the wanted size (the control plane).
 
 use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, PAUSE_US, ROOM_AGAIN_US, VICTIMS_MAX};
+use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
 use crate::egroup::place::units_max;
@@ -202,7 +203,7 @@ impl Volume {
         }
         let packing = self.packing_of_moved(&look.victims);
         let source = self.nearest_copy(look.victims[0], &[], ctx);
-        self.start_moving(look.victims, packing, ctx);
+        self.start_moving(look.victims, packing, Whereto::Anywhere, ctx);
         let job = self.compaction.last;
         self.factoring.moving.insert(job);
         if let Some(drive) = source.filter(|_| is_raising) {

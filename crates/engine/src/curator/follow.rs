@@ -5,6 +5,7 @@
 //! which comes in time because there are moves (`map/checkpoint.rs`).
 
 use super::compact::{EMPTIED_MAX, PAUSE_BUSY_US, PAUSE_US, ROOM_AGAIN_US, VICTIMS_MAX};
+use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::groups;
@@ -19,6 +20,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub const ROOM_MIN: u64 = 4 * (EGROUP_UNITS * BLOCK) as u64;
 /// Egroups looked at in one step.
 const LOOKS: usize = 256;
+/// Without a place here it is looked for one again after so long ...
+const PLACE_AGAIN_US: u64 = 5_000_000;
+/// ... which is doubled so often at most, to about ten minutes, while drives that tell of room have no run of it that is long enough.
+const REFUSALS_MAX: u32 = 7;
 
 /// How an egroup was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,10 +89,23 @@ pub(crate) struct Following {
     /// Touched often enough.
     wanted: BTreeSet<EgroupId>,
     not_before: Time,
+    /// Jobs in a row that found no place here.
+    refusals: u32,
     wake_at: Option<Time>,
 }
 
 impl Following {
+    /// A group that was to take some of it had no room. What is written elsewhere in vain wears the drives.
+    pub fn found_no_place(&mut self, now: Time) {
+        self.not_before = now.after(PLACE_AGAIN_US << self.refusals.min(REFUSALS_MAX));
+        self.refusals += 1;
+    }
+
+    /// Some of it has come.
+    pub fn found_place(&mut self) {
+        self.refusals = 0;
+    }
+
     pub fn wake_at(&self) -> Option<Time> {
         self.wake_at
     }
@@ -151,11 +169,6 @@ impl Volume {
             self.following.wake_at = Some(not_before);
             return;
         }
-        // Whoever settles would never come to rest: what is moved has to go into pages, and by then the next may begin.
-        if self.placing.is_full() || self.wants_to_settle() || !groups::is_here(self.factor, ROOM_MIN, ctx) {
-            // What is touched often now will be so again.
-            return self.following.wanted.clear();
-        }
         if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
             // So does this: with the checkpoint.
             return;
@@ -163,6 +176,15 @@ impl Volume {
         if self.room() == 0 {
             self.following.not_before = ctx.now.after(ROOM_AGAIN_US);
             self.following.wake_at = Some(self.following.not_before);
+            return;
+        }
+        // Whoever settles would never come to rest: what is moved has to go into pages, and by then the next may begin. And copies
+        // that are owed go first.
+        let is_short = self.placing.is_full() || !self.audit.copies.cramped().is_empty();
+        if is_short || self.wants_to_settle() || !groups::is_here(self.factor, ROOM_MIN, ctx) {
+            // What is touched often now will be so again.
+            self.following.wanted.clear();
+            self.following.not_before = ctx.now.after(PLACE_AGAIN_US);
             return;
         }
         let pause = if ctx.is_asked() { PAUSE_BUSY_US } else { PAUSE_US };
@@ -176,7 +198,7 @@ impl Volume {
         }
         ctx.counters.egroups_followed += victims.len() as u64;
         let packing = self.packing_of_moved(&victims);
-        self.start_moving(victims, packing, ctx);
+        self.start_moving(victims, packing, Whereto::Here, ctx);
     }
 
     /// The next that fit into one egroup together. Those that cannot be moved now have to be touched again.
@@ -247,6 +269,21 @@ mod tests {
             }
         }
         panic!("three random touches are enough");
+    }
+
+    #[test]
+    fn without_a_place_here_it_is_tried_less_and_less_often() {
+        let mut following = Following::default();
+        let pauses: Vec<u64> = (0..9)
+            .map(|_| {
+                following.found_no_place(Time(0));
+                following.not_before.0 / S
+            })
+            .collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 640]);
+        following.found_place();
+        following.found_no_place(Time(0));
+        assert_eq!(following.not_before, Time(5 * S));
     }
 
     #[test]

@@ -43,9 +43,18 @@ struct Move {
     data: Option<Buffer>,
 }
 
+/// Which groups may take what is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whereto {
+    Anywhere,
+    /// It is moved for the sake of a copy on a drive of this shard.
+    Here,
+}
+
 #[derive(Debug)]
 pub(super) struct Job {
     step: Step,
+    whereto: Whereto,
     /// Of all victims, and so of the new egroup.
     generation: Generation,
     packing: Compression,
@@ -72,9 +81,15 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub fn new(generation: Generation, victims: VecDeque<EgroupId>, packing: Compression) -> Self {
+    pub fn new(
+        generation: Generation,
+        victims: VecDeque<EgroupId>,
+        packing: Compression,
+        whereto: Whereto,
+    ) -> Self {
         Self {
             step: Step::Describing,
+            whereto,
             generation,
             packing,
             victims,
@@ -282,7 +297,8 @@ impl Volume {
         }
         job.step = Step::Placing;
         let from = job.done.clone();
-        let intent = Intent::Compact { generation: job.generation, job: number, packing: job.packing, from };
+        let (generation, packing, whereto) = (job.generation, job.packing, job.whereto);
+        let intent = Intent::Compact { generation, job: number, packing, whereto, from };
         self.compaction.jobs.insert(number, job);
         self.place(units, Class::Reserve, intent, ctx);
     }
@@ -294,6 +310,9 @@ impl Volume {
         assert_eq!(job.step, Step::Placing, "an egroup is placed once");
         assert_eq!(named.units as usize, job.moves.len(), "each unit has a block that moved");
         self.compaction.found_room();
+        if job.whereto == Whereto::Here {
+            self.following.found_place();
+        }
         job.named = Some(named);
         job.step = Step::Naming;
         let mut moves: Vec<UnitMove> = Vec::new();

@@ -5,6 +5,7 @@
 //! Leaves to others: moving the units (`moves`), packing (`egroup/pack.rs`), what is wanted (the container's policy).
 
 use super::compact::{EMPTIED_MAX, PAUSE_BUSY_US, PAUSE_US, ROOM_AGAIN_US};
+use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::units_max;
@@ -145,7 +146,7 @@ impl Volume {
         self.repacking.not_before = ctx.now.after(pause);
         self.repacking.wake_at = Some(self.repacking.not_before);
         ctx.counters.egroups_repacked += victims.len() as u64;
-        self.start_moving(victims, packing, ctx);
+        self.start_moving(victims, packing, Whereto::Anywhere, ctx);
     }
 
     /// Some that are packed by another policy than the present one, and fit into one egroup together.

@@ -9,6 +9,7 @@ use super::pack::Packer;
 use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
+use crate::curator::moves::Whereto;
 use crate::drain::UNITS_LEAST;
 use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
@@ -98,6 +99,7 @@ pub(crate) enum Intent {
         generation: Generation,
         job: u64,
         packing: Compression,
+        whereto: Whereto,
         from: Vec<EgroupId>,
     },
     Pages,
@@ -426,6 +428,12 @@ impl Volume {
         let Some(group) = choose(factor, &job.tried, ctx) else {
             return self.on_no_group(number, job, ctx);
         };
+        if let Intent::Compact { job: moving, whereto: Whereto::Here, .. } = job.intent
+            && (!job.tried.is_empty() || !ctx.members(group).iter().any(|&drive| ctx.is_own(drive)))
+        {
+            self.following.found_no_place(ctx.now);
+            return self.abandon_compaction(moving, ctx);
+        }
         self.placing.counter += 1;
         job.egroup = EgroupId::new(self.placing.epoch, self.placing.counter);
         job.group = group;

@@ -15,21 +15,24 @@ use weft_engine::{DriveId, Order};
 const ROOM: u64 = 2 * ROOM_MIN;
 
 impl World {
-    /// Every vDisk that was read back has its data near.
-    pub(crate) fn data_is_near(&self) -> Result<(), String> {
+    /// Every vDisk that was read back has its data near. Gives how many have a place for it.
+    pub(crate) fn data_is_near(&self) -> Result<u64, String> {
+        let mut count = 0;
         for (family, volume) in volumes(self) {
             let entry = &self.control.families[family];
             if entry.phase != FamilyPhase::Ready || volume.is_pool_full() {
                 continue;
             }
             let owner = entry.owner.expect("a served family has an owner");
-            if self.has_place_at(owner, entry.record.factor)
-                && let Some(what) = self.lies_elsewhere(volume, self.shards[owner].node)
-            {
+            if !self.has_place_at(owner, entry.record.factor) {
+                continue;
+            }
+            if let Some(what) = self.lies_elsewhere(volume, self.shards[owner].node) {
                 return Err(format!("family {family}, served by shard {owner}: {what}"));
             }
+            count += 1;
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Reads come from drives as long as these are judged, or from memory again.
