@@ -141,20 +141,12 @@ impl Calls {
 
     /// A family is not served any more: nobody waits for these.
     pub fn forget(&mut self, family: FamilyId) {
-        let Self { open, writes, paces, budget, .. } = self;
-        budget.forget(family);
-        open.retain(|_, call| {
-            if call.family == family && call.is_egroup() {
-                written(writes, call.drive);
-            }
-            if call.family == family && call.read.is_some() {
-                paces.ended(call.drive);
-                if call.is_of_client() {
-                    budget.client_ended(call.drive);
-                }
-            }
-            call.family != family
-        });
+        self.budget.forget(family);
+        let of_family = self.open.iter().filter(|(_, call)| call.family == family);
+        let numbers: Vec<u64> = of_family.map(|(&number, _)| number).collect();
+        for number in numbers {
+            self.end(number);
+        }
     }
 
     /// Nobody waits for a deletion, and what it leaves is found by the next list: those asked of this drive are not asked
@@ -189,25 +181,33 @@ impl Calls {
             self.next_repeat = earlier(self.next_repeat, open.ask_again);
             return None;
         }
-        let call = self.open.remove(&call).expect("it was just found");
-        let asked = call.asked;
-        if call.is_egroup() {
-            written(&mut self.writes, call.drive);
+        let call = self.end(call);
+        let took_us = now.since(call.asked);
+        if let Some(questions) = call.read
+            && answer.is_ok()
+            && is_small(&call.question)
+        {
+            self.paces.learn(call.drive, took_us, questions);
+            if call.is_of_client() {
+                self.budget.client_answered(call.drive, took_us, now);
+            }
         }
-        if let Some(questions) = call.read {
+        Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer, took_us })
+    }
+
+    /// Nobody waits for this one any more.
+    fn end(&mut self, number: u64) -> Call {
+        let call = self.open.remove(&number).expect("what ends was asked");
+        if call.is_egroup() {
+            *self.writes.get_mut(&call.drive).expect("it was counted when it was asked") -= 1;
+        }
+        if call.read.is_some() {
             self.paces.ended(call.drive);
             if call.is_of_client() {
                 self.budget.client_ended(call.drive);
             }
-            if answer.is_ok() && is_small(&call.question) {
-                self.paces.learn(call.drive, now.since(asked), questions);
-                if call.is_of_client() {
-                    self.budget.client_answered(call.drive, now.since(asked), now);
-                }
-            }
         }
-        let took_us = now.since(asked);
-        Some(Answered { family: call.family, drive: call.drive, purpose: call.purpose, answer, took_us })
+        call
     }
 
     /// Questions to drives that are no longer up.
@@ -262,11 +262,6 @@ impl Calls {
 }
 
 const NEVER: Time = Time(u64::MAX);
-
-/// An egroup is on its way to the drive no more.
-fn written(writes: &mut BTreeMap<DriveId, u32>, drive: DriveId) {
-    *writes.get_mut(&drive).expect("what ends was asked") -= 1;
-}
 
 /// Whether the time of the answer tells how busy the drive is, rather than how much was asked.
 fn is_small(question: &Question) -> bool {
@@ -434,59 +429,80 @@ impl Context<'_> {
     }
 }
 
+/// What a [`Context`] is made of where there is no shard: in tests of single parts.
+#[cfg(test)]
+pub(crate) struct Surroundings {
+    pub now: Time,
+    pub shard: ShardId,
+    pub limits: Limits,
+    pub view: View,
+    pub calls: Calls,
+    pub free: BTreeMap<DriveId, u64>,
+    pub out: Outputs,
+}
+
+#[cfg(test)]
+impl Surroundings {
+    /// Shard 0, as it begins.
+    pub fn new(view: View) -> Self {
+        let (limits, calls) = (Limits::default(), Calls::new(0));
+        let (free, out) = (BTreeMap::new(), Outputs::default());
+        Self { now: Time(0), shard: ShardId(0), limits, view, calls, free, out }
+    }
+
+    pub fn with<T>(&mut self, work: impl FnOnce(&mut Context) -> T) -> T {
+        work(&mut Context {
+            now: self.now,
+            shard: self.shard,
+            limits: &self.limits,
+            view: &self.view,
+            calls: &mut self.calls,
+            free: &self.free,
+            free_changes: 0,
+            dirty_bytes: 0,
+            writers: 0,
+            last_asked: Time(0),
+            draw: &mut Draw::new(1),
+            counters: &mut Counters::default(),
+            cache: &mut Cache::new(0),
+            out: &mut self.out,
+            local: &mut VecDeque::new(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::interface::DriveView;
 
     /// Shard 0, and three drives of as many shards.
-    struct Rig {
-        limits: Limits,
-        view: View,
-        calls: Calls,
-        out: Outputs,
-    }
+    struct Rig(Surroundings);
 
     impl Rig {
         fn new() -> Self {
             let view = |number| DriveView { shard: ShardId(number), domain: number, state: DriveState::Up };
             let drives = (0..3).map(|number| (DriveId(number), view(number))).collect();
-            let view = View { version: 1, drives, ..View::default() };
-            Self { limits: Limits::default(), view, calls: Calls::new(0), out: Outputs::default() }
+            Self(Surroundings::new(View { version: 1, drives, ..View::default() }))
         }
 
         fn ask(&mut self, now: Time, family: u32, drive: u32, question: Question, purpose: Purpose) {
-            let mut context = Context {
-                now,
-                shard: ShardId(0),
-                limits: &self.limits,
-                view: &self.view,
-                calls: &mut self.calls,
-                free: &BTreeMap::new(),
-                free_changes: 0,
-                dirty_bytes: 0,
-                writers: 0,
-                last_asked: Time(0),
-                draw: &mut Draw::new(1),
-                counters: &mut Counters::default(),
-                cache: &mut Cache::new(0),
-                out: &mut self.out,
-                local: &mut VecDeque::new(),
-            };
-            context.ask(FamilyId(family), Epoch(1), DriveId(drive), question, purpose);
+            self.0.now = now;
+            self.0.with(|ctx| ctx.ask(FamilyId(family), Epoch(1), DriveId(drive), question, purpose));
         }
 
         /// What is asked again: the shard, and the number of the question.
         fn repeat(&mut self, now: Time) -> Vec<(ShardId, u64)> {
-            self.out.messages.clear();
+            let Surroundings { limits, view, calls, out, .. } = &mut self.0;
+            out.messages.clear();
             let mut local = VecDeque::new();
-            self.calls.repeat(now, &self.limits, &self.view, ShardId(0), &mut self.out, &mut local);
+            calls.repeat(now, limits, view, ShardId(0), out, &mut local);
             assert!(local.is_empty(), "what is asked of the own drives is not lost");
             let number = |message: &Message| match message {
                 Message::Ask { call, .. } => *call,
                 other => panic!("only questions are asked: {other:?}"),
             };
-            self.out.messages.iter().map(|(to, message)| (*to, number(message))).collect()
+            out.messages.iter().map(|(to, message)| (*to, number(message))).collect()
         }
     }
 
@@ -501,12 +517,12 @@ mod tests {
         let mut asked = Vec::new();
         for _ in 0..2 {
             // Two connections that end together are told of twice.
-            rig.calls.unheard(ShardId(1), &rig.view, later, rig.limits.call_retry_us);
+            rig.0.calls.unheard(ShardId(1), &rig.0.view, later, rig.0.limits.call_retry_us);
             asked.extend(rig.repeat(later));
         }
         assert_eq!(asked, [(ShardId(1), 2)], "the first question to that shard, once");
-        let all_else = Time(1_000).after(rig.limits.call_retry_us);
-        assert_eq!(rig.calls.wake_at(), Some(all_else), "as before");
+        let all_else = Time(1_000).after(rig.0.limits.call_retry_us);
+        assert_eq!(rig.0.calls.wake_at(), Some(all_else), "as before");
     }
 
     #[test]
@@ -521,13 +537,13 @@ mod tests {
         rig.ask(Time(0), 1, 2, delete(&[2]), Purpose::Forget);
         rig.ask(Time(0), 2, 1, delete(&[2]), Purpose::Forget);
         rig.ask(Time(0), 1, 1, Question::DropFamily, Purpose::Drop);
-        let retry_us = rig.limits.call_retry_us;
+        let retry_us = rig.0.limits.call_retry_us;
 
-        rig.calls.forget_deletions(FamilyId(1), DriveId(1), Some(EgroupId(2)));
+        rig.0.calls.forget_deletions(FamilyId(1), DriveId(1), Some(EgroupId(2)));
         let others = [(ShardId(1), 2), (ShardId(2), 3), (ShardId(1), 4), (ShardId(1), 5)];
         assert_eq!(rig.repeat(Time(retry_us)), others, "all but what has the egroup in it");
 
-        rig.calls.forget_deletions(FamilyId(1), DriveId(1), None);
+        rig.0.calls.forget_deletions(FamilyId(1), DriveId(1), None);
         let others = [(ShardId(2), 3), (ShardId(1), 4), (ShardId(1), 5)];
         assert_eq!(
             rig.repeat(Time(2 * retry_us)),

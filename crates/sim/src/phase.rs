@@ -20,8 +20,6 @@ use weft_engine::{DriveId, FamilyId, Order};
 
 /// Blocks per read when everything is read back.
 const READ_BACK_BLOCKS: u64 = 64;
-/// Between two times of it at most: touches are counted for a few of these.
-const PASSES_US: u64 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -53,14 +51,14 @@ struct Reader {
 
 pub struct Progress {
     pub round: usize,
-    since: u64,
+    pub since: u64,
     until: u64,
     /// What was last found missing.
     missing: String,
     readers: BTreeMap<usize, Reader>,
     /// How often everything was read back for its data to follow, and no sooner than when again.
-    passes: u32,
-    next_pass: u64,
+    pub passes: u32,
+    pub next_pass: u64,
     /// For which epoch each family was asked to settle.
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
@@ -156,37 +154,11 @@ impl World {
             Phase::Settling => self.progress.asked.clear(),
             Phase::ReadBack => {
                 self.set_ceilings();
-                if self.parameters.follows {
-                    self.progress.since = self.now;
-                    self.progress.passes = 0;
-                    self.set_caches(false);
-                }
+                self.begin_following();
                 self.begin_read_back();
             }
             Phase::Starting | Phase::Checking | Phase::Over => {}
         }
-    }
-
-    /// Where data follows it does so in the end, if it is read again and again.
-    fn all_followed(&mut self) -> Result<(), String> {
-        if !self.parameters.follows {
-            return Ok(());
-        }
-        match self.data_is_near() {
-            Ok(count) => self.coverage.add("vDisks whose data had followed", count),
-            Err(what) => {
-                if self.now >= self.progress.next_pass {
-                    // Further and further apart: what does not follow at once waits for something.
-                    self.progress.passes += 1;
-                    let pause = (u64::from(self.progress.passes) * self.parameters.tick_us).min(PASSES_US);
-                    self.progress.next_pass = self.now + pause;
-                    self.begin_read_back();
-                }
-                return Err(what);
-            }
-        }
-        self.set_caches(true);
-        Ok(())
     }
 
     fn round_is_over(&mut self) -> Phase {
@@ -552,7 +524,7 @@ impl World {
         Ok(())
     }
 
-    fn begin_read_back(&mut self) {
+    pub(crate) fn begin_read_back(&mut self) {
         self.forget_snapshot_orders();
         for family in 0..self.families.len() {
             if self.control.families[family].phase != FamilyPhase::Ready {

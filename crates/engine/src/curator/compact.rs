@@ -20,6 +20,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(super) const PAUSE_US: u64 = 20_000;
 /// The same while clients ask for other families of the shard, and nobody waits for space: some 20 MiB/s.
 pub(super) const PAUSE_BUSY_US: u64 = 200_000;
+/// Between the beginnings of two jobs of what can wait.
+pub(super) fn pause_us(ctx: &Context) -> u64 {
+    if ctx.is_asked() { PAUSE_BUSY_US } else { PAUSE_US }
+}
+
 /// A log without room is asked again after so long.
 pub(crate) const ROOM_AGAIN_US: u64 = 200_000;
 /// An egroup that could not be read, or found no room, is left alone for so long.
@@ -232,6 +237,25 @@ impl Volume {
         }
         let packing = self.packing_of_moved(&victims);
         self.start_moving(victims, packing, Whereto::Anywhere, ctx);
+    }
+
+    /// Whether a job of what can wait may begin, while nothing is being moved and no checkpoint runs. Err: when to look again; None:
+    /// with an input that comes here again.
+    pub(super) fn is_due(&mut self, not_before: &mut Time, ctx: &Context) -> Result<(), Option<Time>> {
+        // A pool in pieces may have no run that is long enough: what is written for nothing wears the drives.
+        let earliest = (*not_before).max(self.compaction.no_room_until);
+        if ctx.now < earliest {
+            return Err(Some(earliest));
+        }
+        if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
+            // The checkpoint comes first.
+            return Err(None);
+        }
+        if self.room() == 0 {
+            *not_before = ctx.now.after(ROOM_AGAIN_US);
+            return Err(Some(*not_before));
+        }
+        Ok(())
     }
 
     /// Moves what is live in these, of which there is one at least, into one egroup that is packed so.

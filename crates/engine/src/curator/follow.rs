@@ -4,13 +4,13 @@
 //! Leaves to others: moving the units (`moves`), which group (`egroup/groups.rs`); reads find the new place with the next checkpoint,
 //! which comes in time because there are moves (`map/checkpoint.rs`).
 
-use super::compact::{EMPTIED_MAX, PAUSE_BUSY_US, PAUSE_US, ROOM_AGAIN_US, VICTIMS_MAX};
+use super::compact::{VICTIMS_MAX, pause_us};
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::groups;
 use crate::egroup::place::units_max;
-use crate::identity::{DriveId, EgroupId, Time};
+use crate::identity::{EgroupId, Time};
 use crate::limits::{EGROUP_UNITS, Limits, Touches};
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
@@ -135,23 +135,18 @@ impl Following {
 }
 
 impl Volume {
-    /// Units of the egroup are asked of this drive for a client, or ahead of one.
-    pub(crate) fn note_touch(&mut self, egroup: EgroupId, drive: DriveId, touch: Touch, ctx: &Context) {
-        if ctx.is_near(drive) || self.is_near(egroup, ctx) || self.is_moved(egroup) {
-            return;
+    /// Units of the egroup are asked of a drive of another node, for a client or ahead of one.
+    pub(crate) fn note_touch(&mut self, egroup: EgroupId, touch: Touch, ctx: &Context) {
+        // What has another place already is found there soon.
+        if !self.is_near(egroup, ctx) && !self.compaction.emptied().contains(&egroup) {
+            self.following.note(egroup, touch, ctx.limits, ctx.now);
         }
-        self.following.note(egroup, touch, ctx.limits, ctx.now);
     }
 
     /// Whether it has a copy in this node, though perhaps one that is away at the moment.
     fn is_near(&self, egroup: EgroupId, ctx: &Context) -> bool {
         let group = self.map.group_of(egroup);
         group.is_some_and(|group| ctx.members(group).iter().any(|&drive| ctx.is_near(drive)))
-    }
-
-    /// Its units have another place already, which reads will find.
-    fn is_moved(&self, egroup: EgroupId) -> bool {
-        self.compaction.emptied().contains(&egroup)
     }
 
     /// Begins a job if something is to be moved here and it is time.
@@ -164,31 +159,23 @@ impl Volume {
             // Each of these ends with an input that comes here again.
             return;
         }
-        let not_before = self.following.not_before.max(self.compaction.no_room_until);
-        if ctx.now < not_before {
-            self.following.wake_at = Some(not_before);
-            return;
-        }
-        if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
-            // So does this: with the checkpoint.
-            return;
-        }
-        if self.room() == 0 {
-            self.following.not_before = ctx.now.after(ROOM_AGAIN_US);
-            self.following.wake_at = Some(self.following.not_before);
+        let mut not_before = self.following.not_before;
+        let due = self.is_due(&mut not_before, ctx);
+        self.following.not_before = not_before;
+        if let Err(again) = due {
+            self.following.wake_at = again;
             return;
         }
         // Whoever settles would never come to rest: what is moved has to go into pages, and by then the next may begin. And copies
         // that are owed go first.
         let is_short = self.placing.is_full() || !self.audit.copies.cramped().is_empty();
-        if is_short || self.wants_to_settle() || !groups::is_here(self.factor, ROOM_MIN, ctx) {
+        if is_short || self.wants_to_settle() || !groups::is_here(self.factor as usize, ROOM_MIN, ctx) {
             // What is touched often now will be so again.
             self.following.wanted.clear();
             self.following.not_before = ctx.now.after(PLACE_AGAIN_US);
             return;
         }
-        let pause = if ctx.is_asked() { PAUSE_BUSY_US } else { PAUSE_US };
-        self.following.not_before = ctx.now.after(pause);
+        self.following.not_before = ctx.now.after(pause_us(ctx));
         let victims = self.wanted_egroups(ctx);
         if !self.following.wanted.is_empty() {
             self.following.wake_at = Some(self.following.not_before);

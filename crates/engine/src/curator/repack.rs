@@ -4,7 +4,7 @@
 //! nothing is written anew; while clients ask, one job begins now and then.
 //! Leaves to others: moving the units (`moves`), packing (`egroup/pack.rs`), what is wanted (the container's policy).
 
-use super::compact::{EMPTIED_MAX, PAUSE_BUSY_US, PAUSE_US, ROOM_AGAIN_US};
+use super::compact::pause_us;
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
@@ -115,19 +115,11 @@ impl Volume {
             self.repacking.wake_at = Some(ctx.now.after(LOOK_AGAIN_US));
             return;
         }
-        // A pool in pieces may have no run that is long enough: what is written for nothing wears the drives.
-        let not_before = self.repacking.not_before.max(self.compaction.no_room_until);
-        if ctx.now < not_before {
-            self.repacking.wake_at = Some(not_before);
-            return;
-        }
-        if self.compaction.has_emptied(EMPTIED_MAX, &self.map.directory, ctx.now) {
-            // So does this: with the checkpoint.
-            return;
-        }
-        if self.room() == 0 {
-            self.repacking.not_before = ctx.now.after(ROOM_AGAIN_US);
-            self.repacking.wake_at = Some(self.repacking.not_before);
+        let mut not_before = self.repacking.not_before;
+        let due = self.is_due(&mut not_before, ctx);
+        self.repacking.not_before = not_before;
+        if let Err(again) = due {
+            self.repacking.wake_at = again;
             return;
         }
         let found = if is_changed { self.changed_egroups(is_wanted) } else { None };
@@ -142,8 +134,7 @@ impl Volume {
                 return;
             }
         };
-        let pause = if ctx.is_asked() { PAUSE_BUSY_US } else { PAUSE_US };
-        self.repacking.not_before = ctx.now.after(pause);
+        self.repacking.not_before = ctx.now.after(pause_us(ctx));
         self.repacking.wake_at = Some(self.repacking.not_before);
         ctx.counters.egroups_repacked += victims.len() as u64;
         self.start_moving(victims, packing, Whereto::Anywhere, ctx);

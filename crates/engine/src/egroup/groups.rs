@@ -53,19 +53,12 @@ pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
 
 /// Whether what is written now gets a copy on a drive of this shard: in a group of this factor with so much room, all of whose
 /// members are up and stay.
-pub(crate) fn is_here(factor: u32, room: u64, ctx: &Context) -> bool {
+pub(crate) fn is_here(factor: usize, room: u64, ctx: &Context) -> bool {
     let standings = Standings::of(ctx);
-    let groups = ctx.view.groups.values().filter(|group| group.members.len() == factor as usize);
     let has_room = |drive: &Standing| drive.open && drive.free.is_none_or(|free| free >= room);
-    let mut members = groups.map(|group| group.members.iter().map(|&drive| standings.get(drive)));
-    members.any(|mut members| {
-        let mut own = false;
-        members.all(|drive| {
-            drive.is_some_and(|drive| {
-                own |= drive.own;
-                has_room(drive)
-            })
-        }) && own
+    ctx.view.groups.values().filter(|group| group.members.len() == factor).any(|group| {
+        let mut members = group.members.iter().map(|&drive| standings.get(drive));
+        members.clone().flatten().any(|drive| drive.own) && members.all(|drive| drive.is_some_and(has_room))
     })
 }
 
@@ -106,14 +99,11 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Cache;
-    use crate::context::{Calls, Draw, Purpose};
-    use crate::counters::Counters;
-    use crate::identity::{EgroupId, Epoch, FamilyId, SHARDS_PER_NODE, ShardId, Time};
-    use crate::interface::{GroupView, Outputs, View};
-    use crate::limits::Limits;
+    use crate::context::{Purpose, Surroundings};
+    use crate::identity::{EgroupId, Epoch, FamilyId, SHARDS_PER_NODE, ShardId};
+    use crate::interface::{GroupView, View};
     use crate::message::{Class, Content, Question};
-    use std::collections::{BTreeMap, VecDeque};
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     const GIB: u64 = 1 << 30;
@@ -131,30 +121,15 @@ mod tests {
         View { version: 1, drives: (0..4).map(drive).collect(), groups: Arc::new(groups) }
     }
 
-    /// What a shard of this node finds whose drives have told of so much room.
-    fn with<T>(node: u32, free: [u64; 4], find: impl FnOnce(&mut Context) -> T) -> T {
-        find(&mut Context {
-            now: Time(0),
-            shard: ShardId(node * SHARDS_PER_NODE),
-            limits: &Limits::default(),
-            view: &view(),
-            calls: &mut Calls::new(0),
-            free: &(0..).map(DriveId).zip(free).collect(),
-            free_changes: 0,
-            dirty_bytes: 0,
-            writers: 0,
-            last_asked: Time(0),
-            draw: &mut Draw::new(7),
-            counters: &mut Counters::default(),
-            cache: &mut Cache::new(0),
-            out: &mut Outputs::default(),
-            local: &mut VecDeque::new(),
-        })
+    /// A shard of this node whose drives have told of so much room.
+    fn surroundings(node: u32, free: [u64; 4]) -> Surroundings {
+        let (shard, free) = (ShardId(node * SHARDS_PER_NODE), (0..).map(DriveId).zip(free).collect());
+        Surroundings { shard, free, ..Surroundings::new(view()) }
     }
 
     /// How often each group is chosen, of a thousand times, while so many egroups are on their way to drive 2.
     fn chosen(queue: u32, free: [u64; 4]) -> BTreeMap<GroupId, u32> {
-        with(0, free, |ctx| chosen_in(queue, ctx))
+        surroundings(0, free).with(|ctx| chosen_in(queue, ctx))
     }
 
     fn chosen_in(queue: u32, ctx: &mut Context) -> BTreeMap<GroupId, u32> {
@@ -196,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_written_here_has_a_place_only_where_all_members_have_room() {
-        let is_here_with = |free, node| with(node, free, |ctx| is_here(2, GIB, ctx));
+        let is_here_with = |free, node| surroundings(node, free).with(|ctx| is_here(2, GIB, ctx));
         assert!(is_here_with([GIB; 4], 0));
         assert!(is_here_with([GIB, GIB, 0, 0], 0), "one pair is enough");
         assert!(!is_here_with([GIB, 0, 0, 0], 0), "its partners have none");

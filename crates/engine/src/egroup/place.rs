@@ -129,6 +129,13 @@ struct Job {
 }
 
 impl Job {
+    /// What is moved for a copy here is not written to others in vain: one refusal is enough.
+    fn may_go_to(&self, group: GroupId, ctx: &Context) -> bool {
+        let is_for_here = matches!(self.intent, Intent::Compact { whereto: Whereto::Here, .. });
+        let has_own = || ctx.members(group).iter().any(|&drive| ctx.is_own(drive));
+        !is_for_here || self.tried.is_empty() && has_own()
+    }
+
     fn sharing(&self) -> Option<Sharing> {
         let moved_from = match &self.intent {
             Intent::Compact { from, .. } => from.clone(),
@@ -425,15 +432,9 @@ impl Volume {
         job.again_at = None;
         let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
         let factor = if forgotten { 1 } else { self.factor as usize };
-        let Some(group) = choose(factor, &job.tried, ctx) else {
+        let Some(group) = choose(factor, &job.tried, ctx).filter(|&group| job.may_go_to(group, ctx)) else {
             return self.on_no_group(number, job, ctx);
         };
-        if let Intent::Compact { job: moving, whereto: Whereto::Here, .. } = job.intent
-            && (!job.tried.is_empty() || !ctx.members(group).iter().any(|&drive| ctx.is_own(drive)))
-        {
-            self.following.found_no_place(ctx.now);
-            return self.abandon_compaction(moving, ctx);
-        }
         self.placing.counter += 1;
         job.egroup = EgroupId::new(self.placing.epoch, self.placing.counter);
         job.group = group;
@@ -459,9 +460,12 @@ impl Volume {
         if matches!(job.class, Class::Data | Class::Pressed) && no_room {
             return self.on_place_refused(job, ctx);
         }
-        if let Intent::Compact { job: number, .. } = job.intent {
+        if let Intent::Compact { job: number, whereto, .. } = job.intent {
             // Nobody needs it now.
-            self.compaction.found_no_room(job.units.len(), ctx.now);
+            match whereto {
+                Whereto::Anywhere => self.compaction.found_no_room(job.units.len(), ctx.now),
+                Whereto::Here => self.following.found_no_place(ctx.now),
+            }
             return self.abandon_compaction(number, ctx);
         }
         if matches!(job.intent, Intent::Pages)

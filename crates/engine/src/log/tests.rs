@@ -1,9 +1,7 @@
 //! Which drives a log lies on, when drives are to be emptied; openings beside a member that has no room.
 
 use super::append::{Appender, Changed};
-use crate::cache::Cache;
-use crate::context::{Calls, Context, Draw};
-use crate::counters::Counters;
+use crate::context::{Context, Surroundings};
 use crate::formats::record::{Body, Record};
 use crate::identity::{Block, DriveId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{
@@ -43,26 +41,10 @@ impl Story {
     }
 
     fn with<T>(&mut self, what: impl FnOnce(&mut Appender, &mut Context) -> T) -> (T, Outputs) {
-        let mut out = Outputs::default();
-        let mut ctx = Context {
-            now: self.now,
-            shard: ShardId(0),
-            limits: &Limits::small(),
-            view: &self.view,
-            calls: &mut Calls::default(),
-            free: &BTreeMap::new(),
-            free_changes: 0,
-            dirty_bytes: 0,
-            writers: 0,
-            last_asked: Time(0),
-            draw: &mut Draw::new(1),
-            counters: &mut Counters::default(),
-            cache: &mut Cache::new(0),
-            out: &mut out,
-            local: &mut VecDeque::new(),
-        };
-        let result = what(&mut self.log, &mut ctx);
-        (result, out)
+        let mut around =
+            Surroundings { now: self.now, limits: Limits::small(), ..Surroundings::new(self.view.clone()) };
+        let result = around.with(|ctx| what(&mut self.log, ctx));
+        (result, around.out)
     }
 
     fn wants_others(&mut self) -> bool {

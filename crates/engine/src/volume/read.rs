@@ -325,8 +325,10 @@ impl Volume {
 
     fn ask_units(&mut self, drive: DriveId, ask: Ask, ctx: &mut Context) -> u64 {
         self.repacking.note_use(ask.egroup, ctx.now);
-        if let Some(touch) = self.touch_of(&ask.reader) {
-            self.note_touch(ask.egroup, drive, touch, ctx);
+        if !ctx.is_near(drive)
+            && let Some(touch) = self.touch_of(&ask.reader)
+        {
+            self.note_touch(ask.egroup, touch, ctx);
         }
         let number = self.reads.number();
         let egroup = ask.egroup;

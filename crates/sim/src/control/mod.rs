@@ -10,6 +10,7 @@ mod cluster;
 mod drives;
 mod factors;
 mod families;
+mod following;
 mod groups;
 mod leases;
 mod post;

@@ -2,14 +2,13 @@
 //! there is a place for it.
 //! Promises: nothing is asked of owners without a drive that takes new things, or whose groups are nearly full.
 
-use crate::control::FamilyPhase;
 use crate::engine_view::volumes;
 use crate::world::World;
+use weft_engine::DriveId;
 use weft_engine::curator::follow::ROOM_MIN;
 use weft_engine::interface::DriveState;
 use weft_engine::keeper::Keeper;
 use weft_engine::volume::Volume;
-use weft_engine::{DriveId, Order};
 
 /// Drives tell of their room in steps, and what moves takes some of it until the next checkpoint.
 const ROOM: u64 = 2 * ROOM_MIN;
@@ -20,11 +19,8 @@ impl World {
         let mut count = 0;
         for (family, volume) in volumes(self) {
             let entry = &self.control.families[family];
-            if entry.phase != FamilyPhase::Ready || volume.is_pool_full() {
-                continue;
-            }
             let owner = entry.owner.expect("a served family has an owner");
-            if !self.has_place_at(owner, entry.record.factor) {
+            if volume.is_pool_full() || !self.has_place_at(owner, entry.record.factor) {
                 continue;
             }
             if let Some(what) = self.lies_elsewhere(volume, self.shards[owner].node) {
@@ -33,14 +29,6 @@ impl World {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Reads come from drives as long as these are judged, or from memory again.
-    pub(crate) fn set_caches(&mut self, are_there: bool) {
-        let bytes = if are_there { self.parameters.limits.cache_bytes } else { 0 };
-        for shard in 0..self.shards.len() {
-            self.order(shard, Order::SetCache { bytes });
-        }
     }
 
     /// Whether what the shard writes anew gets a copy on a drive of its own.
