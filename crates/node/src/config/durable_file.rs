@@ -1,8 +1,13 @@
-//! Small files that are whole or not there, whatever is cut.
+//! Small files that are whole or not there, whatever is cut; and what is no file at all.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Whether something else is there: of a pipe, opening alone would wait for somebody at the other end.
+pub fn is_no_file(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+}
 
 /// Puts `text` at `name` in `dir`, durably, in the place of what was there.
 pub fn replace(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {

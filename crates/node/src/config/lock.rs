@@ -1,5 +1,6 @@
 //! One node for each directory: a lock that ends with the process, however it ends.
 
+use super::durable_file::is_no_file;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -44,8 +45,7 @@ impl DirectoryLock {
     fn take_file(dir: &Path, options: &OpenOptions, kind: libc::c_int) -> Result<Self, LockError> {
         let path = dir.join("lock");
         let failed = |source| LockError::Io { path: path.clone(), source };
-        if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
-            // Of a pipe, opening alone would wait for somebody at the other end.
+        if is_no_file(&path) {
             return Err(failed(io::Error::other("it is no file; move it away")));
         }
         let file = options.open(&path).map_err(failed)?;

@@ -4,6 +4,7 @@
 
 use super::{Access, AreaFile, DriveError, MIB, OpenDrive, file_paths, lock, make_unlike, superblock_in};
 use crate::config::DriveRecord;
+use crate::config::durable_file::is_no_file;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -60,7 +61,9 @@ fn make_data(path: &Path, len: u64) -> Result<(), DriveError> {
 /// The superblock of a drive in files, if its file is there and has a sound one.
 pub fn superblock(dir: &Path, record: &DriveRecord) -> Option<Superblock> {
     let [_, data] = file_paths(dir, record.id());
-    is_file(&data).ok()?;
+    if is_no_file(&data) {
+        return None;
+    }
     superblock_in(&File::open(data).ok()?, 0).ok()?.ok()
 }
 
@@ -126,17 +129,10 @@ pub fn open(dir: &Path, record: &DriveRecord, access: Access) -> Result<OpenDriv
     })
 }
 
-/// Whether it is a file: of a pipe, opening alone would wait for somebody at the other end.
-fn is_file(path: &Path) -> Result<(), DriveError> {
-    match std::fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => Err(DriveError::NoFile { path: path.to_path_buf() }),
-        // Whoever opens it says what is wrong with it.
-        _ => Ok(()),
-    }
-}
-
 fn open_whole(path: &Path, should: u64, access: Access) -> Result<AreaFile, DriveError> {
-    is_file(path)?;
+    if is_no_file(path) {
+        return Err(DriveError::NoFile { path: path.to_path_buf() });
+    }
     let mut options = OpenOptions::new();
     options.read(true);
     if access == Access::Node {

@@ -3,7 +3,7 @@
 use crate::support::checker::{BLOCK, content};
 use crate::support::cluster::{Cluster, Options};
 use crate::support::nbd::NbdClient;
-use crate::support::step;
+use crate::support::{counted_by_shards, step};
 use std::time::{Duration, Instant};
 
 /// Blocks of the vDisk that are written: several egroups of them.
@@ -21,8 +21,7 @@ fn blocks_read(cluster: &mut Cluster, owner: u32) -> (u64, u64) {
 
 fn followed(cluster: &mut Cluster, owner: u32) -> u64 {
     let stats = cluster.member(owner).json(&["stats"]).expect("the owner tells figures");
-    let shards = stats["shards"].as_array().expect("shards are listed");
-    shards.iter().filter_map(|shard| shard["engine"]["egroups_followed"].as_u64()).sum()
+    counted_by_shards(&stats, "egroups_followed")
 }
 
 #[test]

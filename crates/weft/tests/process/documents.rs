@@ -1,5 +1,6 @@
 //! What the documents name exists: paths, links, commands and their options, make targets.
 
+use crate::support::files_below;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -10,17 +11,8 @@ fn root() -> PathBuf {
 
 fn documents() -> Vec<(PathBuf, String)> {
     let mut files = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
-    let mut directories = vec![root().join("docs")];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory).expect("docs can be listed").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                directories.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "md") {
-                files.push(path);
-            }
-        }
-    }
+    let pages = files_below(&root().join("docs"));
+    files.extend(pages.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "md")));
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path);
         let text = text.unwrap_or_else(|error| panic!("{}: {error}", path.display()));

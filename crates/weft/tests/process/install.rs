@@ -1,7 +1,7 @@
 //! `scripts/install.sh`: what the units name is there afterwards, a configuration that was changed stays, and it can be undone.
 
-use crate::support::{Scratch, WEFT};
-use std::path::{Path, PathBuf};
+use crate::support::{Scratch, WEFT, files_below};
+use std::path::Path;
 use std::process::{Command, Output};
 
 fn install(root: &Path, arguments: &[&str]) -> Output {
@@ -9,17 +9,6 @@ fn install(root: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(script);
     command.args(arguments).env("DESTDIR", root).env("WEFT_PROGRAM", WEFT);
     command.output().expect("bash is there")
-}
-
-fn files(root: &Path) -> Vec<PathBuf> {
-    let (mut files, mut directories) = (Vec::new(), vec![root.to_path_buf()]);
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(directory).expect("it can be listed").flatten() {
-            let path = entry.path();
-            if path.is_dir() { directories.push(path) } else { files.push(path) }
-        }
-    }
-    files
 }
 
 #[test]
@@ -49,5 +38,5 @@ fn what_the_units_name_is_installed_and_a_configuration_stays() {
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let undone = install(&root, &["--undo"]);
     assert!(undone.status.success(), "{undone:?}");
-    assert_eq!(files(&root), [config], "nothing else is left");
+    assert_eq!(files_below(&root), [config], "nothing else is left");
 }

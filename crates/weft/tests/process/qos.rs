@@ -3,7 +3,7 @@
 
 use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::NbdClient;
-use crate::support::{Node, PATIENCE, Scratch, step};
+use crate::support::{Node, PATIENCE, Scratch, counted_by_shards, step};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -156,9 +156,7 @@ fn a_flood_of_large_reads_is_held_back_beside_small_ones() {
         client.disconnect();
         between
     });
-    let stats = node.json(&["stats"]);
-    let shards = stats["shards"].as_array().expect("shards are listed");
-    let held: u64 = shards.iter().filter_map(|shard| shard["engine"]["turns_reads_held"].as_u64()).sum();
+    let held = counted_by_shards(&node.json(&["stats"]), "turns_reads_held");
     assert!(held > 100, "the flood had to wait for its turns: {held}; {between:?}");
     // By order, not by time: a small read does not come behind all large ones that were asked before it.
     between.sort_unstable();

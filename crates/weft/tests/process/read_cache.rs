@@ -3,7 +3,7 @@
 
 use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::NbdClient;
-use crate::support::{Node, Scratch, step};
+use crate::support::{Node, Scratch, counted_by_shards, step};
 use serde_json::Value;
 
 const BLOCKS: usize = 4096;
@@ -24,9 +24,7 @@ fn read_all(client: &mut NbdClient) {
 
 /// What all shards have counted under this name.
 fn counted(node: &Node, name: &str) -> u64 {
-    let stats = node.json(&["stats"]);
-    let shards = stats["shards"].as_array().expect("shards are listed").clone();
-    shards.iter().filter_map(|shard| shard["engine"][name].as_u64()).sum()
+    counted_by_shards(&node.json(&["stats"]), name)
 }
 
 fn drive_reads(node: &Node) -> u64 {

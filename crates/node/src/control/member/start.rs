@@ -121,9 +121,13 @@ pub fn run(
         };
         let keeper = |record: &DriveRecord| (record.shard % shards.mailboxes.len() as u32) as usize;
         let drives = plan.drives(&records, keeper);
-        let (store_then, dir_then) = (store.clone(), dir.to_path_buf());
-        let mut beginning =
-            Beginning { store: store_then, membership, dir: dir_then, lock: Arc::clone(lock), losses };
+        let mut beginning = Beginning {
+            store: store.clone(),
+            membership,
+            dir: dir.to_path_buf(),
+            lock: Arc::clone(lock),
+            losses,
+        };
         let factor = settings.factor.unwrap_or(FACTOR);
         let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
         control.set_read_cache(settings.read_cache);

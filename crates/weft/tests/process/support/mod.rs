@@ -410,6 +410,24 @@ pub fn find_blocks(path: &Path, needle: &[u8]) -> Vec<u64> {
     }
 }
 
+/// All files in a directory and those in it.
+pub fn files_below(root: &Path) -> Vec<PathBuf> {
+    let (mut files, mut directories) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("it can be listed").flatten() {
+            let path = entry.path();
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
+/// What all shards have counted under this name, in an answer to `weft stats`.
+pub fn counted_by_shards(stats: &serde_json::Value, name: &str) -> u64 {
+    let shards = stats["shards"].as_array().expect("shards are listed");
+    shards.iter().filter_map(|shard| shard["engine"][name].as_u64()).sum()
+}
+
 /// A step of a long test, seen when the test fails.
 pub fn step(text: &str) {
     let mut stdout = std::io::stdout();
