@@ -24,7 +24,7 @@ pub fn status(place: &Place, json: bool) -> Result<(), Trouble> {
 
 fn show(status: &Value) {
     let drives = list(&status["drives"]);
-    let up = drives.iter().filter(|drive| drive["state"] == "up").count();
+    let up = drives.iter().filter(|drive| drive["state"] == "up" || drive["state"] == "slow").count();
     output::line(&format!(
         "{} since {} s: drives up {up} of {}, vDisks {}, copies of new vDisks {}, directory {}",
         text(&status["state"]),

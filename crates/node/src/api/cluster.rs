@@ -188,6 +188,8 @@ pub struct ReportView {
     pub waiting: std::collections::BTreeMap<u32, String>,
     /// vDisks that it serves and that do not have as many copies as they should, by family.
     pub copying: std::collections::BTreeMap<u32, super::CopiesView>,
+    /// Ways to other nodes on which much gets lost or takes long, a line for each.
+    pub ways: Vec<String>,
 }
 
 /// What the owner of a vDisk on the asked node has found; nodes ask each other (`GET /v1/internal/whole`).

@@ -95,6 +95,9 @@ impl Control {
                 };
                 ("hangs", format!("it has not answered for {seconds} s; {meanwhile}"))
             }
+            (Standing::Up, None) if self.slow.contains_key(&id) => {
+                ("slow", Self::slow_reason(self.slow[&id]))
+            }
             (standing, _) => (standing.word(), String::new()),
         }
     }

@@ -20,7 +20,13 @@ pub fn text(
     page.sample("weft_up", "", u64::from(status.state == "ready"));
     page.family("weft_drive_up", "gauge", "1 when the drive is up");
     for drive in &status.drives {
-        page.sample("weft_drive_up", &format!("drive=\"{}\"", drive.drive), u64::from(drive.state == "up"));
+        let up = u64::from(matches!(drive.state.as_str(), "up" | "slow"));
+        page.sample("weft_drive_up", &format!("drive=\"{}\"", drive.drive), up);
+    }
+    page.family("weft_drive_slow", "gauge", "1 when the drive gets next to nothing done");
+    for drive in &status.drives {
+        let slow = u64::from(drive.state == "slow");
+        page.sample("weft_drive_slow", &format!("drive=\"{}\"", drive.drive), slow);
     }
     page.family("weft_drive_hangs", "gauge", "1 when the drive has not answered for seconds");
     for drive in &status.drives {
@@ -39,7 +45,7 @@ pub fn text(
         };
     }
     let drives_up: Vec<&DriveStatsView> =
-        stats.drives.iter().filter(|drive| matches!(drive.state.as_str(), "up" | "hangs")).collect();
+        stats.drives.iter().filter(|drive| matches!(drive.state.as_str(), "up" | "slow" | "hangs")).collect();
     each!(drives_up, drive, "weft_drive_":
         free_bytes "gauge" "Bytes that new egroups could take",
         used_bytes "gauge" "Bytes of the data area in use",

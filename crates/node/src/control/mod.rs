@@ -25,6 +25,7 @@ mod policy;
 mod refusal;
 mod server;
 mod shutdown;
+mod slow;
 mod snapshots;
 mod start;
 mod statistics;
@@ -82,6 +83,8 @@ pub struct Control {
     exports_being_made: BTreeSet<(String, Disk)>,
     /// Drives of this node that have not answered for long, since when that is known.
     hanging: BTreeMap<DriveId, Instant>,
+    /// Drives of this node that are slow, since when that is known.
+    slow: BTreeMap<DriveId, Instant>,
     attachments: BTreeMap<Disk, AttachmentState>,
     /// What was ordered about snapshots that are not finished.
     snapshot_orders: snapshots::Orders,
@@ -278,6 +281,7 @@ impl Control {
             listeners: BTreeMap::new(),
             exports_being_made: BTreeSet::new(),
             hanging: BTreeMap::new(),
+            slow: BTreeMap::new(),
             attachments: BTreeMap::new(),
             snapshot_orders: snapshots::Orders::default(),
             rolled_back: BTreeSet::new(),
@@ -336,6 +340,8 @@ impl Control {
     fn send_view(&mut self) {
         self.leave_out_hanging();
         let shards = self.shards.iter().map(|shard| shard.shard()).collect::<Vec<_>>();
+        let up = self.drives.values().filter(|drive| drive.standing == Standing::Up).count();
+        let slow: BTreeSet<DriveId> = self.slow_ones().collect();
         let alone = self.part.alone();
         alone.view_version += 1;
         let drives = self
@@ -344,7 +350,7 @@ impl Control {
             .map(|(&id, drive)| {
                 let state = match drive.standing {
                     Standing::Up if alone.left_out.contains(&id) => DriveState::Down,
-                    Standing::Up => DriveState::Up,
+                    Standing::Up => slow::state_when_up(id, &slow, up),
                     Standing::Opening | Standing::Down(_) => DriveState::Down,
                     Standing::Lost => DriveState::Lost,
                 };
@@ -377,9 +383,11 @@ impl Control {
             match self.standing_view(*id, drive) {
                 ("down", reason) => lines.push(format!("drive {id} is down: {reason}")),
                 ("hangs", reason) => lines.push(format!("drive {id} hangs: {reason}")),
+                ("slow", reason) => lines.push(format!("drive {id} is slow: {reason}")),
                 _ => {}
             }
         }
+        lines.extend(self.part.member().into_iter().flat_map(Member::poor_ways));
         for wish in &self.segment_wishes {
             let name = self.families.get(&wish.family).map_or("of before", |family| &family.config.name);
             lines.push(format!(

@@ -63,8 +63,10 @@ impl Control {
             News::Engine(notice) => self.on_notice(shard, notice),
             News::PeerLost { shard: other, why } => self.on_peer_lost(shard, other, why.to_string()),
             News::PeerBack { shard: other } => self.on_peer_back(shard, other),
+            News::WayPoor { shard: other, how } => self.on_way_poor(shard, other, how),
             News::DriveHangs { drive } => self.on_drive_hangs(drive, true),
             News::DriveAnswers { drive } => self.on_drive_hangs(drive, false),
+            News::DriveSlow { drive, slow } => self.on_drive_slow(drive, slow),
         }
     }
 

@@ -35,7 +35,10 @@ impl Control {
             .iter()
             .map(|(&id, drive)| {
                 let (state, reason) = self.standing_view(id, drive);
-                let told = stats.drives.iter().find(|told| told.drive == id.0 && told.state == "up");
+                let told = stats
+                    .drives
+                    .iter()
+                    .find(|told| told.drive == id.0 && matches!(told.state.as_str(), "up" | "slow"));
                 DriveStatusView {
                     drive: id.0,
                     shard: self.keeper(drive).shard().0,

@@ -10,6 +10,7 @@ use super::files::{DriveFile, Files, Named};
 use super::hangs::Hangs;
 use super::pieces::Pieces;
 use super::ring::Ring;
+use super::slow::{Done, Slowness};
 use super::statistics::DriveStatistics;
 use crate::drives::{AreaFile, OpenDrive};
 use io_uring::{opcode, squeue, types};
@@ -53,6 +54,7 @@ pub struct DriveTable {
     files: Files,
     durable_writes: usize,
     hangs: Hangs,
+    slowness: Slowness,
 }
 
 struct Attached {
@@ -161,6 +163,7 @@ impl DriveTable {
             files: Files::new(),
             durable_writes: 0,
             hangs: Hangs::default(),
+            slowness: Slowness::default(),
         }
     }
 
@@ -348,8 +351,8 @@ impl DriveTable {
         self.hangs.look_at().into_iter().chain(again).min()
     }
 
-    /// Tells which drives hang and which answer again. To be called when all that has ended was taken.
-    pub fn on_time(&mut self, now: Time, ring: &mut Ring, tell: impl FnMut(News)) {
+    /// Tells which drives hang or are slow, and which are not any more. To be called when all that has ended was taken.
+    pub fn on_time(&mut self, now: Time, ring: &mut Ring, mut tell: impl FnMut(News)) {
         while let Some((_, index)) = self.again.pop_front_if(|(at, _)| *at <= now) {
             let flight = self.flights[index as usize].as_ref().expect("what is tried again has not ended");
             let (since, turn) = (flight.since, flight.turn);
@@ -361,8 +364,24 @@ impl DriveTable {
             self.forget_free_places();
             // What waits for its turn was not asked of the drive.
             let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
-            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), tell);
+            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), &mut tell);
+            self.look_for_slow_ones(now, tell);
         }
+    }
+
+    fn look_for_slow_ones(&mut self, now: Time, tell: impl FnMut(News)) {
+        let mut in_flight: BTreeMap<DriveId, u64> = BTreeMap::new();
+        // Hints may take their time.
+        let asked = |flight: &&Flight| flight.stage != Stage::DriveDiscard;
+        for flight in self.flights.iter().flatten().filter(asked) {
+            *in_flight.entry(flight.drive).or_default() += 1;
+        }
+        let done = self.drives.iter().map(|(&drive, attached)| {
+            let in_flight = in_flight.get(&drive).copied().unwrap_or(0);
+            let (requests, bytes) = attached.statistics.asked();
+            (drive, Done { requests: requests.saturating_sub(in_flight), bytes, is_busy: in_flight > 0 })
+        });
+        self.slowness.look(now, done, tell);
     }
 
     /// Gives back the places behind the last one in use: looks do not cost for ever what was once in flight.

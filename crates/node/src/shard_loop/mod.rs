@@ -14,6 +14,7 @@ mod peer;
 mod pieces;
 mod ring;
 mod sending;
+mod slow;
 mod socket;
 mod statistics;
 mod tickets;
@@ -24,7 +25,7 @@ mod tests;
 
 pub use engine_counters::GAUGES;
 pub use mailbox::{Answer, Disk, Mail, Mailbox};
-pub use news::{News, PeerTrouble};
+pub use news::{News, PeerTrouble, PoorWay};
 pub use peer::PeerListener;
 pub use statistics::{
     FamilyFigures, Latencies, Question, RATED, Rated, ShardFigures, ShardStatistics, TouchedSet,

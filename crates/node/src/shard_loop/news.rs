@@ -11,10 +11,22 @@ pub enum News {
     PeerLost { shard: ShardId, why: PeerTrouble },
     /// It answers again.
     PeerBack { shard: ShardId },
+    /// Much of what is sent there gets lost, or takes long; or that is over (None). Told by turns.
+    WayPoor { shard: ShardId, how: Option<PoorWay> },
     /// An operation of this drive has been in flight for too long. Told once, until [`News::DriveAnswers`].
     DriveHangs { drive: DriveId },
     /// None is any more.
     DriveAnswers { drive: DriveId },
+    /// It has something to do all the time and gets next to nothing done; or that is over. Told by turns.
+    DriveSlow { drive: DriveId, slow: bool },
+}
+
+/// How it is on the way to another shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoorWay {
+    /// Sent again, of a thousand segments.
+    pub again_per_mille: u32,
+    pub there_and_back_us: u32,
 }
 
 /// Why a shard is taken for lost.

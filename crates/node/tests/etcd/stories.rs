@@ -91,7 +91,8 @@ pub fn alone<T>(groups: Vec<T>) -> Vec<Decided<T>> {
 }
 
 pub fn alive(node: u32, incarnation: u64) -> AliveRecord {
-    AliveRecord { node, incarnation, place: String::new(), up: Vec::new(), down: Vec::new(), stopping: false }
+    let (place, up, down, slow) = (String::new(), Vec::new(), Vec::new(), Vec::new());
+    AliveRecord { node, incarnation, place, up, down, slow, stopping: false }
 }
 
 #[test]

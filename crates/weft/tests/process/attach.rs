@@ -371,6 +371,58 @@ fn vdisks_with_two_copies_go_on_without_a_drive_that_hangs() {
     own.stop();
 }
 
+/// The drive below does a few requests in a second, each in its time.
+#[test]
+fn logs_leave_a_drive_that_is_slow() {
+    if !may_begin() {
+        return;
+    }
+    let scratch = Scratch::new("attach-slow");
+    let own = Hangable::new(&scratch);
+    let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
+    for (name, socket) in &vdisks {
+        own.node.export_new(name, "64M", socket);
+        write(&nbd_uri(socket, name), 5, "0 1M");
+    }
+    own.below.weft(&["vdisk", "set", "d", "--iops-limit", "4"]);
+    let mut clients: Vec<Child> = vdisks
+        .iter()
+        .map(|(name, socket)| {
+            let script =
+                format!("while qemu-io -f raw -c 'write -P 6 1M 4k' '{}'; do :; done", nbd_uri(socket, name));
+            Command::new("sh").args(["-c", &script]).stdout(Stdio::null()).spawn().expect("sh can be started")
+        })
+        .collect();
+    let began = Instant::now();
+    wait_until("the drive is told to be slow", || own.standing().0 == "slow");
+    step(&format!("it was told after {:.1} s", began.elapsed().as_secs_f64()));
+    let (_, reason) = own.standing();
+    assert!(reason.contains("logs and new data go to other drives"), "{reason}");
+    let trouble = own.node.json(&["status"])["trouble"].to_string();
+    assert!(trouble.contains("drive 0 is slow: for"), "{trouble}");
+    let writes = |drive: u64| {
+        let stats = own.node.json(&["stats"]);
+        let drives = stats["drives"].as_array().expect("there are drives").clone();
+        let told = drives.iter().find(|told| told["drive"] == drive).expect("it is told of");
+        told["writes"].as_u64().expect("a number")
+    };
+    // What it still had in hand is over at some time; then what clients write goes past it.
+    wait_until("writes go past the slow drive", || {
+        let (slow, fast) = (writes(0), writes(1));
+        std::thread::sleep(Duration::from_secs(2));
+        writes(1) > fast + 20 && writes(0) <= slow + 2
+    });
+    for client in &mut clients {
+        client.kill().expect("it is our child");
+        client.wait().expect("it is our child");
+    }
+    for (name, socket) in &vdisks {
+        expect(&nbd_uri(socket, name), 5, "0 1M");
+    }
+    own.below.weft(&["vdisk", "set", "d", "--iops-limit", "none"]);
+    own.stop();
+}
+
 #[test]
 fn what_has_one_copy_waits_for_a_drive_that_hangs() {
     if !may_begin() {

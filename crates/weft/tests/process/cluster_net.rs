@@ -4,9 +4,9 @@
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::cluster::{Cluster, Load, Options, rounds};
 use crate::support::net::Net;
-use crate::support::wait_until;
+use crate::support::{step, wait_until};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const VDISK_BYTES: usize = 64 << 20;
 const SOME: u64 = 1000;
@@ -161,5 +161,18 @@ fn a_network_that_loses_packets_or_is_narrow_only_slows_things_down() {
             }
         });
     }
+    let net = cluster.net.as_ref().expect("the cluster has a net");
+    let tells = |what: &str| {
+        let told = cluster.json(&["cluster", "status"]);
+        told.is_ok_and(|status| status["cluster"]["lines"].to_string().contains(what))
+    };
+    let way = format!("to node {place} is poor");
+    wait_until("no way is told to be poor", || !tells(" is poor"));
+    let began = Instant::now();
+    net.lose(place, 5);
+    wait_until("the way to the client's node is told to be poor", || tells(&way));
+    step(&format!("told {:.0} s after the loss began", began.elapsed().as_secs_f64()));
+    net.heal();
+    wait_until("it is told to be poor no more", || !tells(&way));
     cluster.compare_and_check(&sockets, load.stop());
 }

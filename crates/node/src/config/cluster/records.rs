@@ -119,6 +119,9 @@ pub struct AliveRecord {
     /// Its drives that can be used, and those that cannot. One in neither is still being opened.
     pub up: Vec<u32>,
     pub down: Vec<u32>,
+    /// Those of `up` that get next to nothing done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<u32>,
     /// It is about to end, and opens nothing that it is given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stopping: bool,

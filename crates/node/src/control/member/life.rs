@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinError;
+use weft_engine::DriveId;
 use weft_engine::cluster::detection::LEASE_US;
 use weft_engine::interface::Order;
 
@@ -89,8 +90,8 @@ fn begin(
     };
     let lease = NodeLease::take(store.etcd(), Duration::from_micros(LEASE_US), on_loss)
         .map_err(ClusterError::from)?;
-    let (up, down) = (Vec::new(), Vec::new());
-    let record = AliveRecord { node: membership.node, incarnation, place, up, down, stopping: false };
+    let (up, down, slow) = (Vec::new(), Vec::new(), Vec::new());
+    let record = AliveRecord { node: membership.node, incarnation, place, up, down, slow, stopping: false };
     store.announce(&record, lease.lease(), former)?;
     Ok(Living { lease, incarnation, former })
 }
@@ -233,7 +234,8 @@ impl Control {
         let Some(life) = &member.life else { return };
         let (node, place) = (member.node, member.lock.place());
         let stopping = self.stage == Stage::Stopping;
-        let record = AliveRecord { node, incarnation: life.incarnation, place, up, down, stopping };
+        let slow = up.iter().copied().filter(|&drive| self.slow.contains_key(&DriveId(drive))).collect();
+        let record = AliveRecord { node, incarnation: life.incarnation, place, up, down, slow, stopping };
         // One at a time: the last word must be the newest.
         if member.announcing.under_way || member.announcing.told.as_ref() == Some(&record) {
             return;

@@ -44,7 +44,7 @@ use crate::config::{
     SnapshotKey, SnapshotRecord,
 };
 use crate::control::failure::Failure;
-use crate::shard_loop::{PeerListener, Route};
+use crate::shard_loop::{PeerListener, PoorWay, Route};
 use jobs::Job;
 use life::Living;
 use std::collections::BTreeMap;
@@ -77,6 +77,8 @@ pub struct Member {
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
+    /// Ways from shards here to others on which much gets lost or takes long.
+    poor_ways: BTreeMap<(ShardId, ShardId), PoorWay>,
     cut_off: cut_off::CutOff,
     /// What the shards were told last.
     view: View,

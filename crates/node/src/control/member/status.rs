@@ -7,9 +7,10 @@ use crate::api::{
     ClusterDriveView, ClusterView, CopiesView, GroupPlaceView, NodeView, RepairView, ReportView, StatsView,
 };
 use crate::config::cluster::{ClusterConfig, NodeState};
-use crate::config::{DriveRecordState, FamilyState, GroupRecord, Place};
+use crate::config::{DriveRecord, DriveRecordState, FamilyState, GroupRecord, Place};
 use crate::control::refusal::Refusal;
 use crate::control::{Control, SharedControl, statistics};
+use crate::shard_loop::PoorWay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +36,8 @@ struct Reports {
     waiting: BTreeMap<u32, String>,
     /// vDisks that do not have as many copies as they should.
     copying: BTreeMap<u32, CopiesView>,
+    /// Ways between nodes on which much gets lost or takes long, a line for each.
+    ways: Vec<String>,
 }
 
 /// What another node wants to know of this one for its page.
@@ -57,7 +60,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     Ok(ReportView {
         used: drives
             .into_iter()
-            .filter(|drive| drive.state == "up")
+            .filter(|drive| matches!(drive.state.as_str(), "up" | "slow"))
             .map(|drive| (drive.drive, drive.used_bytes))
             .collect(),
         waiting: waiting.collect(),
@@ -66,6 +69,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
             .filter_map(|vdisk| Some((vdisk.family, CopiesView::of(&vdisk.engine)?)))
             .filter(|(_, copies)| !copies.reached)
             .collect(),
+        ways: member.poor_ways().collect(),
     })
 }
 
@@ -85,6 +89,7 @@ fn gather(mirror: &ClusterConfig) -> Reports {
         reports.used.extend(report.used);
         reports.waiting.extend(report.waiting);
         reports.copying.extend(report.copying);
+        reports.ways.extend(report.ways);
     }
     reports
 }
@@ -101,6 +106,10 @@ enum Copies {
 
 pub(super) fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
     mirror.alive.values().flat_map(|alive| alive.record.up.iter().copied()).collect()
+}
+
+fn is_slow(mirror: &ClusterConfig, drive: &DriveRecord) -> bool {
+    mirror.alive.get(&drive.node).is_some_and(|alive| alive.record.slow.contains(&drive.drive))
 }
 
 /// Only of drives that the cluster takes for up, as their capacity: what is on others counts when they are back.
@@ -153,7 +162,7 @@ impl Member {
     }
 
     fn cluster_view(&self, reports: &Reports) -> ClusterView {
-        let Reports { used, waiting, copying } = reports;
+        let Reports { used, waiting, copying, ways } = reports;
         let mirror = &self.mirror;
         let up = drives_up(mirror);
         let used = &used_of(used, &up);
@@ -198,10 +207,17 @@ impl Member {
             let why = lost.values().next().map_or("", String::as_str);
             lines.push(format!("node {} cannot be reached from here: {why}", shard.node()));
         }
+        lines.extend(ways.iter().take(LINES_MAX).cloned());
         for drive in drives.iter().filter(|drive| !up.contains(&drive.drive)) {
             if mirror.alive.contains_key(&drive.node) {
                 lines.push(format!("drive {} in node {} is not up", drive.drive, drive.node));
             }
+        }
+        for drive in drives.iter().filter(|drive| is_slow(mirror, drive)) {
+            lines.push(format!(
+                "drive {} in node {} is slow: logs and new data go to others",
+                drive.drive, drive.node
+            ));
         }
         let is_up = |drive: &u32| up.contains(drive);
         let groups = || mirror.groups.values().map(|group| &group.record);
@@ -267,6 +283,26 @@ impl Member {
             told.filter_map(|(family, copies)| Some((self.mirror.families.get(&FamilyId(*family))?, copies)));
         let lines = named.map(|(family, copies)| format!("vDisk {}: {}", family.record.name, copies.line()));
         lines.take(LINES_MAX).collect()
+    }
+
+    /// A line for each node to which the way from here is poor.
+    pub(in crate::control) fn poor_ways(&self) -> impl Iterator<Item = String> {
+        let mut worst: BTreeMap<u32, PoorWay> = BTreeMap::new();
+        for ((_, other), way) in &self.poor_ways {
+            let entry = worst.entry(other.node()).or_insert(*way);
+            if way.again_per_mille > entry.again_per_mille {
+                *entry = *way;
+            }
+        }
+        worst.into_iter().map(|(other, PoorWay { again_per_mille, there_and_back_us })| {
+            format!(
+                "the way from node {} to node {other} is poor: {} % of what is sent there has to be sent again, and there and back takes \
+                 {} ms",
+                self.node,
+                f64::from(again_per_mille) / 10.0,
+                f64::from(there_and_back_us / 100) / 10.0
+            )
+        })
     }
 
     /// Whether etcd has answered this node lately: without that it serves nothing.
@@ -468,6 +504,7 @@ impl Control {
                 DriveRecordState::Lost => ("lost", String::new()),
                 DriveRecordState::Making => ("opening", "it is being made".to_string()),
                 _ if up.contains(&drive) && is_leaving => ("draining", String::new()),
+                _ if is_slow(mirror, record) => ("slow", "its node tells more (weft status)".to_string()),
                 _ if up.contains(&drive) => ("up", String::new()),
                 _ if alive.is_none() => ("down", format!("node {} is not alive", record.node)),
                 _ if is_down => ("down", self.reason_of(entry.record.id())),

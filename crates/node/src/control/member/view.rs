@@ -7,12 +7,13 @@
 use super::LOCAL_BITS;
 use crate::config::cluster::{NodeState, shard_id};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
+use crate::control::slow::state_when_up;
 use crate::control::{Control, Standing};
-use crate::shard_loop::{Mail, Route};
-use std::collections::BTreeMap;
+use crate::shard_loop::{Mail, PoorWay, Route};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{Epoch, ShardId};
+use weft_engine::{DriveId, Epoch, ShardId};
 
 impl Control {
     pub(super) fn tell_peers(&mut self) {
@@ -36,6 +37,7 @@ impl Control {
             return;
         }
         member.unreachable.retain(|shard, _| peers.contains_key(shard));
+        member.poor_ways.retain(|(_, shard), _| peers.contains_key(shard));
         member.peers = peers;
         for shard in &self.shards {
             shard.send(Mail::Peers(member.peers.clone()));
@@ -64,8 +66,29 @@ impl Control {
         self.tell_view();
     }
 
+    /// Much of what a shard here sends to another gets lost, or takes long; or that is over. That is told and decides
+    /// nothing: reads go where answers come from soon anyway, and what has no other way is better served slowly than not at all.
+    pub(in crate::control) fn on_way_poor(&mut self, own: ShardId, other: ShardId, how: Option<PoorWay>) {
+        let Some(member) = self.part.member_mut() else { return };
+        match how.filter(|_| member.peers.contains_key(&other)) {
+            Some(how) => {
+                tracing::warn!(node = other.node(), shard = other.0, ?how, "the way to a node is poor");
+                member.poor_ways.insert((own, other), how);
+            }
+            None => {
+                tracing::info!(
+                    node = other.node(),
+                    shard = other.0,
+                    "the way to a node is not poor any more"
+                );
+                member.poor_ways.remove(&(own, other));
+            }
+        }
+    }
+
     /// Tells all shards how things stand, if that has changed.
     pub(in crate::control) fn tell_view(&mut self) {
+        let (slow, up) = self.slow_in_cluster();
         let Some(member) = self.part.member_mut() else { return };
         let mirror = &member.mirror;
         let reaches_nobody = member.reaches_nobody();
@@ -91,7 +114,7 @@ impl Control {
                 () if record.state == DriveRecordState::Lost => DriveState::Lost,
                 () if !is_up => DriveState::Down,
                 () if is_leaving(member, record) => DriveState::Draining,
-                () => DriveState::Up,
+                () => state_when_up(id, &slow, up),
             };
             drives.insert(id, DriveView { shard, domain: record.node, state });
         }
@@ -104,6 +127,15 @@ impl Control {
         for shard in &self.shards {
             shard.send(Mail::Order(Order::View(member.view.clone())));
         }
+    }
+
+    /// Drives of the cluster that are slow, and how many are up, as far as their nodes have told; of its own each node knows better.
+    fn slow_in_cluster(&self) -> (BTreeSet<DriveId>, usize) {
+        let Some(member) = self.part.member() else { return (BTreeSet::new(), 0) };
+        let alive = member.mirror.alive.values().map(|alive| &alive.record);
+        let others = alive.clone().filter(|record| record.node != member.node);
+        let slow = others.flat_map(|record| record.slow.iter().map(|&drive| DriveId(drive)));
+        (slow.chain(self.slow_ones()).collect(), alive.map(|record| record.up.len()).sum())
     }
 
     /// Tells all shards who serves what, if that has changed. Comes behind the orders to open what is served here.

@@ -5,6 +5,7 @@
 //! Leaves to others: what frames say (`weft_engine::formats::wire`), which connections there are (`peer`).
 
 use super::options;
+use super::ways::Counted;
 use crate::api::LaneStatsView;
 use crate::shard_loop::arena::{Arena, Space};
 use crate::shard_loop::ring::Ring;
@@ -64,6 +65,8 @@ pub struct Link {
     /// Something sound has arrived: the other side takes us for what we are.
     heard: bool,
     broken: bool,
+    /// What the kernel had counted when it was asked last.
+    counted: Counted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,6 +124,7 @@ impl Link {
             parked: false,
             heard: false,
             broken: false,
+            counted: Counted::default(),
         }
     }
 
@@ -164,6 +168,16 @@ impl Link {
         let entry = opcode::PollAdd::new(types::Fd(self.socket.as_raw_fd()), libc::POLLOUT as u32);
         // SAFETY: the socket stays open until the poll has come back (`is_in_flight`).
         unsafe { ring.push(entry.build().user_data(tag)) };
+    }
+
+    /// What was sent here since this was asked last, as the kernel has counted. None: it does not stand.
+    pub fn count_segments(&mut self) -> Option<Counted> {
+        if !self.stands() {
+            return None;
+        }
+        let counted = options::counted(&self.socket)?;
+        let before = std::mem::replace(&mut self.counted, counted);
+        Some(counted.after(before))
     }
 
     pub fn on_connected(&mut self) {

@@ -17,6 +17,7 @@ pub(super) mod link;
 mod listener;
 mod options;
 mod watch;
+mod ways;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use watch::{Standing, Verdict, Watches};
+use ways::Ways;
 use weft_engine::formats::wire::{self, Hello, Lane, Packet, lane_of};
 use weft_engine::interface::{Reply, Request, RequestError};
 use weft_engine::message::Message;
@@ -70,6 +72,7 @@ pub struct Peers {
     dials: u32,
     connecting: Vec<u32>,
     watches: Watches,
+    ways: Ways,
     verdicts: Vec<(ShardId, Verdict)>,
     touched: Vec<u32>,
     to_send: Vec<u32>,
@@ -146,6 +149,7 @@ impl Peers {
             dials: 0,
             connecting: Vec::new(),
             watches: Watches::default(),
+            ways: Ways::default(),
             verdicts: Vec::new(),
             touched: Vec::new(),
             to_send: Vec::new(),
@@ -415,6 +419,20 @@ impl Peers {
             }
         }
         self.verdicts = verdicts;
+        if self.ways.is_due(now) {
+            self.look_at_ways(now, arrived);
+        }
+    }
+
+    fn look_at_ways(&mut self, now: Time, arrived: &mut Vec<Arrived>) {
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
+            if let Some(counted) = link.count_segments() {
+                self.ways.count(now, link.shard, counted);
+            }
+        }
+        let is_there = |shard| self.addresses.contains_key(&shard) && !self.watches.is_lost(shard);
+        let told = self.ways.judge(now, is_there);
+        arrived.extend(told.into_iter().map(|(shard, how)| Arrived::News(News::WayPoor { shard, how })));
     }
 
     /// A link is gone; whoever waits for something on it hears so.

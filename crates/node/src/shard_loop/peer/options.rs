@@ -1,8 +1,10 @@
 //! How the sockets between shards are set up.
 
+use super::ways::Counted;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use weft_engine::formats::wire::Lane;
 
@@ -32,6 +34,23 @@ pub fn prepare(socket: &Socket, lane: Lane) -> io::Result<()> {
 /// The ring waits for sockets itself, which it does for blocking ones only.
 pub fn make_blocking(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(false)
+}
+
+/// What the kernel has counted of a connection. None: it does not say.
+pub fn counted(socket: &Socket) -> Option<Counted> {
+    // SAFETY: numbers only, for which zeros are values.
+    let mut told: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&told) as libc::socklen_t;
+    let into = (&raw mut told).cast();
+    // SAFETY: the kernel writes at most `len` bytes.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut len)
+    };
+    (result == 0).then_some(Counted {
+        segments: told.tcpi_segs_out,
+        again: told.tcpi_total_retrans,
+        there_and_back_us: told.tcpi_rtt,
+    })
 }
 
 /// Begins a connection, and says whether it stands already.
