@@ -18,7 +18,7 @@ case "$purpose" in
     ceph) needs+=(ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common jq:jq) ;;
     test)
         needs+=(fio:fio qemu-img:qemu-utils qemu-io:qemu-utils qemu-nbd:qemu-utils
-            qemu-storage-daemon:qemu-system-common nbdinfo:libnbd-bin nbdcopy:libnbd-bin
+            qemu-storage-daemon:qemu-system-common nbdinfo:libnbd-bin nbdcopy:libnbd-bin nbdkit:nbdkit
             mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount:mount fstrim:util-linux fuser:psmisc
             initdb:postgresql pg_amcheck:postgresql runuser:util-linux etcd:etcd-server
             ip:iproute2 tc:iproute2 nft:nftables)

@@ -8,6 +8,7 @@
 pub mod answers;
 pub mod atlas;
 pub mod client;
+pub mod command;
 pub mod control;
 pub mod coverage;
 pub mod drive;
@@ -31,6 +32,6 @@ pub mod stamp;
 pub mod trace;
 pub mod world;
 
-/// Of the simulator and its tests, which are all that links this.
+#[cfg(test)]
 #[global_allocator]
 static MEMORY: memory::Recycler = memory::Recycler;

@@ -21,7 +21,7 @@ pub struct Outcome {
 impl Outcome {
     /// The command that shows the same again.
     pub fn command(&self) -> String {
-        format!("weft-sim --plan {} --seed {}", self.plan.name(), self.seed)
+        format!("weft sim --plan {} --seed {}", self.plan.name(), self.seed)
     }
 }
 

@@ -8,6 +8,9 @@ use weft_sim::coverage::Fault;
 use weft_sim::plan::{Parameters, Plan};
 use weft_sim::run::run;
 
+#[global_allocator]
+static MEMORY: weft_sim::memory::Recycler = weft_sim::memory::Recycler;
+
 /// Seeds tried per plan before a canary counts as dead.
 const SEEDS: u64 = 100;
 

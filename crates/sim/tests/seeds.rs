@@ -4,6 +4,9 @@ use weft_sim::kept::kept;
 use weft_sim::plan::Plan;
 use weft_sim::run::run;
 
+#[global_allocator]
+static MEMORY: weft_sim::memory::Recycler = weft_sim::memory::Recycler;
+
 fn passes(plan: Plan, seed: u64) {
     let outcome = run(plan, seed, false);
     if let Some(failure) = &outcome.failure {

@@ -114,6 +114,13 @@ pub enum Command {
     /// Measure storage: Weft, files, devices, anything that speaks NBD
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Run the engine on pretend drives and networks that fail as real ones do
+    #[command(after_help = "\
+Examples:
+  weft sim --seconds 600                       ten minutes of new seeds of all plans
+  weft sim --plan swarm --seed 4711 --trace    one seed, and everything that goes into and comes out of shards
+  weft sim scale --svg scale.svg               how clusters of 4 to 256 nodes rebuild and grow")]
+    Sim(weft_sim::command::Arguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  weft completions bash > /etc/bash_completion.d/weft")]
     Completions { shell: clap_complete::Shell },

@@ -84,6 +84,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Trouble> {
             arguments.json |= json;
             return inspect::run(arguments).map_err(|error| Trouble::from_inspect(&error));
         }
+        Command::Sim(arguments) => return Ok(arguments.run()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Arguments::command(), "weft", &mut script);

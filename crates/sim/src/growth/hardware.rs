@@ -7,7 +7,7 @@ pub const SECOND: u64 = 1_000_000_000;
 pub const MS: u64 = 1_000_000;
 pub const US: u64 = 1_000;
 
-/// Drives for data in every node, as in the rest of `weft-sim scale`, beside one SSD for the logs of all of them.
+/// Drives for data in every node, as in the rest of `weft sim scale`, beside one SSD for the logs of all of them.
 pub const DISKS_PER_NODE: usize = 4;
 
 /// A 7,200 rpm disk: Seagate Constellation ES.3, 4 TB (product manual: 4.16 ms average rotational latency, 83 to

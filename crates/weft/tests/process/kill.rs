@@ -3,9 +3,10 @@
 
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::nbd::NbdClient;
-use crate::support::{Node, Scratch, nbd_uri, spawn_node, step, tool, try_tool};
+use crate::support::{Node, Scratch, nbd_uri, spawn_node, step, wait_until};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const DEPTH: usize = 32;
@@ -65,38 +66,57 @@ fn kill_again_and_again(name: &str, arguments: &[&str], seed: u64) {
     crate::support::run_weft(&["check", dir.to_str().expect("a plain name")]);
 }
 
+/// fio checks what it wrote as it goes along, and all of it at the end, while the node dies under it. Between them is a server of
+/// nbdkit that connects again, and asks again what had no answer, as a client does that is to survive this.
 #[test]
-fn what_fio_wrote_before_the_kill_verifies_after_it() {
+fn what_fio_writes_verifies_while_the_node_is_killed_under_it() {
     let scratch = Scratch::new("kill-fio");
-    let (dir, socket) = (scratch.file("node"), scratch.socket("v"));
-    let node = Node::start(&dir, &["--drive-size", "512M"]);
+    let (dir, socket, outer) = (scratch.file("node"), scratch.socket("v"), scratch.socket("again"));
+    let mut node = Node::start(&dir, &["--drive-size", "512M"]);
     node.export_new("v", "96M", &socket);
-    let uri = format!("--uri={}", nbd_uri(&socket, "v"));
-    let common = ["fio", "--name=k", "--ioengine=nbd", &uri, "--rw=randwrite", "--bs=4k", "--randseed=7"];
-    let verify = ["--size=48M", "--offset=0", "--iodepth=32", "--verify=crc32c"];
-    let first: Vec<&str> = common.iter().chain(&verify).copied().chain(["--do_verify=0"]).collect();
-    tool(&first);
-    // A second load, on the other half, that the kill interrupts.
-    let mut second = std::process::Command::new("timeout")
-        .args(["-k", "5", "120"])
-        .args(common)
-        .args(["--offset=48M", "--size=48M", "--iodepth=32", "--time_based", "--runtime=100"])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .expect("fio can be started");
-    let before = node.vdisk_writes("v");
-    crate::support::wait_until("the second load runs", || node.vdisk_writes("v") > before);
-    node.kill();
-    let _ = second.wait();
-    let node = Node::start(&dir, &[]);
-    let check: Vec<&str> = common.iter().chain(&verify).copied().chain(["--verify_only"]).collect();
-    let output = try_tool(&check);
-    assert!(
-        output.status.success(),
-        "fio found damage after the kill: {}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
+    let target = format!("uri={}", nbd_uri(&socket, "v"));
+    let mut server = Ended(
+        Command::new("nbdkit")
+            .args(["--foreground", "--exit-with-parent", "--threads", "32", "--unix"])
+            .arg(&outer)
+            .args(["--filter=retry", "nbd", &target, "retry-delay=1", "retries=60", "retry-exponential=no"])
+            .spawn()
+            .expect("nbdkit can be started"),
     );
+    wait_until("nbdkit listens", || outer.exists());
+    let uri = format!("--uri={}", nbd_uri(&outer, ""));
+    let mut fio = Ended(
+        Command::new("timeout")
+            .args(["-k", "5", "240", "fio", "--name=k", "--ioengine=nbd", &uri, "--rw=randwrite", "--bs=4k"])
+            .args(["--size=56M", "--iodepth=32", "--rate_iops=2500", "--randseed=7"])
+            .args(["--verify=crc32c", "--verify_fatal=1", "--verify_backlog=500", "--do_verify=1"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("fio can be started"),
+    );
+    for round in 0..kills().min(10) {
+        let before = node.vdisk_writes("v");
+        wait_until("fio writes", || node.vdisk_writes("v") > before + 500);
+        node.kill();
+        node = Node::start(&dir, &[]);
+        let goes_on = fio.0.try_wait().expect("it is our child").is_none();
+        assert!(goes_on, "fio ended before kill {round}: it is to be longer");
+    }
+    let status = fio.0.wait().expect("it is our child");
+    let mut said = String::new();
+    let out = fio.0.stdout.as_mut().expect("it is piped");
+    std::io::Read::read_to_string(out, &mut said).expect("text");
+    assert!(status.success(), "fio found damage: {said}");
+    let _ = server.0.kill();
     node.stop();
+}
+
+/// Does not outlive the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
