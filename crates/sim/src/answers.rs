@@ -34,8 +34,7 @@ impl World {
         self.coverage.count("replies judged");
         let at = self.moment();
         let family = open.family;
-        // Clones ask as well: all together may be more than the owner takes at once.
-        let is_busy = self.parameters.clones.is_some() && reply == Reply::Error(RequestError::Busy);
+        let is_asked_again = matches!(reply, Reply::Error(error) if self.may_fail_when_read_back(error));
         if let Err(what) = self.judge_reply(ticket, &open, reply, at) {
             self.fail(format!(
                 "family {family}: {what} ({:?} at shard {shard}, epoch {}, asked at moment {})",
@@ -47,10 +46,20 @@ impl World {
         if self.phase != Phase::ReadBack {
             return;
         }
-        if is_busy {
+        if is_asked_again {
             self.read_back_again(&open);
         } else {
             self.read_back(open.client);
+        }
+    }
+
+    /// What is no fault of an owner when everything is read back, and asked again. Clones ask as well: all together may be more than
+    /// it takes at once.
+    fn may_fail_when_read_back(&self, error: RequestError) -> bool {
+        match error {
+            RequestError::Busy => self.parameters.clones.is_some(),
+            RequestError::Fenced | RequestError::NotServed => self.parameters.may_lose_owners_at_rest(),
+            _ => false,
         }
     }
 
@@ -71,6 +80,7 @@ impl World {
         if error == RequestError::NoSpace {
             self.judge_refusal(ticket, open)?;
         }
+        let may_fail = self.may_fail_when_read_back(error);
         let family = &mut self.families[open.family];
         let end = match open.asked {
             Asked::Read { first, sectors }
@@ -92,8 +102,7 @@ impl World {
         if matches!(error, RequestError::Damaged { .. }) && !self.parameters.destroys && !is_replaced {
             return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
         }
-        if self.phase == Phase::ReadBack && (error != RequestError::Busy || self.parameters.clones.is_none())
-        {
+        if self.phase == Phase::ReadBack && !may_fail {
             return Err(format!("after everything was repaired a request failed: {error:?}"));
         }
         if error == RequestError::NoSnapshot {

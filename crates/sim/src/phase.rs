@@ -59,6 +59,8 @@ pub struct Progress {
     /// How often everything was read back for its data to follow, and no sooner than when again.
     pub passes: u32,
     pub next_pass: u64,
+    /// What is read back is read from its end to its beginning.
+    pub is_backwards: bool,
     /// For which epoch each family was asked to settle.
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
@@ -78,6 +80,7 @@ impl Progress {
             readers: BTreeMap::new(),
             passes: 0,
             next_pass: 0,
+            is_backwards: false,
             asked: BTreeMap::new(),
             thrown_away: false,
             falls_asleep: 0,
@@ -539,7 +542,7 @@ impl World {
         }
     }
 
-    /// A read that the owner was too busy for.
+    /// A read that the owner was too busy for, or that whoever is owner now has to answer.
     pub fn read_back_again(&mut self, open: &Open) {
         let (snapshot, first, sectors) = match open.asked {
             Asked::Read { first, sectors } => (None, first, sectors),
@@ -547,6 +550,7 @@ impl World {
             _ => unreachable!("a reader only reads"),
         };
         let Open { client, family, shard, .. } = *open;
+        let shard = self.control.families[family].owner.unwrap_or(shard);
         let event = Event::ReadBack { client, family, shard, snapshot, first, sectors };
         self.queue.push(self.now + 1_000, event);
     }
@@ -562,11 +566,16 @@ impl World {
             (reader.snapshot, reader.run, reader.block) = (Some(next), 0, 0);
         }
         let Reader { family, run, block, snapshot, .. } = *reader;
-        let place = self.families[family].layout.runs[run];
+        let runs = &self.families[family].layout.runs;
+        let is_backwards = self.progress.is_backwards;
+        let place = runs[if is_backwards { runs.len() - 1 - run } else { run }];
         let len = READ_BACK_BLOCKS.min(place.blocks as u64 - block);
         let run_ends = block + len == place.blocks as u64;
         (reader.run, reader.block) = if run_ends { (run + 1, 0) } else { (run, block + len) };
-        let Some(owner) = self.control.families[family].owner else {
+        let block = if is_backwards { place.blocks as u64 - block - len } else { block };
+        // Whoever is asked says that it does not serve it.
+        let anybody = || self.parameters.may_lose_owners_at_rest().then_some(0);
+        let Some(owner) = self.control.families[family].owner.or_else(anybody) else {
             self.fail(format!("family {family} lost its owner while nothing failed"));
             return;
         };

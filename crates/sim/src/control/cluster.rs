@@ -180,7 +180,7 @@ impl World {
     fn move_owners(&mut self) {
         if self.phase == Phase::ReadBack {
             // Who reads everything back asks the owner there is, and none of these reads may fail.
-            return;
+            return self.take_what_ran_out_of_names();
         }
         for family in 0..self.control.families.len() {
             if self.rng.random_range(0..200) == 0 {
@@ -215,6 +215,16 @@ impl World {
             } else if entry.settled || !patient {
                 self.move_family(family, Some(to), false);
             }
+        }
+    }
+
+    fn take_what_ran_out_of_names(&mut self) {
+        if !self.parameters.may_lose_owners_at_rest() {
+            return;
+        }
+        for wanted in self.cluster().moves().into_iter().filter(|wanted| wanted.how == How::Take) {
+            let to = self.shard_of(wanted.to);
+            self.control.families[wanted.family.0 as usize].next = Some(to);
         }
     }
 

@@ -5,7 +5,7 @@
 //! asked (`load`).
 
 use super::contents::Contents;
-use super::control::Control;
+use super::control::{Control, shard_of};
 use super::device::{Device, Ends, Work};
 use super::hardware::{DISKS_PER_NODE, SECOND, US, cpu, disk, ssd};
 use super::hdd::Hdd;
@@ -18,7 +18,7 @@ use weft_engine::formats::wire::{self, Packet, lane_of};
 use weft_engine::interface::{Area, DriveOperation, DriveResult, DriveWork, Geometry};
 use weft_engine::message::Message;
 use weft_engine::shard::{Settings, Shard};
-use weft_engine::{FamilyId, Input, Limits, Notice, Order, Outputs, Reply, Request, ShardId, Ticket, Time};
+use weft_engine::{FamilyId, Input, Limits, Notice, Order, Outputs, Reply, Request, Ticket, Time};
 
 /// The engine's clock at the beginning of the world.
 const ORIGIN_US: u64 = 1_000_000;
@@ -123,7 +123,7 @@ impl World {
     pub fn add_node(&mut self) {
         let shard = self.shards.len();
         let settings = Settings {
-            shard: ShardId(shard as u32),
+            shard: shard_of(shard as u32),
             seed: self.seed.wrapping_mul(1_000_003).wrapping_add(shard as u64),
             // The databases are small models of large ones, which would not fit in memory: nothing is kept for reads, and
             // little of what is written. Their disks are as small, and the room on them bounds nothing.
@@ -253,7 +253,7 @@ impl World {
             self.submit(shard, operation);
         }
         for (to, message) in outputs.messages {
-            self.send(shard, to.0 as usize, message);
+            self.send(shard, to.node() as usize, message);
         }
         for notice in outputs.notices {
             self.plan(self.now + STORE, Event::Notice { shard, notice });
@@ -361,7 +361,7 @@ impl World {
         let Packet::Message(message) = packet else { unreachable!("it was just made") };
         self.last += 1;
         let number = self.last;
-        let input = Input::Message { from: ShardId(from as u32), message };
+        let input = Input::Message { from: shard_of(from as u32), message };
         self.messages.insert(number, (to, input));
         if self.network.send(from, (to, lane), number, bytes) {
             self.turn(from);
