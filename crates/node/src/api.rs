@@ -238,7 +238,7 @@ pub struct AttachmentView {
 
 /// A number, or `inherit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a whole number or \"inherit\"")]
 pub enum LimitWord {
     Number(u64),
     Word(InheritWord),
@@ -563,4 +563,15 @@ pub struct DamageView {
     pub blocks_lost: u64,
     /// The newest lines about damage, oldest first.
     pub recent: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_none_is_told_in_words() {
+        let refused = serde_json::from_str::<SetVdisk>("{\"iops_limit\":-4}").expect_err("it is no limit");
+        assert!(refused.to_string().starts_with("expected a whole number or \"inherit\""), "{refused}");
+    }
 }

@@ -219,6 +219,12 @@ pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
         return Ok(Made { cluster: settings.name.clone(), id: made.record.id, node: None });
     };
     settings.node.check()?;
+    // First of all, so that no directory is made beside an etcd that does not answer.
+    if let Err(error) = store.cluster_record()
+        && !matches!(error, ClusterError::NoCluster { .. })
+    {
+        return Err(error.into());
+    }
     let (dir, lock) = open_directory(dir)?;
     if dir.join(CONFIG_FILE).exists() {
         return bring(&store, &dir, &lock, &settings.node);
@@ -250,6 +256,8 @@ pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
 pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
     settings.node.check()?;
     let store = open_store(&settings.endpoints, &settings.name, false)?;
+    // First of all, so that no directory is made for a cluster that is not there.
+    let id = store.cluster_record()?.record.id;
     let (dir, _lock) = open_directory(&settings.dir)?;
     if let Some(made) = finish_member(&store, &dir, Way::Join)? {
         return Ok(made);
@@ -258,7 +266,6 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
         return Err(JoinError::HoldsData { dir });
     }
     refuse_drives(&dir)?;
-    let id = store.cluster_record()?.record.id;
     let mark = match mark_of(&store, &dir, Way::Join)? {
         Some(mark) if mark.id == id => mark,
         // None, or of a cluster that was made anew since: nothing of the mark is in this one.
