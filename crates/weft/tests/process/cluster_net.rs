@@ -60,15 +60,17 @@ fn nodes_that_are_cut_off_do_no_harm() {
             net.cut_from_etcd(owner)
         });
         let owner = owner_elsewhere(&cluster, place);
-        trouble(
-            &cluster,
-            &load,
-            "the owner and the client's node were cut from each other for 10 s",
-            long,
-            |net| {
-                net.cut(owner, place);
-            },
+        load.go_on(SOME);
+        load.tell_pause("before");
+        let net = cluster.net.as_ref().expect("the cluster has a net");
+        net.cut(owner, place);
+        cluster.wait_for_owner("v", |owner| owner == place);
+        load.go_on(SOME);
+        load.tell_pause(
+            "the owner and the client's node were cut from each other, until the vDisk came there",
         );
+        net.heal();
+        cluster.wait_until_whole();
     }
     cluster.compare_and_check(&sockets, load.stop());
 }

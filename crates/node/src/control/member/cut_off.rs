@@ -59,7 +59,7 @@ impl Member {
     }
 
     /// The others that count, and whether they can be reached.
-    fn reached(&self) -> BTreeMap<u32, bool> {
+    pub(super) fn reached(&self) -> BTreeMap<u32, bool> {
         let is_cut_off = |node: &u32| *node != self.node && self.is_cut_off(*node);
         let mut reached: BTreeMap<u32, bool> =
             self.mirror.nodes.keys().copied().filter(is_cut_off).map(|node| (node, false)).collect();

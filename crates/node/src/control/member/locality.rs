@@ -1,18 +1,26 @@
 //! Where the clients of a vDisk are, as its owner sees it: when all of them have been on one other node for long, the
 //! vDisk goes there. Counted here and nowhere else: the store hears of the move only.
+//!
+//! It goes there soon when this node does not reach that one any more, which lives all the same: its clients could wait for
+//! ever (`docs/decisions/0052-a-vdisk-goes-to-clients-that-its-owner-does-not-reach.md`).
 
 use super::{Phase, Served};
 use crate::config::cluster::{NodeState, shard_id};
 use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Question, ShardStatistics};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use weft_engine::cluster::detection::{LOCALITY_US, STAY_US};
+use weft_engine::cluster::detection::{LEASE_US, LOCALITY_US, STAY_US};
 use weft_engine::{Epoch, FamilyId, ShardId};
 
-/// Clients are looked at so often.
+/// Clients are looked at so often, and what cannot be reached.
 const LOOK: Duration = Duration::from_secs(5);
+const LOOK_AT_CUTS: Duration = Duration::from_secs(1);
+
+/// Who is not reached for so long, beside the time after which it counts as lost, and has a lease all the same: lives. A lease
+/// that ended when it died would be over by then.
+const CUT: Duration = Duration::from_micros(LEASE_US);
 
 const LOCALITY: Duration = Duration::from_micros(LOCALITY_US);
 const STAY: Duration = Duration::from_micros(STAY_US);
@@ -60,20 +68,49 @@ impl Clients {
         let is_settled = last.duration_since(*since) >= LOCALITY && now.duration_since(served_since) >= STAY;
         (*node != here && is_settled).then_some(*node)
     }
+
+    /// The node it should be on because all its clients are there, and this one does not reach it.
+    fn way_out(&self, cut_off: &BTreeSet<u32>) -> Option<u32> {
+        self.only_on.as_ref().map(|stay| stay.node).filter(|node| cut_off.contains(node))
+    }
 }
 
 /// Looks for vDisks whose clients are elsewhere.
 pub async fn watch(control: SharedControl) {
+    let mut looked = Instant::now();
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(LOOK_AT_CUTS).await;
+        let cut_off = control.lock().cut_off_from_here();
+        if looked.elapsed() < LOOK && cut_off.is_empty() {
+            continue;
+        }
+        looked = Instant::now();
         let question = |to| Question::Statistics { details: false, to };
         let counted = ask_shards(&control, LOOK, question).await;
-        control.lock().note_clients(&counted);
+        control.lock().note_clients(&counted, &cut_off);
     }
 }
 
 impl Control {
-    fn note_clients(&mut self, counted: &[Option<ShardStatistics>]) {
+    /// Nodes that live and that no shard here has reached for long, unless this one reaches nobody.
+    fn cut_off_from_here(&mut self) -> BTreeSet<u32> {
+        let now = Instant::now();
+        let Some(member) = self.part.member_mut() else { return BTreeSet::new() };
+        if member.reaches_nobody() {
+            member.cuts.clear();
+            return BTreeSet::new();
+        }
+        let lost = member.reached().into_iter().filter(|(_, reached)| !reached);
+        let lost: BTreeSet<u32> = lost.map(|(node, _)| node).collect();
+        member.cuts.retain(|node, _| lost.contains(node));
+        for node in lost {
+            member.cuts.entry(node).or_insert(now);
+        }
+        let long = member.cuts.iter().filter(|(_, since)| now.duration_since(**since) >= CUT);
+        long.map(|(&node, _)| node).filter(|node| member.mirror.alive.contains_key(node)).collect()
+    }
+
+    fn note_clients(&mut self, counted: &[Option<ShardStatistics>], cut_off: &BTreeSet<u32>) {
         let now = Instant::now();
         let Some(member) = self.part.member_mut() else { return };
         let here = member.node;
@@ -87,7 +124,7 @@ impl Control {
             };
             clients.note(&family_counted.asked_by, now);
             if *phase == Phase::Ready
-                && let Some(to) = clients.better_place(here, *since, now)
+                && let Some(to) = clients.way_out(cut_off).or_else(|| clients.better_place(here, *since, now))
             {
                 moves.push((family, (shard_id(here, *shard as u32), *epoch), to));
             }
@@ -140,6 +177,19 @@ mod tests {
         assert_eq!(clients.better_place(1, began, after(361)), None, "and only now stopped");
         clients.note(&BTreeMap::from([(1, 1), (2, 42)]), after(362));
         assert_eq!(clients.better_place(1, began, after(362)), Some(2));
+    }
+
+    #[test]
+    fn a_vdisk_whose_clients_cannot_be_reached_goes_to_them() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut clients = Clients::default();
+        clients.note(&BTreeMap::from([(2, 10)]), after(0));
+        clients.note(&BTreeMap::from([(2, 10)]), after(6));
+        assert_eq!(clients.way_out(&BTreeSet::from([3])), None);
+        assert_eq!(clients.way_out(&BTreeSet::from([2])), Some(2), "soon, and by what was seen before");
+        clients.note(&BTreeMap::from([(1, 1), (2, 11)]), after(8));
+        assert_eq!(clients.way_out(&BTreeSet::from([2])), None, "others would lose it");
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct Member {
     mirror: Arc<ClusterConfig>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
+    /// Nodes that no shard here reaches, since when that is known.
+    cuts: BTreeMap<u32, Instant>,
     /// Ways from shards here to others on which much gets lost or takes long.
     poor_ways: BTreeMap<(ShardId, ShardId), PoorWay>,
     cut_off: cut_off::CutOff,

@@ -107,6 +107,7 @@ pub fn run(
             attachments_at: None,
             mirror: Arc::new(config),
             unreachable: BTreeMap::new(),
+            cuts: BTreeMap::new(),
             poor_ways: BTreeMap::new(),
             cut_off: super::cut_off::CutOff::default(),
             view: View::default(),

@@ -241,7 +241,7 @@ impl Peers {
         }
     }
 
-    /// The connection to this shard said something that makes no sense: it ends.
+    /// The connection to this shard said something that makes no sense, or is of no use: it ends.
     pub fn distrust(&mut self, shard: ShardId) {
         if let Some(index) = self.dialled.get(&(shard, Lane::Client)).and_then(|dialled| dialled.link) {
             self.break_off(index);
@@ -379,6 +379,11 @@ impl Peers {
         let after_failures = dialled.is_some_and(|dialled| std::mem::take(&mut dialled.back_off_us) > 0);
         if is_back {
             arrived.push(Arrived::News(News::PeerBack { shard }));
+            if lane != Lane::Client {
+                // What clients asked there is asked again at once: the kernel would only try again when that becomes due, after as
+                // long as nothing came through.
+                self.distrust(shard);
+            }
         }
         if is_back || (after_failures && lane != Lane::Client) {
             self.try_at_once(shard);
