@@ -20,7 +20,8 @@ impl World {
         let replaces = entry.replaces.take();
         self.control.changed = true;
         self.control.unrest = self.now;
-        if let Some(old) = replaces {
+        // Where the real rule has the table, it sees that one is lost and another there.
+        if let Some(old) = replaces.filter(|_| !self.is_cluster()) {
             let concerned = |group: &GroupView| group.members.iter().position(|&member| member == old);
             let groups: Vec<_> =
                 self.control.groups.iter().filter_map(|(&id, group)| Some((id, concerned(group)?))).collect();
