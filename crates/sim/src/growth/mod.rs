@@ -24,6 +24,9 @@ use std::path::PathBuf;
 
 /// Four nodes with databases under load, and what four more nodes that only keep copies bring.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  weft sim growth --threads 8                        one row of the table
+  weft sim growth --csv growth.csv --svg growth.svg  all of it: some minutes")]
 pub struct Growth {
     /// Threads of every VM, each of which asks and waits: one run for each number.
     #[arg(long, value_delimiter = ',', default_values_t = [4, 8, 16, 32, 64])]

@@ -21,6 +21,9 @@ pub const FACTORS: [u32; 2] = [2, 3];
 
 /// How rebuilding and growing change with the size of a cluster.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  weft sim scale
+  weft sim scale --nodes-max 64 --csv scale.csv --svg scale.svg")]
 pub struct Scale {
     /// The biggest cluster.
     #[arg(long, default_value_t = 256)]
