@@ -340,8 +340,6 @@ impl Control {
     fn send_view(&mut self) {
         self.leave_out_hanging();
         let shards = self.shards.iter().map(|shard| shard.shard()).collect::<Vec<_>>();
-        let up = self.drives.values().filter(|drive| drive.standing == Standing::Up).count();
-        let slow: BTreeSet<DriveId> = self.slow_ones().collect();
         let alone = self.part.alone();
         alone.view_version += 1;
         let drives = self
@@ -350,7 +348,7 @@ impl Control {
             .map(|(&id, drive)| {
                 let state = match drive.standing {
                     Standing::Up if alone.left_out.contains(&id) => DriveState::Down,
-                    Standing::Up => slow::state_when_up(id, &slow, up),
+                    Standing::Up => DriveState::Up,
                     Standing::Opening | Standing::Down(_) => DriveState::Down,
                     Standing::Lost => DriveState::Lost,
                 };

@@ -215,7 +215,7 @@ impl Member {
         }
         for drive in drives.iter().filter(|drive| is_slow(mirror, drive)) {
             lines.push(format!(
-                "drive {} in node {} is slow: logs and new data go to others",
+                "drive {} in node {} is slow: its node tells more (weft status)",
                 drive.drive, drive.node
             ));
         }

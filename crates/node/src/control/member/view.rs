@@ -7,13 +7,12 @@
 use super::LOCAL_BITS;
 use crate::config::cluster::{NodeState, shard_id};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
-use crate::control::slow::state_when_up;
 use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, PoorWay, Route};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use weft_engine::interface::{DriveState, DriveView, Order, View};
-use weft_engine::{DriveId, Epoch, ShardId};
+use weft_engine::{Epoch, ShardId};
 
 impl Control {
     pub(super) fn tell_peers(&mut self) {
@@ -88,7 +87,6 @@ impl Control {
 
     /// Tells all shards how things stand, if that has changed.
     pub(in crate::control) fn tell_view(&mut self) {
-        let (slow, up) = self.slow_in_cluster();
         let Some(member) = self.part.member_mut() else { return };
         let mirror = &member.mirror;
         let reaches_nobody = member.reaches_nobody();
@@ -114,7 +112,7 @@ impl Control {
                 () if record.state == DriveRecordState::Lost => DriveState::Lost,
                 () if !is_up => DriveState::Down,
                 () if is_leaving(member, record) => DriveState::Draining,
-                () => state_when_up(id, &slow, up),
+                () => DriveState::Up,
             };
             drives.insert(id, DriveView { shard, domain: record.node, state });
         }
@@ -127,15 +125,6 @@ impl Control {
         for shard in &self.shards {
             shard.send(Mail::Order(Order::View(member.view.clone())));
         }
-    }
-
-    /// Drives of the cluster that are slow, and how many are up, as far as their nodes have told; of its own each node knows better.
-    fn slow_in_cluster(&self) -> (BTreeSet<DriveId>, usize) {
-        let Some(member) = self.part.member() else { return (BTreeSet::new(), 0) };
-        let alive = member.mirror.alive.values().map(|alive| &alive.record);
-        let others = alive.clone().filter(|record| record.node != member.node);
-        let slow = others.flat_map(|record| record.slow.iter().map(|&drive| DriveId(drive)));
-        (slow.chain(self.slow_ones()).collect(), alive.map(|record| record.up.len()).sum())
     }
 
     /// Tells all shards who serves what, if that has changed. Comes behind the orders to open what is served here.
