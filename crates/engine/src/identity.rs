@@ -66,6 +66,13 @@ number!(
 pub const SHARDS_PER_NODE: u32 = 64;
 
 impl ShardId {
+    /// Shard `index` of a node.
+    pub fn of(node: u32, index: u32) -> Self {
+        assert!(index < SHARDS_PER_NODE, "a node has at most {SHARDS_PER_NODE} shards");
+        let first = node.checked_mul(SHARDS_PER_NODE).expect("sixty million nodes are never reached");
+        Self(first + index)
+    }
+
     /// The node it belongs to.
     pub fn node(self) -> u32 {
         self.0 / SHARDS_PER_NODE

@@ -220,11 +220,7 @@ pub fn init(settings: &InitSettings) -> Result<Made, JoinError> {
     };
     settings.node.check()?;
     // First of all, so that no directory is made beside an etcd that does not answer.
-    if let Err(error) = store.cluster_record()
-        && !matches!(error, ClusterError::NoCluster { .. })
-    {
-        return Err(error.into());
-    }
+    id_there(&store)?;
     let (dir, lock) = open_directory(dir)?;
     if dir.join(CONFIG_FILE).exists() {
         return bring(&store, &dir, &lock, &settings.node);
@@ -310,9 +306,14 @@ fn open_directory(dir: &Path) -> Result<(PathBuf, DirectoryLock), JoinError> {
 
 /// Whether the cluster in this etcd, if there is one, is that of this id.
 fn has_id(store: &ClusterStore, id: u64) -> Result<bool, JoinError> {
+    Ok(id_there(store)? == Some(id))
+}
+
+/// The id of the cluster in this etcd. None: etcd answers, and there is none.
+fn id_there(store: &ClusterStore) -> Result<Option<u64>, JoinError> {
     match store.cluster_record() {
-        Ok(found) => Ok(found.record.id == id),
-        Err(ClusterError::NoCluster { .. }) => Ok(false),
+        Ok(found) => Ok(Some(found.record.id)),
+        Err(ClusterError::NoCluster { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

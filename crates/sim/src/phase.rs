@@ -59,8 +59,6 @@ pub struct Progress {
     /// How often everything was read back for its data to follow, and no sooner than when again.
     pub passes: u32,
     pub next_pass: u64,
-    /// What is read back is read from its end to its beginning.
-    pub is_backwards: bool,
     /// For which epoch each family was asked to settle.
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
@@ -80,7 +78,6 @@ impl Progress {
             readers: BTreeMap::new(),
             passes: 0,
             next_pass: 0,
-            is_backwards: false,
             asked: BTreeMap::new(),
             thrown_away: false,
             falls_asleep: 0,
@@ -567,7 +564,8 @@ impl World {
         }
         let Reader { family, run, block, snapshot, .. } = *reader;
         let runs = &self.families[family].layout.runs;
-        let is_backwards = self.progress.is_backwards;
+        // By turns in order and not, so that data that follows is touched in both ways.
+        let is_backwards = self.progress.passes % 2 == 1;
         let place = runs[if is_backwards { runs.len() - 1 - run } else { run }];
         let len = READ_BACK_BLOCKS.min(place.blocks as u64 - block);
         let run_ends = block + len == place.blocks as u64;

@@ -24,7 +24,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::counters::Source;
-use weft_engine::identity::{Generation, SHARDS_PER_NODE};
+use weft_engine::identity::Generation;
 use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View};
 use weft_engine::message::Message;
 use weft_engine::sabotage::{Bug, planted};
@@ -182,7 +182,7 @@ impl World {
         let (node, first) = (self.nodes.len(), self.shards.len());
         for number in 0..shards {
             let shard = self.shards.len();
-            let id = ShardId(node as u32 * SHARDS_PER_NODE + number as u32);
+            let id = ShardId::of(node as u32, number as u32);
             let clock_ahead = self.parameters.clock_origin + self.rng.random_range(0..1 << 30);
             self.shards.push(ShardState {
                 id,

@@ -8,6 +8,7 @@ use crate::trouble::Trouble;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use weft_node::api::is_drive_up;
 
 /// A node settles its vDisks for some seconds at most when it stops; this is well above.
 const STOP_SECONDS: u64 = 60;
@@ -24,7 +25,7 @@ pub fn status(place: &Place, json: bool) -> Result<(), Trouble> {
 
 fn show(status: &Value) {
     let drives = list(&status["drives"]);
-    let up = drives.iter().filter(|drive| drive["state"] == "up" || drive["state"] == "slow").count();
+    let up = drives.iter().filter(|drive| is_drive_up(&text(&drive["state"]))).count();
     output::line(&format!(
         "{} since {} s: drives up {up} of {}, vDisks {}, copies of new vDisks {}, directory {}",
         text(&status["state"]),

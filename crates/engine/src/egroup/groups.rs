@@ -100,7 +100,7 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
 mod tests {
     use super::*;
     use crate::context::{Purpose, Surroundings};
-    use crate::identity::{EgroupId, Epoch, FamilyId, SHARDS_PER_NODE, ShardId};
+    use crate::identity::{EgroupId, Epoch, FamilyId, ShardId};
     use crate::interface::{GroupView, View};
     use crate::message::{Class, Content, Question};
     use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ mod tests {
     /// one pair without it.
     fn view() -> View {
         let drive = |number: u32| {
-            let shard = ShardId(number * SHARDS_PER_NODE);
+            let shard = ShardId::of(number, 0);
             (DriveId(number), DriveView { shard, domain: number, state: DriveState::Up })
         };
         let pair = |a: u32, b: u32| GroupView { members: vec![DriveId(a), DriveId(b)], former: Vec::new() };
@@ -123,7 +123,7 @@ mod tests {
 
     /// A shard of this node whose drives have told of so much room.
     fn surroundings(node: u32, free: [u64; 4]) -> Surroundings {
-        let (shard, free) = (ShardId(node * SHARDS_PER_NODE), (0..).map(DriveId).zip(free).collect());
+        let (shard, free) = (ShardId::of(node, 0), (0..).map(DriveId).zip(free).collect());
         Surroundings { shard, free, ..Surroundings::new(view()) }
     }
 

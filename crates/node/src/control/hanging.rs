@@ -80,9 +80,9 @@ impl Control {
 
     /// How a drive stands, and why it is not up: for people.
     pub(super) fn standing_view(&self, id: DriveId, drive: &Drive) -> (&'static str, String) {
-        match (&drive.standing, self.hanging.get(&id)) {
-            (Standing::Down(reason), _) => ("down", reason.clone()),
-            (Standing::Up, Some(since)) => {
+        match (&drive.standing, self.hanging.get(&id), self.slow.get(&id)) {
+            (Standing::Down(reason), ..) => ("down", reason.clone()),
+            (Standing::Up, Some(since), _) => {
                 let seconds = since.elapsed().as_secs().max(2);
                 let goes_on = match &self.part {
                     Part::Alone(alone) => alone.left_out.contains(&id),
@@ -95,10 +95,8 @@ impl Control {
                 };
                 ("hangs", format!("it has not answered for {seconds} s; {meanwhile}"))
             }
-            (Standing::Up, None) if self.slow.contains_key(&id) => {
-                ("slow", Self::slow_reason(self.slow[&id]))
-            }
-            (standing, _) => (standing.word(), String::new()),
+            (Standing::Up, None, Some(since)) => ("slow", Self::slow_reason(*since)),
+            (standing, ..) => (standing.word(), String::new()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The statistics as Prometheus wants them.
 //! Promises: what is not known is not there. A 0 in its place would be taken for a counter that began again.
 
-use crate::api::{DriveStatsView, ShardStatsView, StatsView, StatusView};
+use crate::api::{DriveStatsView, ShardStatsView, StatsView, StatusView, is_drive_up};
 use crate::shard_loop::{GAUGES, Latencies};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ pub fn text(
     page.sample("weft_up", "", u64::from(status.state == "ready"));
     page.family("weft_drive_up", "gauge", "1 when the drive is up");
     for drive in &status.drives {
-        let up = u64::from(matches!(drive.state.as_str(), "up" | "slow"));
+        let up = u64::from(is_drive_up(&drive.state));
         page.sample("weft_drive_up", &format!("drive=\"{}\"", drive.drive), up);
     }
     page.family("weft_drive_slow", "gauge", "1 when the drive gets next to nothing done");
@@ -45,7 +45,7 @@ pub fn text(
         };
     }
     let drives_up: Vec<&DriveStatsView> =
-        stats.drives.iter().filter(|drive| matches!(drive.state.as_str(), "up" | "slow" | "hangs")).collect();
+        stats.drives.iter().filter(|drive| is_drive_up(&drive.state) || drive.state == "hangs").collect();
     each!(drives_up, drive, "weft_drive_":
         free_bytes "gauge" "Bytes that new egroups could take",
         used_bytes "gauge" "Bytes of the data area in use",

@@ -16,9 +16,7 @@ impl Control {
             tracing::info!(%drive, "a drive is not slow any more");
             self.slow.remove(&drive);
         }
-        if self.part.member().is_some() {
-            self.announce();
-        }
+        self.announce();
     }
 
     /// What is told to people of a drive that is slow.

@@ -2,7 +2,7 @@
 //! Promises: a shard that does not answer in time is named, and nothing is said of what only it knows.
 
 use super::{Control, Serving, SharedControl, Stage, Standing};
-use crate::api::{DriveStatusView, StatsView, StatusView};
+use crate::api::{DriveStatusView, StatsView, StatusView, is_drive_up};
 use crate::drives::describe;
 use crate::shard_loop::{Mail, Mailbox, Question, ShardStatistics, owner_of};
 use std::sync::Arc;
@@ -35,10 +35,7 @@ impl Control {
             .iter()
             .map(|(&id, drive)| {
                 let (state, reason) = self.standing_view(id, drive);
-                let told = stats
-                    .drives
-                    .iter()
-                    .find(|told| told.drive == id.0 && matches!(told.state.as_str(), "up" | "slow"));
+                let told = stats.drives.iter().find(|told| told.drive == id.0 && is_drive_up(&told.state));
                 DriveStatusView {
                     drive: id.0,
                     shard: self.keeper(drive).shard().0,

@@ -17,6 +17,7 @@ mod sending;
 mod slow;
 mod socket;
 mod statistics;
+mod tcp_info;
 mod tickets;
 mod worker;
 

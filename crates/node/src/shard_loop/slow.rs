@@ -28,8 +28,8 @@ const LOOKS_LEAST: u32 = 8;
 /// A drive that did so many requests in a span, and was not slow, is in order.
 const REQUESTS_TO_TELL: u64 = 20;
 
-/// A slow drive is left alone as far as possible, so it has little occasion to show that it is slow no more. After this time it
-/// gets another chance; then after twice as long, and so on.
+/// A slow drive that is asked little has no occasion to show that it is slow no more. After this time it is not told to be slow any
+/// more; then after twice as long, and so on.
 const CHANCE_US: u64 = 600_000_000;
 const CHANCES_DOUBLED: u32 = 4;
 

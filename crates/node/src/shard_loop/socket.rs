@@ -6,8 +6,9 @@
 use super::arena::{Arena, Space};
 use super::ring::Ring;
 use super::sending::{Sending, Sent};
+use super::tcp_info::tcp_info;
 use io_uring::{opcode, types};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_engine::FamilyId;
@@ -323,14 +324,7 @@ impl Socket {
     /// hangs up when its client goes.
     fn has_fin(&self) -> bool {
         const ESTABLISHED: u8 = 1;
-        // The first byte of `struct tcp_info` is the state.
-        let (mut state, mut len) = ([0_u8; 8], 8);
-        let into = state.as_mut_ptr().cast();
-        // SAFETY: the kernel writes at most `len` bytes.
-        let told = unsafe {
-            libc::getsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut len)
-        };
-        told == 0 && len > 0 && state[0] != ESTABLISHED
+        tcp_info(self.fd.as_fd()).is_some_and(|told| told.tcpi_state != ESTABLISHED)
     }
 
     /// Replies wait to be sent, and nothing is in the way.

@@ -7,7 +7,7 @@ use std::thread;
 use weft_engine::interface::Segment;
 use weft_engine::{Epoch, FamilyId, Seq, ShardId};
 use weft_node::config::DriveRecordState;
-use weft_node::config::cluster::{Campaign, Claim, ClusterError, Decided, NewOwner, NodeLease, shard_id};
+use weft_node::config::cluster::{Campaign, Claim, ClusterError, Decided, NewOwner, NodeLease};
 
 const THREADS: u32 = 12;
 
@@ -123,11 +123,11 @@ fn what_is_given_to_one_node_and_sent_to_another_goes_on_from_there() {
     let cluster = server.new_cluster();
     let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
     let sent = cluster.change_vdisk(family, |record| record.moving_to = Some(7)).expect("it is sent");
-    let to = |node| NewOwner { shard: shard_id(node, 0), life: 1, alive: Vec::new() };
+    let to = |node| NewOwner { shard: ShardId::of(node, 0), life: 1, alive: Vec::new() };
     let given = cluster.give(&sent, &to(3), None).expect("nobody else does");
-    assert_eq!((given.record.owner, given.record.moving_to), (Some(shard_id(3, 0).0), Some(7)));
+    assert_eq!((given.record.owner, given.record.moving_to), (Some(ShardId::of(3, 0).0), Some(7)));
     let there = cluster.give(&given, &to(7), None).expect("nobody else does");
-    assert_eq!((there.record.owner, there.record.moving_to), (Some(shard_id(7, 0).0), None));
+    assert_eq!((there.record.owner, there.record.moving_to), (Some(ShardId::of(7, 0).0), None));
 }
 
 #[test]
@@ -140,9 +140,9 @@ fn what_somebody_has_sent_elsewhere_is_not_sent_again_by_who_has_not_heard_of_it
     };
     let vdisk = cluster.create_vdisk(&a_vdisk("v")).expect("it is made");
     let family = vdisk.record.id();
-    let to = |node| NewOwner { shard: shard_id(node, 0), life: 1, alive: Vec::new() };
+    let to = |node| NewOwner { shard: ShardId::of(node, 0), life: 1, alive: Vec::new() };
     let seen = cluster.give(&vdisk, &to(1), None).expect("nobody else does").record;
-    let by = (shard_id(1, 0), Epoch(seen.epoch));
+    let by = (ShardId::of(1, 0), Epoch(seen.epoch));
     let moving_to = || cluster.family(family).expect("etcd answers").expect("it is there").record.moving_to;
     // All at once, with the same knowledge: one of them has it.
     let sent = all_at_once(|at| cluster.send(family, by, 10 + at, Some(&leader)).map(|_| 10 + at));
@@ -157,7 +157,7 @@ fn what_somebody_has_sent_elsewhere_is_not_sent_again_by_who_has_not_heard_of_it
 
     // It has come there, and what was seen at its former owner says nothing any more, nor what another life of that saw.
     let there = cluster.give(&said, &to(7), None).expect("nobody else does").record;
-    for by in [by, (shard_id(1, 0), Epoch(there.epoch)), (shard_id(7, 0), Epoch(seen.epoch))] {
+    for by in [by, (ShardId::of(1, 0), Epoch(there.epoch)), (ShardId::of(7, 0), Epoch(seen.epoch))] {
         let late = cluster.send(family, by, 3, None);
         assert!(matches!(late, Err(ClusterError::Changed { .. })), "{late:?}");
     }
@@ -165,7 +165,7 @@ fn what_somebody_has_sent_elsewhere_is_not_sent_again_by_who_has_not_heard_of_it
 
     // Who does not decide any more sends nothing.
     cluster.resign(&leader).expect("etcd answers");
-    let by = (shard_id(7, 0), Epoch(there.epoch));
+    let by = (ShardId::of(7, 0), Epoch(there.epoch));
     let late = cluster.send(family, by, 3, Some(&leader));
     assert!(matches!(late, Err(ClusterError::NotController)), "{late:?}");
     assert_eq!(moving_to(), None);
@@ -286,7 +286,7 @@ fn what_a_dead_node_served_is_given_away_many_at_once() {
     let made = (0..VDISKS).map(|at| cluster.create_vdisk(&a_vdisk(&name(at))).expect("it is made"));
     let mut claims: Vec<Claim> = made
         .map(|seen| {
-            let to = NewOwner { shard: shard_id(node, 0), life: 1, alive: vec![(node, alive), (77, 0)] };
+            let to = NewOwner { shard: ShardId::of(node, 0), life: 1, alive: vec![(node, alive), (77, 0)] };
             Claim { seen, to }
         })
         .collect();

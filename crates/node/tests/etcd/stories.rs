@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_engine::ShardId;
 use weft_node::config::cluster::{
     AliveRecord, Campaign, ClusterError, ClusterNodeRecord, Decided, NewVdisk, NodeLease, NodeState,
-    SHARDS_PER_NODE, shard_id,
+    SHARDS_PER_NODE,
 };
 use weft_node::config::{
     DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
@@ -121,7 +121,7 @@ fn a_cluster_lives() {
     }
     cluster.put_groups(&alone(groups), &leadership).expect("they are changed");
     let vdisk = cluster.create_vdisk(&a_vdisk("one")).expect("it is made");
-    let owner = shard_id(node, 1);
+    let owner = ShardId::of(node, 1);
     assert_eq!(owner, ShardId(node * SHARDS_PER_NODE + 1));
     let served = cluster
         .take_epoch(vdisk.record.id(), vdisk.revision, Some(owner), Some(&leadership))

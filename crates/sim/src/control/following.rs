@@ -12,7 +12,6 @@ impl World {
         if self.parameters.follows {
             self.progress.since = self.now;
             self.progress.passes = 0;
-            self.progress.is_backwards = false;
             self.set_caches(0);
         }
     }
@@ -28,12 +27,9 @@ impl World {
             self.progress.passes += 1;
             let pause = (u64::from(self.progress.passes) * self.parameters.tick_us).min(PASSES_US);
             self.progress.next_pass = self.now + pause;
-            // By turns in order and not, so that data is touched in both ways.
-            self.progress.is_backwards = self.progress.passes % 2 == 1;
             self.begin_read_back();
         }
         self.coverage.add("vDisks whose data had followed", near?);
-        self.progress.is_backwards = false;
         self.set_caches(self.parameters.limits.cache_bytes);
         Ok(())
     }

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weft_engine::cluster::placement::{Drive, Group, MOVES_MAX, Standing, Wishes, plan};
 use weft_engine::cluster::whole::WholeGroups;
-use weft_engine::identity::SHARDS_PER_NODE;
 use weft_engine::interface::{Ceiling, Compression, Damage, DriveState, DriveView, FamilyRecord, View};
 use weft_engine::{DriveId, Epoch, FamilyId, GroupId, Notice, Order, ShardId};
 
@@ -16,7 +15,7 @@ pub const FACTOR: u32 = 2;
 
 /// The shard of a node, which has no other one.
 pub fn shard_of(node: u32) -> ShardId {
-    ShardId(node * SHARDS_PER_NODE)
+    ShardId::of(node, 0)
 }
 
 #[derive(Default)]

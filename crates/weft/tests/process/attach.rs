@@ -303,6 +303,16 @@ impl Hangable {
         Self { node: Node::start(&scratch.file("node"), &drives), below }
     }
 
+    /// Four vDisks of 64 MiB with something in this range, and their sockets.
+    fn four_vdisks(&self, scratch: &Scratch, range: &str) -> Vec<(&'static str, PathBuf)> {
+        let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
+        for (name, socket) in &vdisks {
+            self.node.export_new(name, "64M", socket);
+            write(&nbd_uri(socket, name), 5, range);
+        }
+        vdisks
+    }
+
     /// How drive 0 stands, and what is told of that.
     fn standing(&self) -> (String, String) {
         let status = self.node.json(&["status"]);
@@ -339,11 +349,7 @@ fn vdisks_with_two_copies_go_on_without_a_drive_that_hangs() {
     }
     let scratch = Scratch::new("attach-hangs");
     let own = Hangable::new(&scratch);
-    let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
-    for (name, socket) in &vdisks {
-        own.node.export_new(name, "64M", socket);
-        write(&nbd_uri(socket, name), 5, "0 8M");
-    }
+    let vdisks = own.four_vdisks(&scratch, "0 8M");
     wait_until("there are two copies of everything", || {
         vdisks
             .iter()
@@ -379,11 +385,7 @@ fn a_drive_that_is_slow_is_told() {
     }
     let scratch = Scratch::new("attach-slow");
     let own = Hangable::new(&scratch);
-    let vdisks: Vec<_> = ["a", "b", "c", "d"].map(|name| (name, scratch.socket(name))).into();
-    for (name, socket) in &vdisks {
-        own.node.export_new(name, "64M", socket);
-        write(&nbd_uri(socket, name), 5, "0 1M");
-    }
+    let vdisks = own.four_vdisks(&scratch, "0 1M");
     own.below.weft(&["vdisk", "set", "d", "--iops-limit", "4"]);
     let mut clients: Vec<Child> = vdisks
         .iter()

@@ -37,7 +37,7 @@ pub use follow::News;
 pub use lease::{Deadline, NodeLease};
 pub use records::{
     AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, CutOffRecord,
-    NameRecord, NodeState, SHARDS_PER_NODE, shard_id,
+    NameRecord, NodeState, SHARDS_PER_NODE,
 };
 
 pub(super) use change::{json, parse};

@@ -2,7 +2,6 @@
 
 use super::ClusterError;
 use serde::{Deserialize, Serialize};
-use weft_engine::ShardId;
 use weft_engine::cluster::detection::AWAY_US;
 
 /// Of the form of all records together. Raised when an older version would misread them.
@@ -10,13 +9,6 @@ pub const CLUSTER_FORMAT: u32 = 1;
 
 /// Shards of one node at most: a shard's number tells its node.
 pub use weft_engine::identity::SHARDS_PER_NODE;
-
-/// The number of a node's shard in the cluster.
-pub fn shard_id(node: u32, index: u32) -> ShardId {
-    assert!(index < SHARDS_PER_NODE, "a node has at most {SHARDS_PER_NODE} shards");
-    let first = node.checked_mul(SHARDS_PER_NODE).expect("sixty million nodes are never reached");
-    ShardId(first + index)
-}
 
 /// What there is one of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 use crate::api::WholeView;
 use crate::config::cluster::{
     Claim, ClusterConfig, ClusterError, ClusterStore, Decided, Ground, Leadership, NewOwner, NodeState,
-    Versioned, shard_id,
+    Versioned,
 };
 use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, GroupRecord};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,7 +113,7 @@ fn owners(mirror: &ClusterConfig) -> ownership::Cluster {
     let nodes = mirror.nodes.iter().filter(|(_, node)| node.record.state != NodeState::Removed);
     let nodes = nodes.map(|(&number, node)| {
         let record = &node.record;
-        let shards = (0..record.shards).map(|index| shard_id(number, index)).collect();
+        let shards = (0..record.shards).map(|index| ShardId::of(number, index)).collect();
         let node = ownership::Node {
             lease: mirror.alive.get(&number).map(|alive| alive.record.incarnation),
             is_storage_only: record.storage_only,

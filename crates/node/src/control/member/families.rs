@@ -5,7 +5,7 @@
 use super::locality::Clients;
 use super::status::drives_up;
 use super::{Member, Phase, Served};
-use crate::config::cluster::{ClusterError, ClusterStore, NewOwner, Versioned, shard_id};
+use crate::config::cluster::{ClusterError, ClusterStore, NewOwner, Versioned};
 use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
 use crate::control::failure::Failure;
 use crate::control::{Control, Stage, Standing};
@@ -268,7 +268,7 @@ impl Control {
 impl Member {
     /// A claim to a vDisk for one of this node's shards; None: the node has no life now.
     pub(super) fn own_claim(&self, shard: usize) -> Option<NewOwner> {
-        let shard = shard_id(self.node, shard as u32);
+        let shard = ShardId::of(self.node, shard as u32);
         self.claim(shard).filter(|claim| Some(claim.life) == self.incarnation())
     }
 

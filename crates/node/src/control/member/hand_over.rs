@@ -3,13 +3,13 @@
 
 use super::Phase;
 use crate::config::FamilyConfig;
-use crate::config::cluster::{ClusterError, NodeState, Versioned, shard_id};
+use crate::config::cluster::{ClusterError, NodeState, Versioned};
 use crate::control::Control;
 use crate::control::failure::Failure;
 use crate::shard_loop::Mail;
 use std::time::{Duration, Instant};
-use weft_engine::FamilyId;
 use weft_engine::interface::Order;
+use weft_engine::{FamilyId, ShardId};
 
 /// A vDisk that is written to all the time never settles whole: what is left after this time the next owner replays.
 const SETTLE_WAIT: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ impl Control {
         let shard = served.shard;
         served.phase = Phase::HandingOver;
         let shards = member.mirror.nodes.get(&to).map_or(1, |node| node.record.shards.max(1));
-        let claim = member.claim(shard_id(to, family.0 % shards));
+        let claim = member.claim(ShardId::of(to, family.0 % shards));
         self.shards[shard].send(Mail::Order(Order::CloseFamily { family }));
         let Some(member) = self.part.member() else { return };
         member.spawn(

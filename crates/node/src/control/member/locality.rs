@@ -5,7 +5,7 @@
 //! ever (`docs/decisions/0052-a-vdisk-goes-to-clients-that-its-owner-does-not-reach.md`).
 
 use super::{Phase, Served};
-use crate::config::cluster::{NodeState, shard_id};
+use crate::config::cluster::NodeState;
 use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Question, ShardStatistics};
@@ -126,7 +126,7 @@ impl Control {
             if *phase == Phase::Ready
                 && let Some(to) = clients.way_out(cut_off).or_else(|| clients.better_place(here, *since, now))
             {
-                moves.push((family, (shard_id(here, *shard as u32), *epoch), to));
+                moves.push((family, (ShardId::of(here, *shard as u32), *epoch), to));
             }
         }
         for (family, by, to) in moves {

@@ -200,7 +200,7 @@ impl Member {
 
 /// The number of a node's first shard.
 fn shard_base(node: u32) -> u32 {
-    crate::config::cluster::shard_id(node, 0).0
+    ShardId::of(node, 0).0
 }
 
 /// Versions of views grow with the store's revisions, and in between with what this node finds out by itself.

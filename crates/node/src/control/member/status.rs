@@ -5,6 +5,7 @@ use super::nodes::{is_drained, needed_drives};
 use super::{Member, Phase};
 use crate::api::{
     ClusterDriveView, ClusterView, CopiesView, GroupPlaceView, NodeView, RepairView, ReportView, StatsView,
+    is_drive_up,
 };
 use crate::config::cluster::{ClusterConfig, NodeState};
 use crate::config::{DriveRecord, DriveRecordState, FamilyState, GroupRecord, Place};
@@ -60,7 +61,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     Ok(ReportView {
         used: drives
             .into_iter()
-            .filter(|drive| matches!(drive.state.as_str(), "up" | "slow"))
+            .filter(|drive| is_drive_up(&drive.state))
             .map(|drive| (drive.drive, drive.used_bytes))
             .collect(),
         waiting: waiting.collect(),

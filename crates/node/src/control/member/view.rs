@@ -5,7 +5,7 @@
 //! instead (`cut_off`).
 
 use super::LOCAL_BITS;
-use crate::config::cluster::{NodeState, shard_id};
+use crate::config::cluster::NodeState;
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::{Control, Standing};
 use crate::shard_loop::{Mail, PoorWay, Route};
@@ -26,7 +26,7 @@ impl Control {
             for (index, address) in record.record.transport.iter().enumerate() {
                 match address.parse() {
                     Ok(address) => {
-                        peers.insert(shard_id(node, index as u32), address);
+                        peers.insert(ShardId::of(node, index as u32), address);
                     }
                     Err(_) => tracing::warn!(node, address, "a node's address is none"),
                 }
@@ -96,7 +96,7 @@ impl Control {
             if record.state == DriveRecordState::Making {
                 continue;
             }
-            let shard = shard_id(record.node, record.shard);
+            let shard = ShardId::of(record.node, record.shard);
             let is_up = if record.node == member.node {
                 let own = self.drives.get(&id);
                 own.is_some_and(|drive| drive.standing == Standing::Up) && !self.hanging.contains_key(&id)

@@ -1,10 +1,11 @@
 //! How the sockets between shards are set up.
 
 use super::ways::Counted;
+use crate::shard_loop::tcp_info::tcp_info;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
 use weft_engine::formats::wire::Lane;
 
@@ -38,15 +39,7 @@ pub fn make_blocking(socket: &Socket) -> io::Result<()> {
 
 /// What the kernel has counted of a connection. None: it does not say.
 pub fn counted(socket: &Socket) -> Option<Counted> {
-    // SAFETY: numbers only, for which zeros are values.
-    let mut told: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of_val(&told) as libc::socklen_t;
-    let into = (&raw mut told).cast();
-    // SAFETY: the kernel writes at most `len` bytes.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, &raw mut len)
-    };
-    (result == 0).then_some(Counted {
+    tcp_info(socket.as_fd()).map(|told| Counted {
         segments: told.tcpi_segs_out,
         again: told.tcpi_total_retrans,
         there_and_back_us: told.tcpi_rtt,
