@@ -10,7 +10,7 @@ use weft_engine::DriveId;
 impl Control {
     pub(super) fn on_drive_slow(&mut self, drive: DriveId, slow: bool) {
         if slow {
-            tracing::warn!(%drive, "a drive has something to do all the time and gets next to nothing done");
+            tracing::warn!(%drive, "a drive gets next to nothing done while it has something to do");
             self.slow.entry(drive).or_insert_with(Instant::now);
         } else {
             tracing::info!(%drive, "a drive is not slow any more");
@@ -22,7 +22,7 @@ impl Control {
     /// What is told to people of a drive that is slow.
     pub(super) fn slow_reason(since: Instant) -> String {
         format!(
-            "{} s ago it had got less done than 10 requests and 5 MB in a second, though it seemed to have something to do all the time",
+            "{} s ago it had got less done than 10 requests and 5 MB in each second in which it had something to do",
             since.elapsed().as_secs()
         )
     }

@@ -10,7 +10,7 @@ use super::files::{DriveFile, Files, Named};
 use super::hangs::Hangs;
 use super::pieces::Pieces;
 use super::ring::Ring;
-use super::slow::{Done, Slowness};
+use super::slow::Pace;
 use super::statistics::DriveStatistics;
 use crate::drives::{AreaFile, OpenDrive};
 use io_uring::{opcode, squeue, types};
@@ -54,7 +54,6 @@ pub struct DriveTable {
     files: Files,
     durable_writes: usize,
     hangs: Hangs,
-    slowness: Slowness,
 }
 
 struct Attached {
@@ -64,6 +63,7 @@ struct Attached {
     /// When a frame of the log was handed over last.
     log_used: Option<Time>,
     waiting: Waiting,
+    pace: Pace,
     statistics: DriveStatistics,
 }
 
@@ -163,7 +163,6 @@ impl DriveTable {
             files: Files::new(),
             durable_writes: 0,
             hangs: Hangs::default(),
-            slowness: Slowness::default(),
         }
     }
 
@@ -190,14 +189,14 @@ impl DriveTable {
         let (log, data) = (target(&open.log), target(&open.data));
         let before = self.drives.remove(&open.drive);
         // What waits of a drive that is opened again still has its turn.
-        let waiting = before.map_or_else(Waiting::default, |before| {
+        let (waiting, pace) = before.map_or_else(Default::default, |before| {
             self.files.remove(before.log.file);
             self.files.remove(before.data.file);
-            before.waiting
+            (before.waiting, before.pace.anew())
         });
         self.files.release(ring);
-        let statistics = DriveStatistics::default();
-        self.drives.insert(open.drive, Attached { open, log, data, log_used: None, waiting, statistics });
+        let (log_used, statistics) = (None, DriveStatistics::default());
+        self.drives.insert(open.drive, Attached { open, log, data, log_used, waiting, pace, statistics });
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
@@ -264,6 +263,7 @@ impl DriveTable {
             (Work::Flush, _) => Stage::DriveFlush,
             (Work::Discard { .. }, _) => Stage::DriveDiscard,
         };
+        attached.pace.begin(now, stage == Stage::DriveDiscard);
         let (waits, turn) = (false, Turn::Alone);
         let flight = Flight { token, drive, stage, began: now, since: now, waits, turn, target, work };
         self.hangs.begin(now);
@@ -333,8 +333,9 @@ impl DriveTable {
         if result.is_ok() {
             stages.record_us(flight.stage, now.since(flight.began));
         }
+        let attached = self.drives.get_mut(&flight.drive).expect(STAY);
+        attached.pace.end(now, flight.stage == Stage::DriveDiscard, flight.work.bytes());
         if let Err(fault) = &result {
-            let attached = self.drives.get_mut(&flight.drive).expect(STAY);
             attached.statistics.faults += 1;
             tracing::warn!(drive = flight.drive.0, ?fault, "a drive operation failed");
         }
@@ -365,23 +366,12 @@ impl DriveTable {
             // What waits for its turn was not asked of the drive.
             let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
             self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), &mut tell);
-            self.look_for_slow_ones(now, tell);
+            for (&drive, attached) in &mut self.drives {
+                if let Some(slow) = attached.pace.look(now) {
+                    tell(News::DriveSlow { drive, slow });
+                }
+            }
         }
-    }
-
-    fn look_for_slow_ones(&mut self, now: Time, tell: impl FnMut(News)) {
-        let mut in_flight: BTreeMap<DriveId, u64> = BTreeMap::new();
-        // Hints may take their time.
-        let asked = |flight: &&Flight| flight.stage != Stage::DriveDiscard;
-        for flight in self.flights.iter().flatten().filter(asked) {
-            *in_flight.entry(flight.drive).or_default() += 1;
-        }
-        let done = self.drives.iter().map(|(&drive, attached)| {
-            let in_flight = in_flight.get(&drive).copied().unwrap_or(0);
-            let (requests, bytes) = attached.statistics.asked();
-            (drive, Done { requests: requests.saturating_sub(in_flight), bytes, is_busy: in_flight > 0 })
-        });
-        self.slowness.look(now, done, tell);
     }
 
     /// Gives back the places behind the last one in use: looks do not cost for ever what was once in flight.
@@ -420,6 +410,15 @@ impl DriveTable {
 }
 
 impl Work {
+    /// As many as are moved to the drive or from it.
+    fn bytes(&self) -> u64 {
+        match self {
+            Work::Read { len, .. } => u64::from(*len),
+            Work::Write { pieces, .. } => pieces.iter().map(|piece| piece.len() as u64).sum(),
+            Work::Flush | Work::Discard { .. } => 0,
+        }
+    }
+
     /// A block of zeros: nobody is told before all of them are written and flushed, so it may take its time.
     fn erases(&self) -> bool {
         let Work::Write { pieces, .. } = self else { return false };

@@ -14,7 +14,7 @@ const HANGS_US: u64 = 2_000_000;
 const LOOK_US: u64 = 400_000;
 
 /// If looks lie further apart than that, this shard stood still: what has ended meanwhile may not be known yet.
-const PAUSE_US: u64 = 900_000;
+pub const PAUSE_US: u64 = 900_000;
 
 #[derive(Default)]
 pub struct Hangs {

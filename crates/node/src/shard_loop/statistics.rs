@@ -52,11 +52,6 @@ pub struct DriveStatistics {
 }
 
 impl DriveStatistics {
-    /// Requests that were begun, hints aside, and their bytes.
-    pub fn asked(&self) -> (u64, u64) {
-        (self.reads + self.writes + self.flushes, self.read_bytes + self.write_bytes)
-    }
-
     /// Of a drive that is not up nobody knows how full it is: it has nothing free and nothing used.
     pub fn view(
         &self,

@@ -291,9 +291,8 @@ impl Member {
         let mut worst: BTreeMap<u32, PoorWay> = BTreeMap::new();
         for ((_, other), way) in &self.poor_ways {
             let entry = worst.entry(other.node()).or_insert(*way);
-            if way.again_per_mille > entry.again_per_mille {
-                *entry = *way;
-            }
+            entry.again_per_mille = entry.again_per_mille.max(way.again_per_mille);
+            entry.there_and_back_us = entry.there_and_back_us.max(way.there_and_back_us);
         }
         worst.into_iter().map(|(other, PoorWay { again_per_mille, there_and_back_us })| {
             format!(

@@ -36,7 +36,6 @@ impl Control {
             return;
         }
         member.unreachable.retain(|shard, _| peers.contains_key(shard));
-        member.poor_ways.retain(|(_, shard), _| peers.contains_key(shard));
         member.peers = peers;
         for shard in &self.shards {
             shard.send(Mail::Peers(member.peers.clone()));
@@ -65,11 +64,11 @@ impl Control {
         self.tell_view();
     }
 
-    /// Much of what a shard here sends to another gets lost, or takes long; or that is over. That is told and decides
+    /// Much of what a shard here sends to another gets lost, or takes long; or that is over, also by losing it. That is told and decides
     /// nothing: reads go where answers come from soon anyway, and what has no other way is better served slowly than not at all.
     pub(in crate::control) fn on_way_poor(&mut self, own: ShardId, other: ShardId, how: Option<PoorWay>) {
         let Some(member) = self.part.member_mut() else { return };
-        match how.filter(|_| member.peers.contains_key(&other)) {
+        match how {
             Some(how) => {
                 tracing::warn!(node = other.node(), shard = other.0, ?how, "the way to a node is poor");
                 member.poor_ways.insert((own, other), how);

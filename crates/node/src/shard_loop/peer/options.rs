@@ -40,7 +40,7 @@ pub fn make_blocking(socket: &Socket) -> io::Result<()> {
 /// What the kernel has counted of a connection. None: it does not say.
 pub fn counted(socket: &Socket) -> Option<Counted> {
     tcp_info(socket.as_fd()).map(|told| Counted {
-        segments: told.tcpi_segs_out,
+        segments: told.tcpi_data_segs_out,
         again: told.tcpi_total_retrans,
         there_and_back_us: told.tcpi_rtt,
     })

@@ -14,6 +14,9 @@ const ASK_US: u64 = 5_000_000;
 const SPAN_US: u64 = 10_000_000;
 const SEGMENTS_LEAST: u64 = 100;
 
+/// A connection that sent less than this since it was asked last says nothing new of how long an answer takes.
+const SEGMENTS_OF_ONE_LEAST: u32 = 10;
+
 /// Judgements in a row before something is told.
 const SPANS: u32 = 2;
 
@@ -25,7 +28,7 @@ const FINE_PER_MILLE: u64 = 10;
 const POOR_US: u32 = 100_000;
 const FINE_US: u32 = 50_000;
 
-/// What the kernel has counted of one connection.
+/// What the kernel has counted of one connection: segments with data, confirmations aside, and those of them that were sent again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
     pub segments: u32,
@@ -55,7 +58,7 @@ struct Way {
     since: Option<Time>,
     segments: u64,
     again: u64,
-    /// Of the best connection.
+    /// Of the best connection that had something to say: one that is full waits for itself.
     there_and_back_us: Option<u32>,
     poor: u32,
     fine: u32,
@@ -77,8 +80,10 @@ impl Ways {
         way.since.get_or_insert(now);
         way.segments += u64::from(counted.segments);
         way.again += u64::from(counted.again);
-        let best = way.there_and_back_us.into_iter().chain([counted.there_and_back_us]).min();
-        way.there_and_back_us = best;
+        if counted.segments >= SEGMENTS_OF_ONE_LEAST {
+            let best = way.there_and_back_us.into_iter().chain([counted.there_and_back_us]).min();
+            way.there_and_back_us = best;
+        }
     }
 
     /// When all connections were counted: those shards whose ways have become poor, or are no more (None). `is_there`: not lost, and
@@ -170,6 +175,23 @@ mod tests {
         let poor = PoorWay { again_per_mille: 0, there_and_back_us: 250_000 };
         assert_eq!(pass(&mut ways, &mut now, 10, counted(500, 0, 250_000)), [Some(poor)]);
         assert_eq!(pass(&mut ways, &mut now, 10, counted(500, 0, 2_000)), [None]);
+    }
+
+    #[test]
+    fn one_connection_that_is_full_makes_no_way_poor_and_idle_ones_make_none_fine() {
+        let (mut ways, mut now) = (Ways::default(), Time(0));
+        let mut story = |of_two: [Counted; 2]| {
+            let mut told = Vec::new();
+            for _ in 0..10 {
+                now = now.after(ASK_US);
+                of_two.into_iter().for_each(|counted| ways.count(now, OTHER, counted));
+                told.extend(ways.judge(now, |_| true).into_iter().map(|(_, verdict)| verdict.is_some()));
+            }
+            told
+        };
+        assert_eq!(story([counted(5_000, 0, 250_000), counted(50, 0, 300)]), Vec::<bool>::new());
+        assert_eq!(story([counted(5_000, 0, 250_000), counted(5, 0, 300)]), [true]);
+        assert_eq!(story([counted(5_000, 0, 900), counted(5, 0, 250_000)]), [false]);
     }
 
     #[test]
