@@ -140,8 +140,6 @@ impl Control {
 
     fn on_drive_ready(&mut self, drive: DriveId) {
         let Some(entry) = self.drives.get_mut(&drive) else { return };
-        // It is another one, or has been opened anew: its shard knows nothing of it yet either.
-        self.slow.remove(&drive);
         let is_new = entry.record.state == DriveRecordState::Making;
         // What an older version made is known by its number alone until now.
         let is_nameless = entry.record.incarnation.is_none();

@@ -22,7 +22,7 @@ impl Control {
     /// What is told to people of a drive that is slow.
     pub(super) fn slow_reason(since: Instant) -> String {
         format!(
-            "{} s ago it had got less done than 10 requests and 5 MB in each second in which it had something to do",
+            "{} s ago it needed more than 100 ms for a request, and 200 ms more for each MB of it",
             since.elapsed().as_secs()
         )
     }

@@ -188,11 +188,11 @@ impl DriveTable {
         };
         let (log, data) = (target(&open.log), target(&open.data));
         let before = self.drives.remove(&open.drive);
-        // What waits of a drive that is opened again still has its turn.
+        // What waits of a drive that is opened again still has its turn, and what is in flight still ends.
         let (waiting, pace) = before.map_or_else(Default::default, |before| {
             self.files.remove(before.log.file);
             self.files.remove(before.data.file);
-            (before.waiting, before.pace.anew())
+            (before.waiting, before.pace)
         });
         self.files.release(ring);
         let (log_used, statistics) = (None, DriveStatistics::default());
@@ -363,11 +363,12 @@ impl DriveTable {
         }
         if self.hangs.is_due(now) {
             self.forget_free_places();
+            let late_us = self.hangs.late_us(now);
             // What waits for its turn was not asked of the drive.
             let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
             self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), &mut tell);
             for (&drive, attached) in &mut self.drives {
-                if let Some(slow) = attached.pace.look(now) {
+                if let Some(slow) = attached.pace.look(now, late_us) {
                     tell(News::DriveSlow { drive, slow });
                 }
             }

@@ -43,6 +43,11 @@ impl Hangs {
         self.look_at.is_some_and(|at| at <= now)
     }
 
+    /// By how much a look at this time comes too late.
+    pub fn late_us(&self, now: Time) -> u64 {
+        self.look_at.map_or(0, |at| now.since(at))
+    }
+
     /// To be called when it is due, with the drive and the age of all that is in flight.
     pub fn look(
         &mut self,

@@ -17,7 +17,7 @@ pub enum News {
     DriveHangs { drive: DriveId },
     /// None is any more.
     DriveAnswers { drive: DriveId },
-    /// It has something to do all the time and gets next to nothing done; or that is over. Told by turns.
+    /// While it has something to do it gets next to nothing done; or that is over. Told by turns.
     DriveSlow { drive: DriveId, slow: bool },
 }
 

@@ -31,6 +31,9 @@ const OLD_US: u64 = 600_000_000;
 /// After so many judgements in a row it is slow, or is not any more.
 const ROW: u32 = 3;
 
+/// If more than this part of the time says nothing of the drive, nobody knows that it is slow.
+const EXCUSED_PART: u64 = 10;
+
 /// What one drive has to do and gets done.
 #[derive(Default)]
 pub struct Pace {
@@ -40,6 +43,8 @@ pub struct Pace {
     asked: u32,
     /// Hints may take their time, and so may what comes behind them.
     hints: u32,
+    /// Something has ended since the last look.
+    has_news: bool,
     done: Done,
     /// Judgements in a row.
     slow: u32,
@@ -51,8 +56,10 @@ pub struct Pace {
 #[derive(Default)]
 struct Done {
     since: Time,
-    /// In so much of that time the drive had something to do.
+    /// In so much of that time the drive had something to do ...
     busy_us: u64,
+    /// ... and in so much of this there were hints too, or this shard was late.
+    excused_us: u64,
     requests: u64,
     bytes: u64,
 }
@@ -62,18 +69,11 @@ enum Judgement {
     Slow,
     Between,
     Fine,
-    /// Too little was asked for too long.
+    /// Too little was asked for too long, or it may not be the drive.
     Unknown,
 }
 
 impl Pace {
-    /// Of a drive that was opened again: nothing is known of it, and what was in flight still is.
-    pub fn anew(self) -> Self {
-        let Self { at, asked, hints, .. } = self;
-        let done = Done { since: at, ..Done::default() };
-        Self { at, asked, hints, done, ..Self::default() }
-    }
-
     pub fn begin(&mut self, now: Time, is_hint: bool) {
         self.settle(now);
         *self.count(is_hint) += 1;
@@ -83,27 +83,35 @@ impl Pace {
     pub fn end(&mut self, now: Time, is_hint: bool, bytes: u64) {
         self.settle(now);
         *self.count(is_hint) -= 1;
+        self.has_news |= !is_hint;
         self.done.requests += u64::from(!is_hint);
         self.done.bytes += bytes;
     }
 
     /// Whether it became slow, or is not any more; None if nothing has changed. To be called more often than once in `PAUSE_US` while
-    /// anything is in flight.
-    pub fn look(&mut self, now: Time) -> Option<bool> {
+    /// anything is in flight; so much later than it was meant to be.
+    pub fn look(&mut self, now: Time, late_us: u64) -> Option<bool> {
         self.settle(now);
-        let judgement = self.done.judge(now)?;
+        if self.asked > 0 {
+            self.done.excused_us += late_us;
+        }
+        let judgement = self.done.judge(now, std::mem::take(&mut self.has_news))?;
         self.done = Done { since: now, ..Done::default() };
         match judgement {
             Judgement::Slow => (self.slow, self.fine) = (self.slow + 1, 0),
             Judgement::Fine => (self.slow, self.fine) = (0, self.fine + 1),
-            Judgement::Between => (self.slow, self.fine) = (0, 0),
-            Judgement::Unknown => {}
+            Judgement::Between | Judgement::Unknown => (self.slow, self.fine) = (0, 0),
         }
         let is_over = if self.is_told { self.fine >= ROW } else { self.slow >= ROW };
         is_over.then(|| {
             self.is_told = !self.is_told;
             self.is_told
         })
+    }
+
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        (self.asked, self.hints) == (0, 0)
     }
 
     fn count(&mut self, is_hint: bool) -> &mut u32 {
@@ -114,21 +122,25 @@ impl Pace {
         let us = now.since(self.at);
         self.at = now;
         // If nobody looked for so long, this shard stood still, and what ended meanwhile is only seen now.
-        if self.asked > 0 && self.hints == 0 && us <= PAUSE_US {
+        if self.asked > 0 && us <= PAUSE_US {
             self.done.busy_us += us;
+            self.done.excused_us += if self.hints > 0 { us } else { 0 };
         }
     }
 }
 
 impl Done {
-    fn judge(&self, now: Time) -> Option<Judgement> {
+    /// `has_news`: something has ended right now. While nothing does the drive hangs, which is told sooner; that is one judgement,
+    /// however long it lasts.
+    fn judge(&self, now: Time, has_news: bool) -> Option<Judgement> {
         let may_take_us = self.requests * REQUEST_US + self.bytes / BYTES_PER_US;
         let is_fine = may_take_us >= self.busy_us * FINE_PART;
         let age_us = now.since(self.since);
-        // Without an end of anything it hangs, which is told sooner. When it answers, that is judged with what comes then.
-        if self.busy_us >= BUSY_US && self.requests > 0 {
+        if self.busy_us >= BUSY_US && has_news {
+            let is_known = self.excused_us * EXCUSED_PART <= self.busy_us;
             return Some(match may_take_us < self.busy_us {
-                true => Judgement::Slow,
+                true if is_known => Judgement::Slow,
+                true => Judgement::Unknown,
                 false if is_fine => Judgement::Fine,
                 false => Judgement::Between,
             });
@@ -152,17 +164,18 @@ mod tests {
         pace: Pace,
         now: Time,
         look_at: Option<Time>,
+        late_us: u64,
     }
 
     impl Story {
         fn new() -> Self {
-            Self { pace: Pace::default(), now: Time(9_000_000), look_at: None }
+            Self { pace: Pace::default(), now: Time(9_000_000), look_at: None, late_us: 0 }
         }
 
         /// Looks as `Hangs` has it: some time after something began, and again if anything is in flight then.
         fn go_to(&mut self, at: Time, told: &mut Vec<bool>) {
             while let Some(look_at) = self.look_at.take_if(|look_at| *look_at <= at) {
-                told.extend(self.pace.look(look_at));
+                told.extend(self.pace.look(look_at, self.late_us));
                 self.look_at = (self.pace.asked > 0).then(|| look_at.after(LOOK_US));
             }
             self.now = at;
@@ -230,6 +243,14 @@ mod tests {
     #[test]
     fn one_hang_does_not_make_it_slow_and_many_do() {
         let mut story = Story::new();
+        for _ in 0..2 {
+            assert_eq!(story.pass(3, 250_000, 3_000, 4096), NOTHING);
+            assert_eq!(
+                story.pass(1, 0, 11_000_000, 4096),
+                NOTHING,
+                "it hangs for a while when it has done little before"
+            );
+        }
         for _ in 0..10 {
             assert_eq!(story.pass(20, 10_000, 3_000, 4096), NOTHING);
             assert_eq!(story.pass(1, 0, 60_000_000, 4096), NOTHING, "it hangs, and answers");
@@ -254,6 +275,9 @@ mod tests {
         assert_eq!(story.pass(120, 0, 300_000, 4096), NOTHING);
         story.pace.end(story.now, true, 0);
         assert_eq!(story.pass(60, 0, 300_000, 4096), [true]);
+        story.pace.begin(story.now, true);
+        assert_eq!(story.pass(120, 0, 300_000, 4096), NOTHING, "nor do they make a slow drive a quick one");
+        assert_eq!(story.pass(30, 0, 3_000, 4096), [false], "what is quick beside them is");
     }
 
     #[test]
@@ -262,20 +286,18 @@ mod tests {
         for _ in 0..100 {
             story.pace.begin(story.now, false);
             story.now = story.now.after(30_000_000);
-            assert_eq!(story.pace.look(story.now), None);
+            assert_eq!(story.pace.look(story.now, 0), None);
             story.pace.end(story.now, false, 4096);
         }
     }
 
     #[test]
-    fn of_a_drive_that_was_opened_again_nothing_is_known() {
+    fn what_is_late_with_this_shard_is_not_slow() {
         let mut story = Story::new();
-        assert_eq!(story.pass(30, 0, 200_000, 4096), [true]);
-        story.pace.begin(story.now, false);
-        story.pace = std::mem::take(&mut story.pace).anew();
-        story.pace.end(story.now, false, 4096);
-        assert_eq!(story.pass(60, 0, 3_000, 4096), NOTHING, "it is not told to be slow");
-        assert_eq!(story.pass(30, 0, 200_000, 4096), [true]);
+        story.late_us = 50_000;
+        assert_eq!(story.pass(60, 0, 200_000, 4096), NOTHING);
+        story.late_us = 5_000;
+        assert_eq!(story.pass(60, 0, 200_000, 4096), [true]);
     }
 
     #[test]
@@ -284,6 +306,11 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(story.pass(4, 0, 200_000, 4096), NOTHING);
             let later = story.now.after(OLD_US);
+            story.go_to(later, &mut Vec::new());
+        }
+        for _ in 0..100 {
+            assert_eq!(story.pass(8, 0, 8_000_000, 4096), NOTHING, "it has to wake up, once a day");
+            let later = story.now.after(86_400_000_000);
             story.go_to(later, &mut Vec::new());
         }
     }

@@ -104,6 +104,10 @@ impl Rig {
         while self.table.in_flight() > 0 {
             ended.extend(self.turn());
         }
+        assert!(
+            self.table.drives.values().all(|attached| attached.pace.is_idle()),
+            "all that began has ended"
+        );
         ended
     }
 }

@@ -162,6 +162,8 @@ impl Peers {
     /// end.
     pub fn set_addresses(&mut self, now: Time, addresses: BTreeMap<ShardId, SocketAddr>) {
         let former = std::mem::replace(&mut self.addresses, addresses);
+        // Ways to who is gone are none any more, also if nothing wakes this shard for long.
+        self.ways.ask_now();
         let is_moved = |shard: &ShardId| former.get(shard) != self.addresses.get(shard);
         let moved: Vec<ShardId> = former.keys().copied().filter(is_moved).collect();
         for index in 0..self.places.len() as u32 {

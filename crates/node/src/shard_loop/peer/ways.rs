@@ -24,6 +24,9 @@ const SPANS: u32 = 2;
 const POOR_PER_MILLE: u64 = 20;
 const FINE_PER_MILLE: u64 = 10;
 
+/// Less than this happens: a machine that stood still for a moment sends again what was not lost.
+const AGAIN_LEAST: u64 = 5;
+
 /// There and back.
 const POOR_US: u32 = 100_000;
 const FINE_US: u32 = 50_000;
@@ -58,8 +61,9 @@ struct Way {
     since: Option<Time>,
     segments: u64,
     again: u64,
-    /// Of the best connection that had something to say: one that is full waits for itself.
+    /// Of the best connection that had something to say (one that is full waits for itself); without one, of any.
     there_and_back_us: Option<u32>,
+    idle_there_and_back_us: Option<u32>,
     poor: u32,
     fine: u32,
     is_told: bool,
@@ -74,16 +78,22 @@ impl Ways {
         is_due
     }
 
+    pub fn ask_now(&mut self) {
+        self.ask_at = Time(0);
+    }
+
     /// What one connection to this shard has done since it was asked last.
     pub fn count(&mut self, now: Time, shard: ShardId, counted: Counted) {
         let way = self.of.entry(shard).or_default();
         way.since.get_or_insert(now);
         way.segments += u64::from(counted.segments);
         way.again += u64::from(counted.again);
-        if counted.segments >= SEGMENTS_OF_ONE_LEAST {
-            let best = way.there_and_back_us.into_iter().chain([counted.there_and_back_us]).min();
-            way.there_and_back_us = best;
-        }
+        let best = match counted.segments {
+            0 => return,
+            SEGMENTS_OF_ONE_LEAST.. => &mut way.there_and_back_us,
+            _ => &mut way.idle_there_and_back_us,
+        };
+        *best = best.iter().copied().chain([counted.there_and_back_us]).min();
     }
 
     /// When all connections were counted: those shards whose ways have become poor, or are no more (None). `is_there`: not lost, and
@@ -116,12 +126,14 @@ impl Way {
             return None;
         }
         let again_per_mille = self.again * 1000 / self.segments;
-        let us = self.there_and_back_us.unwrap_or(0);
-        let is_poor = again_per_mille >= POOR_PER_MILLE || us >= POOR_US;
-        let is_fine = again_per_mille < FINE_PER_MILLE && us < FINE_US;
+        let us = self.there_and_back_us.or(self.idle_there_and_back_us).unwrap_or(0);
+        let gets_lost = |per_mille| self.again >= AGAIN_LEAST && again_per_mille >= per_mille;
+        let is_poor = gets_lost(POOR_PER_MILLE) || us >= POOR_US;
+        let is_fine = !gets_lost(FINE_PER_MILLE) && us < FINE_US;
         self.poor = if is_poor { self.poor + 1 } else { 0 };
         self.fine = if is_fine { self.fine + 1 } else { 0 };
-        (self.since, self.segments, self.again, self.there_and_back_us) = (Some(now), 0, 0, None);
+        (self.since, self.segments, self.again) = (Some(now), 0, 0);
+        (self.there_and_back_us, self.idle_there_and_back_us) = (None, None);
         if !self.is_told && self.poor >= SPANS {
             self.is_told = true;
             return Some(Some(PoorWay { again_per_mille: again_per_mille as u32, there_and_back_us: us }));
@@ -195,10 +207,23 @@ mod tests {
     }
 
     #[test]
+    fn a_way_that_takes_long_is_poor_also_when_nothing_but_signs_of_life_go_there() {
+        let (mut ways, mut now) = (Ways::default(), Time(0));
+        let poor = PoorWay { again_per_mille: 0, there_and_back_us: 250_000 };
+        assert_eq!(pass(&mut ways, &mut now, 200, counted(7, 0, 250_000)), [Some(poor)]);
+    }
+
+    #[test]
     fn little_is_not_judged_before_it_is_enough() {
         let (mut ways, mut now) = (Ways::default(), Time(0));
         assert_eq!(pass(&mut ways, &mut now, 5, counted(10, 1, 300)), [], "a hundred segments take longer");
         assert_eq!(pass(&mut ways, &mut now, 30, counted(10, 1, 300)).len(), 1);
+        let (mut ways, mut now) = (Ways::default(), Time(0));
+        assert_eq!(
+            pass(&mut ways, &mut now, 100, counted(25, 1, 300)),
+            [],
+            "four of a hundred may be a moment"
+        );
     }
 
     #[test]
