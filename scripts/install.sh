@@ -45,10 +45,13 @@ if [ -z "${WEFT_PROGRAM:-}" ]; then
     WEFT_PROGRAM="${CARGO_TARGET_DIR:-target}/release/weft"
 fi
 
-install -d "$(dirname "$program")" "$units" "$documents" "$config"
+install -d "$(dirname "$program")" "$units" "$documents/docs/decisions" "$config"
 install -m 755 "$WEFT_PROGRAM" "$program"
 install -m 644 packaging/weft.service packaging/weft@.service "$units"
-install -m 644 README.md ARCHITECTURE.md LICENSE* docs/*.md "$documents"
+install -m 644 README.md ARCHITECTURE.md LICENSE* "$documents"
+# As they lie in the source, so that links between them hold.
+install -m 644 docs/*.* "$documents/docs"
+install -m 644 docs/decisions/*.md "$documents/docs/decisions"
 if [ -e "$config/weft.toml" ]; then
     echo "$config/weft.toml is there, and left as it is"
 else

@@ -1,7 +1,7 @@
 //! The lab's label: the first MiB of a target, by which the lab knows again what it may overwrite.
 //! Promises: a target that holds anything else is refused unless that may go, and nothing is written or made before all
 //! targets have been looked at; nothing is written by a target's second address before it was found to be the same storage.
-//! Leaves to others: the fill itself, which only touches what is behind the label (`plan`).
+//! Leaves to others: the fill itself, which only touches what is behind the label (`run`).
 
 use crate::error::LabError;
 use crate::nbd_client::Client;

@@ -133,9 +133,9 @@ pub struct DriveStatusView {
     pub shard: u32,
     /// The device, or the files without their ending.
     pub place: String,
-    /// `up`, `hangs` (it has not answered for seconds), `opening`, `down` or `lost`.
+    /// `up`, `slow`, `hangs` (it has not answered for seconds), `opening`, `down` or `lost`.
     pub state: String,
-    /// Why it is down or hangs; empty otherwise.
+    /// Why it is down, slow or hangs; empty otherwise.
     pub reason: String,
     pub log_bytes: u64,
     pub data_bytes: u64,

@@ -87,7 +87,7 @@ fn end_with_the_reader() {
 }
 
 impl Arguments {
-    /// Exit code 0: all was well; 1: a seed failed, and how to see it again was printed; 2: a file cannot be written. To be called before
+    /// Exit code 0: all was well; 1: a seed failed, and how to see it again was printed, or a file cannot be written. To be called before
     /// there is a second thread.
     pub fn run(&self) -> ExitCode {
         end_with_the_reader();
@@ -99,7 +99,7 @@ impl Arguments {
         done.map_or_else(
             |error| {
                 eprintln!("weft: the result cannot be written: {error}");
-                ExitCode::from(2)
+                ExitCode::FAILURE
             },
             |()| ExitCode::SUCCESS,
         )

@@ -116,7 +116,7 @@ pub struct TrimmedLeaves {
 }
 
 /// Where the index page `number` of a kind of pages is: it tells the places of pages
-/// `number * 256 ..` of that kind.
+/// `number * 256 ..` of that kind (128 of the past).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexPlace {
     pub kind: PageKind,

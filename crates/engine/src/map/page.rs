@@ -24,7 +24,7 @@ pub(super) const PAYLOAD_MAX: usize = PAGE_UNITS_MAX as usize * BLOCK - HEADER;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PageRole {
     Page(PageKind),
-    /// The places of 256 pages of this kind.
+    /// The places of 256 pages of this kind; of 128 if they are of the past.
     Index(PageKind),
 }
 

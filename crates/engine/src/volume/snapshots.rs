@@ -1,4 +1,4 @@
-//! Snapshots of a vDisk: taking and dropping them.
+//! Snapshots of a vDisk: taking and dropping them, and going back to one.
 //! Promises: a snapshot is one place in the log, so taking it stops nothing; what was acknowledged before the order is in it,
 //! and what was written after it was told is not (I6); asked for twice, it is taken once.
 //! Leaves to others: keeping what a snapshot sees (`log/layers.rs`, `map/merge.rs`), reading it (`map/view.rs`).

@@ -110,7 +110,7 @@ pub struct ClusterDriveView {
     pub shard: u32,
     /// The device, or the files without their ending, as its node names them.
     pub place: String,
-    /// `up`, `down`, `opening`, `draining` or `lost`.
+    /// `up`, `slow`, `down`, `opening`, `draining` or `lost`.
     pub state: String,
     /// How much of the share that its size gives it, it shall get: in percent.
     pub weight: u32,

@@ -1,4 +1,4 @@
-//! Leases, as nodes will have them: renewed at the config store; a node gives replies only until its own clock says that
+//! Leases, as nodes have them: renewed at the config store; a node gives replies only until its own clock says that
 //! the last renewal that succeeded was sent too long ago.
 //! Promises: nothing but that deadline keeps a node from answering, and nothing but the end of the lease in the store
 //! gives what it served to others. A process that slept knows nothing of either until it looks.

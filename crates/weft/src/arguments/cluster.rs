@@ -6,6 +6,7 @@ use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use weft_node::DRIVES_MAX;
 
 #[derive(Subcommand, Debug)]
 pub enum ClusterCommand {
@@ -182,7 +183,7 @@ pub enum DriveCommand {
     Add {
         /// How many file-backed drives to make in the node's directory (or give --path)
         #[arg(long, value_name = "N", required_unless_present = "path",
-            value_parser = clap::value_parser!(u32).range(1..=64))]
+            value_parser = clap::value_parser!(u32).range(1..=i64::from(DRIVES_MAX)))]
         files: Option<u32>,
         /// Size of each file-backed drive
         #[arg(long, env = "WEFT_DRIVE_SIZE", value_name = "SIZE", default_value = "16G", value_parser = size::parse)]

@@ -67,7 +67,7 @@ pub struct LabRunArguments {
     /// Requests outstanding; of noisy-neighbour: of the scan [default: 32, there 16]
     #[arg(long, env = "WEFT_LAB_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
-    /// How often everything is measured
+    /// How often everything is measured [default: 1]
     #[arg(long, env = "WEFT_LAB_REPEATS", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
     /// The target that ratios refer to
@@ -79,7 +79,7 @@ pub struct LabRunArguments {
     /// Whether the touched range is written before anything is measured
     #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
     pub prefill: Fill,
-    /// Seconds of random reads before the first measurement
+    /// Seconds of random reads before the first measurement [default: 3]
     #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub warm_up: Option<u32>,
     /// snapshot-impact: how many snapshots are taken [default: 30]
@@ -97,10 +97,10 @@ pub struct LabRunArguments {
     /// compression: how much of each block compresses away, in percent [default: 75]
     #[arg(long, env = "WEFT_LAB_COMPRESSIBLE", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     pub compressible: Option<u32>,
-    /// Seconds of rest after each measurement
+    /// Seconds of rest after each measurement [default: 1, with a database 5]
     #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub idle: Option<u32>,
-    /// Seed of fio's random offsets
+    /// Seed of fio's random offsets [default: 1]
     #[arg(long, env = "WEFT_LAB_SEED")]
     pub seed: Option<u64>,
     /// Measure also where something else lies: it is overwritten

@@ -29,6 +29,13 @@ fn what_the_units_name_is_installed_and_a_configuration_stays() {
         let page = page.expect("it says where to read");
         assert!(under(page).is_file(), "{unit} names {page}");
     }
+    for document in files_below(&under("/usr/share/doc/weft")) {
+        let Ok(text) = std::fs::read_to_string(&document) else { continue };
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+            let target = document.parent().expect("it is in a directory").join(link);
+            assert!(link.starts_with("http") || target.exists(), "{} links to {link}", document.display());
+        }
+    }
     let config = under("/etc/weft/weft.toml");
     std::fs::write(&config, "dir = \"/srv/weft\"\n").expect("it can be changed");
     let again = install(&root, &[]);

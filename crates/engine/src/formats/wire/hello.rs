@@ -14,7 +14,7 @@ const BODY_BYTES: usize = 32;
 pub struct Hello {
     /// Made up when the cluster was; nodes of another one are sent away.
     pub cluster: u64,
-    /// Made up when the dialling shard started.
+    /// Which start of the dialling node this is; they are counted.
     pub life: u64,
     /// Counts the connections that this life of the shard has made: of two, the one with the higher number counts.
     pub number: u32,
