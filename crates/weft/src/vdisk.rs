@@ -142,7 +142,8 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
             let vdisk =
                 client.post(&format!("/v1/vdisks/{}/move", path_part(&name)), &json!({ "to": to }))?;
             tell(json, &vdisk, || {
-                if vdisk["served"] == false || vdisk["state"] == "opening" {
+                let is_there = vdisk["owner_node"] == json!(to);
+                if !is_there || vdisk["served"] == false || vdisk["state"] == "opening" {
                     format!(
                         "{name} moves to node {to}; `weft vdisk show {name}` tells when it is served there"
                     )

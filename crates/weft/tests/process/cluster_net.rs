@@ -100,6 +100,33 @@ fn an_owner_that_reaches_etcd_and_nobody_else_gives_its_vdisks_up() {
     cluster.compare_and_check(&sockets, load.stop());
 }
 
+/// Two nodes are cut from each other. All clients were on the other one, and nobody but the owner has what came last: where the clients
+/// were it could not be opened, and here it can be used.
+#[test]
+fn an_owner_without_which_nobody_knows_the_end_of_the_log_keeps_its_vdisk() {
+    let Some(net) = Net::make(2) else { return };
+    let mut cluster = Cluster::start("net-two", Options { nodes: 2, net: Some(net), ..Options::default() });
+    cluster.create("v", &VDISK_BYTES.to_string());
+    let sockets: Vec<PathBuf> =
+        cluster.numbers().into_iter().map(|number| cluster.export("v", number)).collect();
+    let owner = cluster.wait_until_served("v");
+    let place = cluster.other_than(&[owner]);
+    let load = Load::start(Checker::new(VDISK_BYTES / BLOCK, 2), &sockets[place as usize]);
+    load.go_on(SOME);
+    let checker = load.stop();
+    let net = cluster.net.as_ref().expect("the cluster has a net");
+    net.cut(owner, place);
+    // Longer than it takes until a vDisk is sent to clients that its owner does not reach.
+    std::thread::sleep(Duration::from_secs(12));
+    let load = Load::start(checker, &sockets[owner as usize]);
+    load.go_on(SOME);
+    assert_eq!(cluster.wait_until_served("v"), owner);
+    net.heal();
+    cluster.wait_until_whole();
+    load.go_on(SOME);
+    cluster.compare_and_check(&sockets, load.stop());
+}
+
 /// The network between the nodes is away, for all of them. Nobody goes on alone, and all are there again when it is back.
 #[test]
 fn nodes_of_which_nobody_reaches_another_wait_for_the_network() {

@@ -67,10 +67,9 @@ impl Control {
         let Some(served) = member.served.get_mut(&family) else { return };
         let Phase::Settling { to, .. } = served.phase else { return };
         let Some(seen) = member.mirror.families.get(&family).cloned() else { return };
-        // It may have been sent elsewhere while it settled, or told to stay; and who was to have it may have begun to stop.
+        // It may have been sent elsewhere while it settled, or told to stay; and who was to have it may have begun to stop, or died.
         let to = seen.record.moving_to.unwrap_or(to);
-        let stops = member.mirror.alive.contains_key(&to) && !member.mirror.stays(to);
-        if to == member.node || stops {
+        if to == member.node || !member.mirror.stays(to) {
             served.phase = Phase::Ready;
             self.shards[served.shard].send(Mail::Order(Order::StopSettling { family }));
             return self.stay(family, to);

@@ -2,17 +2,19 @@
 //! vDisk goes there. Counted here and nowhere else: the store hears of the move only.
 //!
 //! It goes there soon when this node does not reach that one any more, which lives all the same: its clients could wait for
-//! ever (`docs/decisions/0052-a-vdisk-goes-to-clients-that-its-owner-does-not-reach.md`).
+//! ever (`docs/decisions/0052-a-vdisk-goes-to-clients-that-its-owner-does-not-reach.md`). Unless nobody but this node could tell the
+//! other one what is in its log: it would not be served at all there.
 
 use super::{Phase, Served};
+use crate::config::SegmentRecord;
 use crate::config::cluster::NodeState;
 use crate::control::statistics::ask_shards;
 use crate::control::{Control, SharedControl};
 use crate::shard_loop::{Question, ShardStatistics};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use weft_engine::cluster::detection::{LEASE_US, LOCALITY_US, STAY_US};
-use weft_engine::{Epoch, FamilyId, ShardId};
+use weft_engine::cluster::detection::{HAND_OVERS_MAX, LEASE_US, LOCALITY_US, STAY_US};
+use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
 
 /// Clients are looked at so often, and what cannot be reached.
 const LOOK: Duration = Duration::from_secs(5);
@@ -114,6 +116,12 @@ impl Control {
         let now = Instant::now();
         let Some(member) = self.part.member_mut() else { return };
         let here = member.node;
+        let is_on_its_way =
+            |served: &&Served| matches!(served.phase, Phase::Settling { .. } | Phase::HandingOver);
+        // Each move of these is to stay short; there is no hurry.
+        let mut room = HAND_OVERS_MAX.saturating_sub(member.served.values().filter(is_on_its_way).count());
+        let mirror = &member.mirror;
+        let node_of = |drive| mirror.drives.get(&drive).map(|drive| drive.record.node);
         let mut moves: Vec<(FamilyId, (ShardId, Epoch), u32)> = Vec::new();
         for (&family, served) in &mut member.served {
             let Served { shard, epoch, clients, since, phase, .. } = served;
@@ -123,10 +131,22 @@ impl Control {
                 continue;
             };
             clients.note(&family_counted.asked_by, now);
-            if *phase == Phase::Ready
-                && let Some(to) = clients.way_out(cut_off).or_else(|| clients.better_place(here, *since, now))
+            let record = mirror.families.get(&family).map(|family| &family.record);
+            let Some(record) = record.filter(|record| *phase == Phase::Ready && record.moving_to.is_none())
+            else {
+                continue;
+            };
+            let by = (ShardId::of(here, *shard as u32), *epoch);
+            let way_out =
+                clients.way_out(cut_off).filter(|_| has_log_beside(here, &record.segments, node_of));
+            if let Some(to) = way_out {
+                moves.push((family, by, to));
+            } else if room > 0
+                && let Some(to) = clients.better_place(here, *since, now)
+                && !cut_off.contains(&to)
             {
-                moves.push((family, (ShardId::of(here, *shard as u32), *epoch), to));
+                room -= 1;
+                moves.push((family, by, to));
             }
         }
         for (family, by, to) in moves {
@@ -149,6 +169,12 @@ impl Control {
             );
         }
     }
+}
+
+/// Whether a drive in another node than this one has what the log of a vDisk was given last: else nobody could open it elsewhere.
+fn has_log_beside(node: u32, segments: &[SegmentRecord], node_of: impl Fn(DriveId) -> Option<u32>) -> bool {
+    let is_elsewhere = |drive: &u32| node_of(DriveId(*drive)).is_some_and(|other| other != node);
+    segments.last().is_none_or(|last| last.members.iter().any(is_elsewhere))
 }
 
 #[cfg(test)]
@@ -190,6 +216,19 @@ mod tests {
         assert_eq!(clients.way_out(&BTreeSet::from([2])), Some(2), "soon, and by what was seen before");
         clients.note(&BTreeMap::from([(1, 1), (2, 11)]), after(8));
         assert_eq!(clients.way_out(&BTreeSet::from([2])), None, "others would lose it");
+    }
+
+    #[test]
+    fn a_log_that_is_here_only_keeps_the_vdisk_here() {
+        let node_of = |drive: DriveId| (drive.0 < 40).then_some(drive.0 / 10);
+        let segment = |members: &[u32]| SegmentRecord { first: 1, epoch: 1, members: members.to_vec() };
+        assert!(has_log_beside(1, &[], node_of), "there is nothing in it");
+        assert!(has_log_beside(1, &[segment(&[10, 20])], node_of));
+        assert!(
+            !has_log_beside(1, &[segment(&[10, 20]), segment(&[10, 11])], node_of),
+            "the last one counts"
+        );
+        assert!(!has_log_beside(1, &[segment(&[10, 99])], node_of), "a drive that is not known says nothing");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::control::vdisks::{
 use crate::control::{Control, SharedControl};
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::{Reply, Request};
-use weft_engine::{FamilyId, SnapshotId};
+use weft_engine::{FamilyId, ShardId, SnapshotId};
 
 /// vDisks of one cluster.
 const VDISKS_MAX: usize = 100_000;
@@ -137,11 +137,20 @@ pub(in crate::control) async fn create(
         let unused = |record: &FamilyConfig| {
             record.exports.is_empty() && record.attached.is_empty() && record.clones_made == 0
         };
-        let _ = with_store(control, move |store| store.begin_removal(family, None, unused)).await;
+        let name = &wanted.name;
+        let left = match with_store(control, move |store| store.begin_removal(family, None, unused)).await {
+            Ok(Some(_)) => {
+                return Err(Refusal::failed(format!(
+                    "vDisk {name} could not be made: {reason}; see `weft cluster status`, then try again"
+                )));
+            }
+            Ok(None) => "it is there, because somebody uses it already".to_string(),
+            Err(refusal) => format!("it could not be taken back either: {}", refusal.line),
+        };
         return Err(Refusal::failed(format!(
-            "vDisk {} could not be made: {reason}; see `weft cluster status`, then try again",
-            wanted.name
-        )));
+            "vDisk {name} has been made and is not served yet: {reason}; {left}; see `weft cluster status` and `weft vdisk show {name}`"
+        ))
+        .half_done());
     }
     let mut view = control.lock().view_of(family)?;
     view.note = note;
@@ -391,6 +400,15 @@ pub(in crate::control) async fn move_vdisk(
                 Some(owner) if owner == to => Some(Ok(())),
                 _ if is_elsewhere => {
                     Some(Err(Refusal::conflict("the vDisk was sent to another node meanwhile").half_done()))
+                }
+                // Neither there nor on its way: its owner has taken that back.
+                _ if record.moving_to.is_none()
+                    && record.owner.map(|shard| ShardId(shard).node()) != Some(to) =>
+                {
+                    let line = format!(
+                        "node {to} did not take the vDisk: it stops, or has died; the vDisk stays where it is"
+                    );
+                    Some(Err(Refusal::conflict(line).half_done()))
                 }
                 _ => None,
             }
