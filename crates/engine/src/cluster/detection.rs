@@ -5,7 +5,7 @@
 //! A node that is silent has its drives marked down at once (that is always safe: writes go on without them), but its
 //! vDisks are given to others only when its lease has ended, because reads are fenced by nothing else.
 
-/// A node renews its lease this often at least (one of the node crate at a third of it) ...
+/// A node renews its lease about this often (a real one at a third of it) ...
 pub const RENEW_EVERY_US: u64 = 1_000_000;
 
 /// ... and stops serving when the last renewal that succeeded was **sent** so long ago.

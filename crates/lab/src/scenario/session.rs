@@ -1,6 +1,6 @@
 //! The run of a scenario: all targets one after the other, each with setup, timeline and teardown.
-//! Promises: before anything is measured every target has made its volumes, taken a snapshot if the scenario takes any, and removed both; a target that
-//! fails later costs its own figures only; what a target made is removed, however its run ends.
+//! Promises: before anything is measured every target has made its volumes, taken a snapshot if the scenario takes any, and removed
+//! both; a target that fails later costs its own figures only; what a target made is removed, however its run ends.
 
 use super::load::{self, Common, Load, Rates, Stream};
 use super::recorded::Recorded;

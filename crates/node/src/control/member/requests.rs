@@ -15,7 +15,7 @@ use crate::control::vdisks::{
 use crate::control::{Control, SharedControl};
 use std::time::{Duration, SystemTime};
 use weft_engine::interface::{Reply, Request};
-use weft_engine::{FamilyId, ShardId, SnapshotId};
+use weft_engine::{FamilyId, SnapshotId};
 
 /// vDisks of one cluster.
 const VDISKS_MAX: usize = 100_000;
@@ -402,9 +402,7 @@ pub(in crate::control) async fn move_vdisk(
                     Some(Err(Refusal::conflict("the vDisk was sent to another node meanwhile").half_done()))
                 }
                 // Neither there nor on its way: its owner has taken that back.
-                _ if record.moving_to.is_none()
-                    && record.owner.map(|shard| ShardId(shard).node()) != Some(to) =>
-                {
+                _ if record.moving_to.is_none() && member.owner_view(family).0 != Some(to) => {
                     let line = format!(
                         "node {to} did not take the vDisk: it stops, or has died; the vDisk stays where it is"
                     );

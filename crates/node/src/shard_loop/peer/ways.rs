@@ -61,9 +61,8 @@ struct Way {
     since: Option<Time>,
     segments: u64,
     again: u64,
-    /// Of the best connection that had something to say (one that is full waits for itself); without one, of any.
-    there_and_back_us: Option<u32>,
-    idle_there_and_back_us: Option<u32>,
+    /// Of the best connection that had something to say (one that is full waits for itself), or without one (true) of any.
+    there_and_back_us: Option<(bool, u32)>,
     poor: u32,
     fine: u32,
     is_told: bool,
@@ -88,12 +87,10 @@ impl Ways {
         way.since.get_or_insert(now);
         way.segments += u64::from(counted.segments);
         way.again += u64::from(counted.again);
-        let best = match counted.segments {
-            0 => return,
-            SEGMENTS_OF_ONE_LEAST.. => &mut way.there_and_back_us,
-            _ => &mut way.idle_there_and_back_us,
-        };
-        *best = best.iter().copied().chain([counted.there_and_back_us]).min();
+        if counted.segments > 0 {
+            let told = (counted.segments < SEGMENTS_OF_ONE_LEAST, counted.there_and_back_us);
+            way.there_and_back_us = way.there_and_back_us.into_iter().chain([told]).min();
+        }
     }
 
     /// When all connections were counted: those shards whose ways have become poor, or are no more (None). `is_there`: not lost, and
@@ -126,14 +123,13 @@ impl Way {
             return None;
         }
         let again_per_mille = self.again * 1000 / self.segments;
-        let us = self.there_and_back_us.or(self.idle_there_and_back_us).unwrap_or(0);
+        let us = self.there_and_back_us.map_or(0, |(_, us)| us);
         let gets_lost = |per_mille| self.again >= AGAIN_LEAST && again_per_mille >= per_mille;
         let is_poor = gets_lost(POOR_PER_MILLE) || us >= POOR_US;
         let is_fine = !gets_lost(FINE_PER_MILLE) && us < FINE_US;
         self.poor = if is_poor { self.poor + 1 } else { 0 };
         self.fine = if is_fine { self.fine + 1 } else { 0 };
-        (self.since, self.segments, self.again) = (Some(now), 0, 0);
-        (self.there_and_back_us, self.idle_there_and_back_us) = (None, None);
+        (self.since, self.segments, self.again, self.there_and_back_us) = (Some(now), 0, 0, None);
         if !self.is_told && self.poor >= SPANS {
             self.is_told = true;
             return Some(Some(PoorWay { again_per_mille: again_per_mille as u32, there_and_back_us: us }));
