@@ -76,6 +76,12 @@ pub enum Bug {
     KnownMarkAwaited,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
+    /// Writes of parts of blocks, which read first, are let in as if each were alone.
+    PartsNotCounted,
+    /// What is moved goes to whoever is up of a group, though it had more copies where it was.
+    ThinMoves,
+    /// What is drained goes to groups with few members up when those with more have no room.
+    ThinDrains,
     /// A frame of a log that carries some fences lets go of frames with others.
     FencesLeftBehind,
     /// The last block of a log goes to a frame that does not say what is free.

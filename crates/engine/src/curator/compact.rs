@@ -1,12 +1,14 @@
 //! Compaction: when space is wanted, and which egroups are emptied for it. (How is in `moves`.)
 //! Promises: nothing is moved in families that waste little, or while their clients ask and there is space enough; little
 //! at a time while clients of others ask; victims wait for the checkpoint that deletes them before many more are emptied; a
-//! full pool, or a drive without room for copies it is owed, is worth more work.
+//! full pool, or a drive without room for copies it is owed, is worth more work; nothing is moved while every group misses a member
+//! that may come back, because it would have fewer copies then (decision 0053).
 //! Leaves to others: moving the units (`moves`), deleting the emptied egroups (`map/checkpoint.rs`).
 
 use super::moves::{Job, Whereto};
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
+use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::interface::Compression;
@@ -72,6 +74,8 @@ pub(crate) struct Compaction {
     pub(super) no_room_until: Time,
     /// There may be more to do then.
     more: bool,
+    /// Every group misses a member that may come back.
+    awaits_members: bool,
 }
 
 impl Compaction {
@@ -111,8 +115,12 @@ impl Compaction {
         self.avoid.contains_key(&egroup)
     }
 
-    /// Drives came or went: what could not be read may be readable.
+    /// Drives came or went: what could not be read may be readable, and what found no group may find one.
     pub fn on_view(&mut self) {
+        if std::mem::take(&mut self.awaits_members) {
+            self.not_before = Time(0);
+            self.more = true;
+        }
         for egroup in std::mem::take(&mut self.unreadable).into_keys() {
             self.avoid.remove(&egroup);
         }
@@ -194,6 +202,9 @@ impl Volume {
             self.compaction.not_before = self.compaction.not_before.max(idle_at);
         }
         if !full && !cramped && ctx.now < self.compaction.nothing_until {
+            // What there is to do since the last look is found then, whether anything else happens or not.
+            self.compaction.not_before = self.compaction.not_before.max(self.compaction.nothing_until);
+            self.compaction.more = true;
             return;
         }
         if ctx.now < self.compaction.not_before {
@@ -204,6 +215,15 @@ impl Volume {
             // What is left of the log is for what frees some of it.
             self.log.ask_for_room(ROOM_AGAIN_US, ctx);
             self.compaction.not_before = ctx.now.after(ROOM_AGAIN_US);
+            self.compaction.more = true;
+            return;
+        }
+        if self.snapshots.wants_pages() && self.overlay.is_empty() {
+            // All that was written is drained: pages come next, and what they free is not known before.
+            return;
+        }
+        if self.awaits_members(ctx) {
+            self.compaction.not_before = ctx.now.after(AVOID_US);
             self.compaction.more = true;
             return;
         }
@@ -239,6 +259,12 @@ impl Volume {
         self.start_moving(victims, packing, Whereto::Anywhere, ctx);
     }
 
+    /// Whether what is moved now would have fewer copies than it may have. When that changes the view does, and it is looked at again.
+    fn awaits_members(&mut self, ctx: &Context) -> bool {
+        self.compaction.awaits_members = !is_anything_movable(self.factor as usize, ctx);
+        self.compaction.awaits_members
+    }
+
     /// Whether a job of what can wait may begin, while nothing is being moved and no checkpoint runs. Err: when to look again; None:
     /// with an input that comes here again.
     pub(super) fn is_due(&mut self, not_before: &mut Time, ctx: &Context) -> Result<(), Option<Time>> {
@@ -253,6 +279,10 @@ impl Volume {
         }
         if self.room() == 0 {
             *not_before = ctx.now.after(ROOM_AGAIN_US);
+            return Err(Some(*not_before));
+        }
+        if !is_anything_movable(self.factor as usize, ctx) {
+            *not_before = ctx.now.after(AVOID_US);
             return Err(Some(*not_before));
         }
         Ok(())

@@ -9,6 +9,7 @@ use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, PAUSE_US, ROOM_AGAIN_US
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
+use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::units_max;
 use crate::identity::{DriveId, EgroupId, GroupId, Time};
 use crate::interface::{FactorProgress, Notice, View};
@@ -162,9 +163,8 @@ impl Volume {
     fn continue_factoring(&mut self, data: &[GroupId], pages: bool, ctx: &mut Context) -> u64 {
         let left = self.left_elsewhere(ctx.view);
         self.factoring.first.get_or_insert((ctx.now, left));
-        let is_there = ctx.view.groups.values().any(|group| group.members.len() == self.factor as usize);
         // Whoever settles is about to leave, or goes back to a snapshot: the next owner goes on.
-        if !is_there || self.wants_to_settle() {
+        if !is_anything_movable(self.factor as usize, ctx) || self.wants_to_settle() {
             return LOOK_AGAIN_US;
         }
         let is_raising = self.is_raising(ctx.view);

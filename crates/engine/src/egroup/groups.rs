@@ -1,9 +1,10 @@
 //! Which group an egroup goes to, and how much the groups can take.
-//! Promises: the same view and the same draws make the same choice; each drive is looked up once in a choice.
+//! Promises: the same view and the same draws make the same choice; each drive is looked up once in a choice; what goes to clients'
+//! data goes to groups with as many members up as any has, also if only others have room.
 //! Leaves to others: writing it there (`egroup/place.rs`).
 
 use crate::buffer::BLOCK;
-use crate::context::Context;
+use crate::context::{Context, is_lost};
 use crate::identity::{DriveId, GroupId};
 use crate::interface::{DriveState, DriveView};
 use crate::sabotage::{Bug, planted};
@@ -39,6 +40,14 @@ impl Standings {
     }
 }
 
+/// How many members of a group have to be up, so that what is written to them now is as safe as it has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// As many as in any group of its size: the log has so many, and is trimmed for it.
+    Most,
+    AtLeast(usize),
+}
+
 /// Bytes of client data that the emptiest group of this factor could take.
 pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
     let standings = Standings::of(ctx);
@@ -46,9 +55,26 @@ pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
     let room = |members: &[DriveId]| {
         let up = members.iter().filter_map(|&drive| standings.get(drive)).filter(|drive| drive.up);
         // A drive that has told nothing yet is taken for empty: it will tell soon.
-        up.map(|drive| drive.free.unwrap_or(u64::MAX)).min()
+        up.fold((0, u64::MAX), |(up, room), drive| (up + 1, room.min(drive.free.unwrap_or(u64::MAX))))
     };
-    groups.filter_map(|group| room(&group.members)).max().unwrap_or(u64::MAX)
+    // Nothing goes to groups with fewer members up than others have (see `choose`).
+    let rooms = groups.map(|group| room(&group.members)).filter(|(up, _)| *up > 0);
+    let best = rooms.max_by_key(|&(up, room)| (if planted(Bug::ThinDrains) { 1 } else { up }, room));
+    best.map_or(u64::MAX, |(_, room)| room)
+}
+
+/// How many copies there will be of what lies in this group, when all that may come back has come back.
+pub(super) fn expected_copies(group: GroupId, ctx: &Context) -> usize {
+    ctx.members(group).iter().filter(|&&drive| !is_lost(ctx.view, drive)).count()
+}
+
+/// Whether what is moved now to groups of this factor can have as many copies as there ever will be: in some group no member is
+/// missing that may come back.
+pub(crate) fn is_anything_movable(factor: usize, ctx: &Context) -> bool {
+    let is_here = |drive: DriveId| ctx.is_up(drive) || is_lost(ctx.view, drive);
+    let groups = ctx.view.groups.values().filter(|group| group.members.len() == factor);
+    let mut groups = groups.map(|group| &group.members);
+    groups.any(|members| members.iter().all(|&drive| is_here(drive))) || planted(Bug::ThinMoves)
 }
 
 /// Whether what is written now gets a copy on a drive of this shard: in a group of this factor with so much room, all of whose
@@ -62,15 +88,21 @@ pub(crate) fn is_here(factor: usize, room: u64, ctx: &Context) -> bool {
     })
 }
 
-/// A group of this factor that was not tried yet: members all up before some, without a drive that is to be emptied before
-/// with, the first member own before others', then by a draw weighted with free space and with how little is on its way to
-/// the members: a drive that is slow to take what it has gets less.
-pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context) -> Option<GroupId> {
+/// A group of this factor that was not tried yet, with so many members up: members all up before some, without a drive that is to
+/// be emptied before with, the first member own before others', then by a draw weighted with free space and with how little is on
+/// its way to the members: a drive that is slow to take what it has gets less.
+pub(super) fn choose(
+    factor: usize,
+    copies: Copies,
+    tried: &BTreeSet<GroupId>,
+    ctx: &mut Context,
+) -> Option<GroupId> {
     let mut best: Option<(u32, u64, GroupId)> = None;
     let view = ctx.view;
     let standings = Standings::of(ctx);
+    let mut most_up_of_tried = 0;
     for (&group, members) in view.groups.iter() {
-        if members.members.len() != factor || tried.contains(&group) {
+        if members.members.len() != factor {
             continue;
         }
         let (mut up, mut own, mut stays, mut free, mut queues) = (0, false, true, None, 1);
@@ -82,7 +114,11 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
             // A product, so that the own drive, which is in all of them, counts alike in all.
             queues *= drive.queue + 1;
         }
-        if up == 0 {
+        if tried.contains(&group) {
+            most_up_of_tried = most_up_of_tried.max(up);
+            continue;
+        }
+        if up == 0 || matches!(copies, Copies::AtLeast(least) if (up as usize) < least) {
             continue;
         }
         // Two draws weighted by free space and the better one taken would herd; one draw spreads.
@@ -93,7 +129,9 @@ pub(super) fn choose(factor: usize, tried: &BTreeSet<GroupId>, ctx: &mut Context
             best = Some((rank, drawn, group));
         }
     }
-    best.map(|(_, _, group)| group)
+    // The rank begins with how many are up.
+    let has_most = |rank: u32| copies != Copies::Most || rank / 4 >= most_up_of_tried;
+    best.filter(|&(rank, _, _)| has_most(rank)).map(|(_, _, group)| group)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Placing egroups: has all members of a group write the egroup, and says when it may be named.
-//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what was begun elsewhere and
-//! given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
+//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); nothing has fewer
+//! copies there than where it comes from, as far as drives may come back (decision 0053); what was begun elsewhere and given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
 //! also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
-use super::groups::{choose, roomiest};
+use super::groups::{Copies, choose, expected_copies, roomiest};
 use super::pack::Packer;
 use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
@@ -432,7 +432,9 @@ impl Volume {
         job.again_at = None;
         let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
         let factor = if forgotten { 1 } else { self.factor as usize };
-        let Some(group) = choose(factor, &job.tried, ctx).filter(|&group| job.may_go_to(group, ctx)) else {
+        let copies = self.copies_needed(&job, ctx);
+        let chosen = choose(factor, copies, &job.tried, ctx);
+        let Some(group) = chosen.filter(|&group| job.may_go_to(group, ctx)) else {
             return self.on_no_group(number, job, ctx);
         };
         self.placing.counter += 1;
@@ -453,6 +455,23 @@ impl Volume {
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Place(number));
         }
         self.placing.jobs.insert(number, job);
+    }
+
+    /// How many copies it must get at once, because others go for it: those of the log, of a page, or of what is moved.
+    fn copies_needed(&self, job: &Job, ctx: &Context) -> Copies {
+        match &job.intent {
+            Intent::Drain { .. } | Intent::Bypass { .. } if planted(Bug::ThinDrains) => Copies::AtLeast(1),
+            Intent::Drain { .. } | Intent::Bypass { .. } => Copies::Most,
+            Intent::Compact { .. } if planted(Bug::ThinMoves) => Copies::AtLeast(1),
+            Intent::Compact { from, .. } => {
+                let groups = from.iter().filter_map(|&egroup| self.map.group_of(egroup));
+                let there = groups.map(|group| expected_copies(group, ctx)).max().unwrap_or(0);
+                Copies::AtLeast(there.min(self.factor as usize))
+            }
+            // Where they find no room for long nothing goes on without them, not even what makes room.
+            Intent::Pages if job.waits >= WAITS_MAX => Copies::AtLeast(1),
+            Intent::Pages => Copies::Most,
+        }
     }
 
     fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {

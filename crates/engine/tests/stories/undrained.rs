@@ -3,7 +3,7 @@
 
 use crate::world::{FAMILY, World, pattern};
 use weft_engine::FamilyId;
-use weft_engine::buffer::Buffer;
+use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::identity::{DriveId, Ticket};
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -77,4 +77,46 @@ fn a_pool_with_little_room_has_little_waiting() {
     world.carry_on();
     world.pass(10_000_000);
     assert_eq!(world.replies.remove(&ticket), Some(Reply::Done));
+}
+
+/// Writes of a few bytes into many blocks, whose rest is read first, all at once, on a drive that does everything a little later. Gives the most that
+/// waited in memory.
+fn parts_at_once() -> u64 {
+    let limits = Limits {
+        dirty_bytes_max: MIB / 2,
+        dirty_bytes_least: MIB / 2,
+        drain_bytes_begin: MIB / 4,
+        cache_bytes: 0,
+        ..Limits::default()
+    };
+    let mut world = World::sized(1, 1, limits.clone(), Geometry { log: 64 << 20, data: 256 << 20 });
+    for at in 0..MIB / PIECE {
+        world.write(at * PIECE, &pattern(at, PIECE as usize));
+    }
+    world.settle();
+    world.restart(limits);
+    world.hung = Some((DriveId(0), Area::Data, 0));
+    for block in 0..200 {
+        let data = Buffer::copied(&pattern(block, 512));
+        world.submit(FAMILY, Request::Write { offset: block * BLOCK as u64, data });
+    }
+    let mut most = 0;
+    for _ in 0..200 {
+        world.carry_on_so_far();
+        most = most.max(world.shard.volume(FAMILY).expect("it is served").undrained_bytes());
+    }
+    most
+}
+
+#[test]
+fn writes_of_parts_count_while_the_rest_is_read() {
+    let most = parts_at_once();
+    assert!((MIB / 8..=MIB / 2).contains(&most), "{most} bytes waited");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn parts_that_do_not_count_are_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(with(Bug::PartsNotCounted, parts_at_once) > MIB / 2 + MIB / 8);
 }

@@ -276,6 +276,11 @@ impl World {
     /// What hung is done after all: the drive was slow.
     pub fn carry_on(&mut self) {
         self.hung = None;
+        self.carry_on_so_far();
+    }
+
+    /// What hung until now is done; what is begun meanwhile hangs.
+    pub fn carry_on_so_far(&mut self) {
         for operation in std::mem::take(&mut self.stuck) {
             let result = Ok(self.work(operation.drive, operation.area, operation.work));
             self.step(Input::DriveDone { token: operation.token, result });

@@ -103,7 +103,7 @@ impl Control {
             Notice::SnapshotDropped { family, generation, .. } => {
                 self.on_snapshot_dropped(family, generation);
             }
-            Notice::RolledBack { family, to, .. } => self.on_rolled_back(family, to),
+            Notice::RolledBack { family, epoch, to } => self.on_rolled_back(family, epoch, to),
             Notice::RollbackRefused { family, epoch, to, reason } => {
                 self.on_rollback_refused(family, epoch, to, reason);
             }

@@ -264,14 +264,14 @@ impl Control {
     }
 
     /// Written down first; then clients are let in.
-    pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId, to: Generation) {
+    pub(in crate::control) fn on_rolled_back(&mut self, family: FamilyId, epoch: Epoch, to: Generation) {
         let wanted = self.families.get(&family).and_then(|entry| entry.config.rollback);
         if wanted.is_some_and(|rollback| rollback.generation != to.0) {
             // It tells of an earlier one. This one is ordered again, and says so itself.
             return;
         }
         tracing::info!(%family, "a vDisk is rolled back");
-        self.end_rollback(family, end_rollback);
+        self.end_rollback(family, epoch, end_rollback);
     }
 
     /// A newer snapshot was taken at the same moment: the vDisk stays as it is.
@@ -288,15 +288,16 @@ impl Control {
             return;
         }
         tracing::warn!(%family, %to, %reason, "a vDisk is not rolled back");
-        // What an owner of before could not do, the present one may be doing.
-        self.end_rollback(family, move |config| {
-            if config.epoch == epoch.0 {
-                config.rollback = None;
-            }
-        });
+        self.end_rollback(family, epoch, |config| config.rollback = None);
     }
 
-    fn end_rollback(&mut self, family: FamilyId, end: impl Fn(&mut FamilyConfig) + Send + 'static) {
+    /// `epoch`: that of who says so.
+    fn end_rollback(
+        &mut self,
+        family: FamilyId,
+        epoch: Epoch,
+        end: impl Fn(&mut FamilyConfig) + Send + 'static,
+    ) {
         let Some(entry) = self.families.get_mut(&family) else { return };
         self.to_resume.insert(family);
         let Some(rollback) = entry.config.rollback else {
@@ -306,9 +307,8 @@ impl Control {
             // The store has it, and it was opened by a record from before.
             return self.resume(family);
         }
-        // By the time the store is asked, the record may say something else that is not done.
         let mut end = move |config: &mut FamilyConfig| {
-            if config.rollback.is_some_and(|wanted| wanted.id == rollback.id) {
+            if is_about(config, rollback.id, epoch) {
                 end(config);
             }
         };
@@ -332,13 +332,23 @@ impl Control {
                 },
             );
         }
-        if let Err(refusal) = self.change_vdisk_here(family, end) {
-            let reason = refusal.line;
-            tracing::error!(%family, reason, "that a rollback is over cannot be written down; the vDisk waits");
-            return;
+        match self.change_vdisk_here(family, end) {
+            Ok(changed) if changed.rollback.is_none() => self.resume(family),
+            // Whoever serves it by now says so itself.
+            Ok(_) => {}
+            Err(refusal) => {
+                let reason = refusal.line;
+                tracing::error!(%family, reason, "that a rollback is over cannot be written down; the vDisk waits");
+            }
         }
-        self.resume(family);
     }
+}
+
+/// Whether what the owner of this epoch says is about the rollback that the record still wants. By the time the store is asked, it
+/// may want another one. And what an owner of before has done may have been another one to the same snapshot; what it could not
+/// do, the present one may be doing.
+fn is_about(config: &FamilyConfig, rollback: u64, epoch: Epoch) -> bool {
+    config.rollback.is_some_and(|wanted| wanted.id == rollback) && config.epoch == epoch.0
 }
 
 fn end_rollback(config: &mut FamilyConfig) {
@@ -351,6 +361,27 @@ fn end_rollback(config: &mut FamilyConfig) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::OwnPolicy;
+    use crate::config::cluster::NewVdisk;
+
+    #[test]
+    fn the_word_of_an_earlier_owner_ends_no_rollback() {
+        let vdisk = NewVdisk {
+            name: "v".to_string(),
+            size: 1 << 20,
+            factor: 1,
+            created: 0,
+            owner: None,
+            container: "default".to_string(),
+            own: OwnPolicy::default(),
+        };
+        let rollback = Some(RollbackRecord { id: 7, generation: 3, size: 1 << 20 });
+        let config = FamilyConfig { epoch: 5, rollback, ..vdisk.record(1) };
+        assert!(is_about(&config, 7, Epoch(5)));
+        assert!(!is_about(&config, 7, Epoch(4)), "it went back to the same snapshot once before");
+        assert!(!is_about(&config, 6, Epoch(5)), "the record wants another one by now");
+        assert!(!is_about(&FamilyConfig { rollback: None, ..config }, 7, Epoch(5)));
+    }
 
     #[test]
     fn what_was_removed_is_told_whatever_came_then() {

@@ -1,0 +1,147 @@
+//! Drives that are away and come back: meanwhile nothing gets fewer copies than it had, and the other drive may be lost.
+
+use crate::world::{FAMILY, World, pattern};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weft_engine::identity::*;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+
+const MIB: u64 = 1 << 20;
+const SECONDS: u64 = 1_000_000;
+/// Bytes of one write.
+const PIECE: u64 = 64 << 10;
+const OTHER: FamilyId = FamilyId(2);
+
+/// Another view: what the drives are like, and these groups.
+fn see(world: &mut World, version: u64, states: &[DriveState], groups: &[&[u32]]) {
+    let drives = (0..)
+        .zip(states)
+        .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
+    let group = |members: &[u32]| GroupView {
+        members: members.iter().copied().map(DriveId).collect(),
+        former: Vec::new(),
+    };
+    let groups: BTreeMap<_, _> =
+        (0..).map(GroupId).zip(groups.iter().map(|members| group(members))).collect();
+    let view = View { version, drives: drives.collect(), groups: Arc::new(groups) };
+    world.step(Input::Order(Order::View(view)));
+}
+
+/// Writes every such piece of the vDisk. Whether all of it was taken.
+fn write(world: &mut World, pieces: impl Iterator<Item = u64>, seed: u64) -> bool {
+    let mut all = true;
+    for at in pieces {
+        let reply = world.write(at * PIECE, &pattern(seed + at, PIECE as usize));
+        assert!(matches!(reply, Reply::Done | Reply::Error(RequestError::NoSpace)), "{reply:?}");
+        all &= reply == Reply::Done;
+    }
+    all
+}
+
+/// How few drives hold an egroup that the vDisk names, of all of them.
+fn fewest_copies(world: &World) -> usize {
+    let named = world.shard.volume(FAMILY).expect("it is served").egroups();
+    let holds = |keeper: &weft_engine::keeper::Keeper, egroup: EgroupId| {
+        keeper.egroups().any(|stored| stored.family == FAMILY && stored.egroup == egroup)
+    };
+    let count = |egroup| world.shard.keepers().filter(|(_, keeper)| holds(keeper, egroup)).count();
+    named.map(count).min().expect("it names something")
+}
+
+fn moved(world: &World) -> u64 {
+    world.shard.counters().egroups_compacted + world.shard.counters().egroups_repacked
+}
+
+/// A vDisk on two drives of which one goes away, half of which is overwritten then. Gives what was moved without that drive, and
+/// what was within a minute of its return.
+fn garbage_beside_a_drive_that_is_away() -> (u64, u64) {
+    let mut world = World::new(2, 2, Limits::default());
+    let pieces = world.record.size / PIECE;
+    assert!(write(&mut world, 0..pieces, 1));
+    world.settle();
+    assert_eq!(fewest_copies(&world), 2);
+    let before = moved(&world);
+    see(&mut world, 2, &[DriveState::Up, DriveState::Down], &[&[0, 1], &[1, 0]]);
+    assert!(write(&mut world, (0..pieces).step_by(2), 1000));
+    world.pass(60 * SECONDS);
+    let away = moved(&world) - before;
+    see(&mut world, 3, &[DriveState::Up; 2], &[&[0, 1], &[1, 0]]);
+    world.pass(60 * SECONDS);
+    let back = moved(&world) - before - away;
+    world.settle();
+    assert_eq!(fewest_copies(&world), 2);
+    for at in 0..pieces {
+        let seed = if at % 2 == 0 { 1000 + at } else { 1 + at };
+        assert!(world.read(at * PIECE, PIECE as u32) == pattern(seed, PIECE as usize), "piece {at}");
+    }
+    (away, back)
+}
+
+#[test]
+fn what_has_a_copy_on_a_drive_that_is_away_stays_where_it_is_until_that_is_back() {
+    let (away, back) = garbage_beside_a_drive_that_is_away();
+    assert_eq!(away, 0);
+    assert!(back > 0, "then it is moved");
+}
+
+#[test]
+fn beside_a_drive_that_is_lost_for_good_space_comes_back() {
+    let mut world = World::new(2, 2, Limits::default());
+    let pieces = world.record.size / PIECE;
+    assert!(write(&mut world, 0..pieces, 1));
+    world.settle();
+    let before = moved(&world);
+    see(&mut world, 2, &[DriveState::Up, DriveState::Lost], &[&[0, 1], &[1, 0]]);
+    assert!(write(&mut world, (0..pieces).step_by(2), 1000));
+    world.pass(60 * SECONDS);
+    assert!(moved(&world) > before, "nothing has a copy there that could be missed");
+}
+
+/// Two groups with a drive in common. A member of one is away, and one of the other is filled by a vDisk of one copy. Gives how few
+/// copies something has when the vDisk of two has been written as far as it goes, and whether it was taken whole.
+fn a_full_group_beside_one_without_a_member() -> (usize, bool) {
+    let mut world = World::new(3, 2, Limits::default());
+    let states = [DriveState::Up, DriveState::Up, DriveState::Down];
+    let groups: [&[u32]; 3] = [&[0, 1], &[0, 2], &[1]];
+    see(&mut world, 2, &[DriveState::Up; 3], &groups);
+    let record = FamilyRecord {
+        family: OTHER,
+        factor: 1,
+        size: 48 * MIB,
+        segments: Vec::new(),
+        version: 0,
+        ..world.record.clone()
+    };
+    world.serve(record);
+    for at in 0..44 * MIB / PIECE {
+        let data = weft_engine::buffer::Buffer::copied(&pattern(at, PIECE as usize));
+        assert_eq!(world.ask_of(OTHER, Request::Write { offset: at * PIECE, data }), Reply::Done);
+    }
+    world.settle_family(OTHER);
+    see(&mut world, 3, &states, &groups);
+    let pieces = world.record.size / PIECE;
+    let mut taken = true;
+    for at in 0..pieces {
+        taken = taken && write(&mut world, at..at + 1, 1);
+    }
+    world.pass(10 * SECONDS);
+    (fewest_copies(&world), taken)
+}
+
+#[test]
+fn while_a_group_is_whole_nothing_goes_to_others_though_it_is_full() {
+    let (copies, taken) = a_full_group_beside_one_without_a_member();
+    assert_eq!(copies, 2);
+    assert!(!taken, "what has no room on two drives is refused");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn few_copies_are_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    let (away, _) = with(Bug::ThinMoves, garbage_beside_a_drive_that_is_away);
+    assert!(away > 0);
+    let (copies, _) = with(Bug::ThinDrains, a_full_group_beside_one_without_a_member);
+    assert_eq!(copies, 1);
+}
