@@ -1,7 +1,8 @@
 //! The fault atlas: one bad thing after another, of the kinds this seed has switched on.
 //! Promises: what was acknowledged always has a good copy left. Faults that can destroy a copy hit one drive
 //! per round, the victim, in runs where everything has two copies, and while they are on no other drive is
-//! taken away; the round ends with everything repaired before there is another victim.
+//! taken away, but those of one node where there are three (the absentee); the round ends with everything repaired before there
+//! is another victim.
 
 use crate::coverage::Fault;
 use crate::event::Event;
@@ -50,7 +51,11 @@ impl World {
             }
             Fault::HungDrive => self.hang_drive(),
             Fault::MissingDrive => self.take_drive(false),
+            // With an absentee the loss that matters is one that comes late, while that is away.
+            Fault::ReplacedDrive if self.absentee.is_some_and(|node| self.nodes[node].up) => false,
+            Fault::ReplacedDrive if self.absentee.is_some() && self.is_early() => false,
             Fault::ReplacedDrive => self.take_drive(true),
+            Fault::AbsentNode => self.send_away(),
             Fault::NetworkWeather => self.change_weather(),
             Fault::Partition => self.cut_network(),
             Fault::StoreCut => {
@@ -104,6 +109,21 @@ impl World {
         };
         self.queue.push(self.now + time, Event::NodeStarts(node));
         true
+    }
+
+    /// The absentee goes, mostly for seconds.
+    fn send_away(&mut self) -> bool {
+        let Some(node) = self.absentee.filter(|&node| self.nodes[node].up) else { return false };
+        let mood = self.rng.random_bool(0.5).then(|| self.mood());
+        self.node_stops(node, mood);
+        let time = self.rng.random_range(200_000..self.parameters.round_us);
+        self.queue.push(self.now + time, Event::NodeStarts(node));
+        true
+    }
+
+    /// Most of the round is still to come.
+    fn is_early(&self) -> bool {
+        self.now + self.parameters.round_us / 2 < self.progress.until
     }
 
     fn stop_all(&mut self, cut: bool) -> bool {

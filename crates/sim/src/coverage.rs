@@ -35,10 +35,12 @@ pub enum Fault {
     FamilyDrop,
     FamilyGrow,
     ResizeCache,
+    /// Where one node at a time may be away while a drive of another is lost.
+    AbsentNode,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 29] = [
+    pub const ALL: [Fault; 30] = [
         Fault::PowerCutNode,
         Fault::PowerCutAll,
         Fault::KillNode,
@@ -68,6 +70,7 @@ impl Fault {
         Fault::FamilyDrop,
         Fault::FamilyGrow,
         Fault::ResizeCache,
+        Fault::AbsentNode,
     ];
 
     /// Whether it can take away a drive's only copy of something for good. Such faults hit one drive

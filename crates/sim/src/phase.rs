@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::requests::{Asked, Open};
 use crate::world::World;
 use rand::Rng;
+use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::layout::Layout;
 use weft_engine::identity::Generation;
@@ -52,7 +53,7 @@ struct Reader {
 pub struct Progress {
     pub round: usize,
     pub since: u64,
-    until: u64,
+    pub until: u64,
     /// What was last found missing.
     missing: String,
     readers: BTreeMap<usize, Reader>,
@@ -171,14 +172,22 @@ impl World {
         self.progress.until = self.now + self.parameters.round_us;
         self.progress.falls_asleep = self.now + self.parameters.round_us / 4;
         self.progress.slept = false;
-        self.victim = None;
+        (self.victim, self.absentee) = (None, None);
         self.set_ceilings();
         if self.parameters.destroys {
-            let there: Vec<usize> =
+            let mut there: Vec<usize> =
                 (0..self.drives.len()).filter(|&drive| !self.control.drives[drive].retired).collect();
+            // Mostly those are lost that had room.
+            let small = self.parameters.small_node.filter(|_| self.rng.random_ratio(3, 4));
+            there.retain(|&drive| Some(self.shards[self.drives[drive].shard].node) != small);
             let victim = there[self.rng.random_range(0..there.len())];
             self.victim = Some(victim);
             self.lied.insert(DriveId(victim as u32));
+            if self.parameters.absences {
+                let home = self.shards[self.drives[victim].shard].node;
+                let others = (0..self.nodes.len()).filter(|&node| node != home && Some(node) != small);
+                self.absentee = others.choose(&mut self.rng);
+            }
         }
         let first = self.rng.random_range(0..self.parameters.fault_every_us);
         self.queue.push(self.now + first, Event::Fault);
@@ -201,6 +210,12 @@ impl World {
         self.progress.since = self.now;
         self.progress.asked.clear();
         self.progress.thrown_away = false;
+        if let Some(victim) = self.victim.filter(|_| self.absentee.is_some())
+            && self.rng.random_ratio(2, 3)
+        {
+            // At the last moment at which the absentee may be away.
+            self.drive_replaced(victim);
+        }
         self.network.heal();
         for node in 0..self.nodes.len() {
             let pause = self.nodes[node].pauses;

@@ -38,10 +38,13 @@ pub enum Plan {
     /// Many vDisks on small logs, so that all of them wait for room again and again. In logs half as small they would wait for ever, once
     /// in a hundred seeds: see decision 0040.
     Crowd,
+    /// One node of three or four is away for long, again and again, while a drive of another one is lost for good; one of the others has
+    /// less room.
+    Away,
 }
 
 impl Plan {
-    pub const ALL: [Plan; 12] = [
+    pub const ALL: [Plan; 13] = [
         Plan::Calm,
         Plan::Power,
         Plan::Drives,
@@ -54,6 +57,7 @@ impl Plan {
         Plan::Factors,
         Plan::Images,
         Plan::Crowd,
+        Plan::Away,
     ];
 
     pub fn name(self) -> &'static str {
@@ -70,6 +74,7 @@ impl Plan {
             Plan::Factors => "factors",
             Plan::Images => "images",
             Plan::Crowd => "crowd",
+            Plan::Away => "away",
         }
     }
 
@@ -112,7 +117,8 @@ impl Plan {
                 DrainDrive,
             ],
             Plan::Full => &[Settle, PowerCutNode, KillAll, OwnerMove, FamilyDrop, FamilyCreate],
-            Plan::Swarm => &Fault::ALL,
+            // All but the last, which wants a plan of its own.
+            Plan::Swarm => Fault::ALL.split_last().expect("there are some").1,
             Plan::Cluster => &[
                 DrainNode,
                 AddNode,
@@ -200,6 +206,25 @@ impl Plan {
                 NetworkWeather,
                 SlowDrive,
                 GroupChange,
+                Settle,
+                FamilyCreate,
+                FamilyDrop,
+            ],
+            Plan::Away => &[
+                AbsentNode,
+                ReplacedDrive,
+                MissingDrive,
+                HungDrive,
+                UnreadableBlock,
+                FlipInStore,
+                FlipOnRead,
+                PowerCutNode,
+                KillNode,
+                SlowDrive,
+                NetworkWeather,
+                OwnerMove,
+                StaleOwner,
+                DrainDrive,
                 Settle,
                 FamilyCreate,
                 FamilyDrop,
@@ -309,6 +334,11 @@ pub struct Parameters {
     pub fault_every_us: u64,
     /// Whether drives may lose for good what they hold: then one drive per round is the victim.
     pub destroys: bool,
+    /// Whether another node than the victim's may be away meanwhile: one per round, the absentee. Where there are three nodes and two
+    /// copies, what is written has one on a node that stays and is to be trusted.
+    pub absences: bool,
+    /// Drives of this node have half of the room.
+    pub small_node: Option<usize>,
     pub network_us: u64,
     pub detection_us: u64,
     pub lease_us: u64,
@@ -349,6 +379,10 @@ impl Parameters {
             // Beside a vDisk that nobody serves, so that logs with damage are carried on.
             faults.extend([Fault::FlipInStore, Fault::UnreadableBlock, Fault::FlipOnRead, Fault::KillNode]);
         }
+        let absences = plan == Plan::Away;
+        if absences {
+            faults.extend([Fault::AbsentNode, Fault::AbsentNode, Fault::ReplacedDrive, Fault::ReplacedDrive]);
+        }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
             // While one drive's copies are not to be trusted, no other may be away: a write that went to the
@@ -363,6 +397,7 @@ impl Parameters {
             Plan::Drives | Plan::Snapshots | Plan::Images => rng.random_range(1..=3),
             Plan::Factors if by_rules => rng.random_range(3..=5),
             Plan::Factors => rng.random_range(1..=4),
+            Plan::Away => rng.random_range(3..=4),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
         };
@@ -370,7 +405,7 @@ impl Parameters {
             (0..nodes).map(|_| rng.random_range(1..=if nodes > 2 { 2 } else { 3 })).collect();
         let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
         let shard_count: usize = shards.iter().sum();
-        if nodes > 4 || plan == Plan::Crowd {
+        if nodes > 4 || matches!(plan, Plan::Crowd | Plan::Away) {
             drives = 1;
         }
         if (destroys || plan == Plan::Factors) && nodes == 1 {
@@ -379,8 +414,9 @@ impl Parameters {
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
         let factor_max = domains.min(3) as u32;
         let large = plan == Plan::Calm && rng.random_bool(0.3);
-        let tight =
-            plan == Plan::Full || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
+        let tight = absences
+            || plan == Plan::Full
+            || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
         let geometry = if tight {
             let log = if plan == Plan::Full { full_log(seed) } else { 2 << 20 };
             Geometry { log, data: rng.random_range(14..=24) << 20 }
@@ -471,6 +507,8 @@ impl Parameters {
             images,
             ceilings: chosen_ceilings(seed),
             follows,
+            absences,
+            small_node: absences.then(|| rng.random_range(0..nodes)),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,
@@ -639,6 +677,9 @@ fn chosen_families(
     // pool is what another plan is for.
     let share = if plan == Plan::Full {
         capacity * rng.random_range(80..160) / 100
+    } else if plan == Plan::Away {
+        // Without a node some of it has no room.
+        capacity * rng.random_range(50..130) / 100
     } else if tight {
         // Snapshots fill the rest.
         capacity * rng.random_range(20..60) / 100

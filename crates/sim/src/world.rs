@@ -108,6 +108,8 @@ pub struct World {
     pub progress: Progress,
     /// The drive whose copies are not to be trusted in this round.
     pub victim: Option<usize>,
+    /// The node that may be away beside it in this round.
+    pub absentee: Option<usize>,
     /// All drives that were victims so far.
     pub lied: BTreeSet<DriveId>,
     pub failure: Option<String>,
@@ -148,6 +150,7 @@ impl World {
             phase: Phase::Starting,
             progress: Progress::new(),
             victim: None,
+            absentee: None,
             lied: BTreeSet::new(),
             failure: None,
             trace,
@@ -224,8 +227,12 @@ impl World {
     /// A new, empty drive at `shard`.
     pub fn add_drive(&mut self, shard: usize) -> DriveId {
         let drive = DriveId(self.drives.len() as u32);
-        self.drives.push(Drive::new(shard, self.parameters.geometry));
         let node = self.shards[shard].node;
+        let mut geometry = self.parameters.geometry;
+        if self.parameters.small_node == Some(node) {
+            geometry.data /= 3;
+        }
+        self.drives.push(Drive::new(shard, geometry));
         let domain = if self.parameters.nodes == 1 { drive.0 } else { node as u32 };
         self.control.add_drive(shard, self.shards[shard].id, domain);
         drive

@@ -276,6 +276,13 @@ fn data_that_does_not_follow_its_vdisk_is_caught() {
 }
 
 #[test]
+fn what_has_fewer_copies_while_a_node_is_away_is_caught() {
+    for bug in [Bug::ThinMoves, Bug::ThinDrains] {
+        is_caught(bug, &[Plan::Away]);
+    }
+}
+
+#[test]
 fn bytes_that_cost_nothing_are_caught() {
     is_caught(Bug::LargeRequestsFree, &[Plan::Calm, Plan::Snapshots]);
 }
