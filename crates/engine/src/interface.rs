@@ -596,6 +596,20 @@ pub struct Segment {
     /// The epoch of the owner that began it. Older records at or after `first` do not count.
     pub epoch: Epoch,
     pub members: Vec<DriveId>,
+    /// Members that did not answer the owner that ended it: what was acknowledged they have, but perhaps not all that it found at the
+    /// end. They count as no copy, and are asked for what no member can give any more (decision 0053).
+    pub absent: Vec<DriveId>,
+}
+
+impl Segment {
+    pub fn new(first: Seq, epoch: Epoch, members: Vec<DriveId>) -> Self {
+        Self { first, epoch, members, absent: Vec::new() }
+    }
+
+    /// All drives that may have some of it, members in front.
+    pub fn drives(&self) -> impl Iterator<Item = DriveId> + Clone + '_ {
+        self.members.iter().chain(&self.absent).copied()
+    }
 }
 
 /// Everything one step wants done. The caller empties it after each step; order matters only

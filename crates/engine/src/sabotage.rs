@@ -78,6 +78,8 @@ pub enum Bug {
     LateDataRefused,
     /// Writes of parts of blocks, which read first, are let in as if each were alone.
     PartsNotCounted,
+    /// A member of a log that does not answer who takes it over is not asked any more, whatever becomes of the others.
+    AbsentForgotten,
     /// What is moved goes to whoever is up of a group, though it had more copies where it was.
     ThinMoves,
     /// What is drained goes to groups with few members up when those with more have no room.

@@ -121,6 +121,17 @@ impl World {
         true
     }
 
+    /// Somebody has taken over what perhaps the absentee served, and has drained nothing of it yet.
+    pub fn taken_over(&mut self) {
+        let is_away = self.absentee.is_some_and(|node| !self.nodes[node].up);
+        if let Some(victim) = self.victim.filter(|_| is_away)
+            && self.rng.random_ratio(1, 4)
+        {
+            let soon = self.rng.random_range(0..20_000);
+            self.queue.push(self.now + soon, Event::DriveLost(victim));
+        }
+    }
+
     /// Most of the round is still to come.
     fn is_early(&self) -> bool {
         self.now + self.parameters.round_us / 2 < self.progress.until

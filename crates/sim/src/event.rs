@@ -88,6 +88,8 @@ pub enum Event {
     DriveReturns(usize),
     /// A drive that was taken out is replaced by an empty one.
     DriveReplaced(usize),
+    /// The victim of this round is lost at once.
+    DriveLost(usize),
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

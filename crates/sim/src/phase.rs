@@ -17,6 +17,7 @@ use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::layout::Layout;
 use weft_engine::identity::Generation;
+use weft_engine::interface::Segment;
 use weft_engine::{DriveId, FamilyId, Order};
 
 /// Blocks per read when everything is read back.
@@ -267,7 +268,7 @@ impl World {
         let (leaving, staying) = (self.control.drives_draining(true), self.control.drives_draining(false));
         for entry in self.control.families.iter().filter(|entry| entry.phase == FamilyPhase::Ready) {
             let copies = (entry.record.factor as usize).min(leaving.len() + staying.len());
-            let mut named = entry.record.segments.iter().flat_map(|segment| &segment.members);
+            let mut named = entry.record.segments.iter().flat_map(Segment::drives);
             let stays =
                 |drive: usize| staying.contains(&drive) || leaving.contains(&drive) && staying.len() < copies;
             if let Some(drive) = named.find(|drive| !stays(drive.0 as usize)) {

@@ -419,7 +419,9 @@ impl Parameters {
             || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
         let geometry = if tight {
             let log = if plan == Plan::Full { full_log(seed) } else { 2 << 20 };
-            Geometry { log, data: rng.random_range(14..=24) << 20 }
+            // What is kept for pages and copies is about 8 MiB of any drive.
+            let least = if absences { 22 } else { 14 };
+            Geometry { log, data: rng.random_range(least..=least + 10) << 20 }
         } else if large {
             Geometry { log: 32 << 20, data: 96 << 20 }
         } else if plan == Plan::Crowd {
@@ -679,7 +681,7 @@ fn chosen_families(
         capacity * rng.random_range(80..160) / 100
     } else if plan == Plan::Away {
         // Without a node some of it has no room.
-        capacity * rng.random_range(50..130) / 100
+        capacity * rng.random_range(30..80) / 100
     } else if tight {
         // Snapshots fill the rest.
         capacity * rng.random_range(20..60) / 100

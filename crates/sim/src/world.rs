@@ -230,7 +230,7 @@ impl World {
         let node = self.shards[shard].node;
         let mut geometry = self.parameters.geometry;
         if self.parameters.small_node == Some(node) {
-            geometry.data /= 3;
+            geometry.data /= 2;
         }
         self.drives.push(Drive::new(shard, geometry));
         let domain = if self.parameters.nodes == 1 { drive.0 } else { node as u32 };
@@ -329,6 +329,14 @@ impl World {
                 self.drive_replaced(drive);
             }
             Event::DriveReplaced(_) => {}
+            Event::DriveLost(drive) if self.victim == Some(drive) && self.phase == Phase::Trouble => {
+                let node = self.shards[self.drives[drive].shard].node;
+                // Whoever serves from there has in memory what the drive had.
+                self.node_stops(node, None);
+                self.queue.push(self.now + 10_000, Event::NodeStarts(node));
+                self.drive_replaced(drive);
+            }
+            Event::DriveLost(_) => {}
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

@@ -278,8 +278,13 @@ fn data_that_does_not_follow_its_vdisk_is_caught() {
 #[test]
 fn what_has_fewer_copies_while_a_node_is_away_is_caught() {
     for bug in [Bug::ThinMoves, Bug::ThinDrains] {
-        is_caught(bug, &[Plan::Away]);
+        is_caught_among(4 * SEEDS, bug, &[Plan::Away], |_| true);
     }
+}
+
+#[test]
+fn forgetting_who_was_away_when_an_owner_took_over_is_caught() {
+    is_caught_among(1_200, Bug::AbsentForgotten, &[Plan::Away], |_| true);
 }
 
 #[test]

@@ -329,8 +329,7 @@ impl Appender {
 
     /// Tells every drive that has some of this log what it may forget.
     pub fn send_trim(&mut self, ctx: &mut Context) {
-        let drives: BTreeSet<DriveId> =
-            self.segments.iter().flat_map(|segment| segment.members.iter().copied()).collect();
+        let drives: BTreeSet<DriveId> = self.segments.iter().flat_map(Segment::drives).collect();
         for drive in drives {
             if ctx.is_up(drive) {
                 ctx.ask(self.family, self.epoch, drive, Question::Trim { up_to: self.trim }, Purpose::Trim);
@@ -482,18 +481,18 @@ impl Appender {
         while segments.last().is_some_and(|last| last.first >= first) {
             segments.pop();
         }
-        segments.push(Segment { first, epoch: self.epoch, members });
+        segments.push(Segment::new(first, self.epoch, members));
         segments.drain(..trimmed(&segments, self.trim));
         self.ask_for_change(Change { segments, begins: true }, ctx);
     }
 
     /// Whether the config record still names drives that are gone or shall go, in segments that nobody needs any more.
     pub fn names_leaving_drives(&self, view: &View) -> bool {
-        let stays = |drive: &DriveId| view.drives.get(drive).is_some_and(|view| view.state.stays());
+        let stays = |drive: DriveId| view.drives.get(&drive).is_some_and(|view| view.state.stays());
         let unneeded = &self.segments[..trimmed(&self.segments, self.trim)];
         !planted(Bug::OldSegmentsKept)
             && self.changing.is_none()
-            && unneeded.iter().any(|segment| !segment.members.iter().all(stays))
+            && unneeded.iter().any(|segment| !segment.drives().all(stays))
     }
 
     /// Leaves segments out whose records are all trimmed.

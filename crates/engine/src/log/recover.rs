@@ -117,7 +117,7 @@ impl Recovery {
         let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
         let inside =
             |seq: &Seq| segment.first <= *seq && *seq < end && self.cut.is_none_or(|cut| *seq <= cut);
-        let told = segment.members.iter().filter_map(|drive| self.fenced.get(drive));
+        let told = segment.drives().filter_map(|drive| self.fenced.get(&drive));
         told.flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max()
     }
 
@@ -198,8 +198,7 @@ impl Volume {
     fn fence_members(&mut self, ctx: &mut Context) {
         let last = self.log.segments.last().expect("a family with a log has segments");
         let (first, since) = (last.first, last.epoch);
-        let drives: BTreeSet<DriveId> =
-            self.log.segments.iter().flat_map(|segment| segment.members.clone()).collect();
+        let drives: BTreeSet<DriveId> = self.log.segments.iter().flat_map(Segment::drives).collect();
         for drive in drives {
             let recovery = self.recovery();
             if !ctx.is_up(drive) {
@@ -272,7 +271,11 @@ impl Volume {
         for (index, segment) in segments.iter().enumerate().rev() {
             let answered: Vec<&Held> =
                 segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
-            if answered.is_empty() && !segment.members.iter().all(is_lost) {
+            // Who was absent at its end knows all that was acknowledged in it, and is waited for when nobody else is left.
+            let may_come = |drive: &DriveId| !is_lost(drive) && !recovery.fenced.contains_key(drive);
+            if answered.is_empty()
+                && (!segment.members.iter().all(is_lost) || segment.absent.iter().any(may_come))
+            {
                 return;
             }
             if answered.is_empty() && index + 1 == segments.len() {
@@ -307,20 +310,21 @@ impl Volume {
         self.advance_opening(ctx);
     }
 
-    /// The next of a record's members to ask for it: fenced, and holding that part of the log.
-    fn next_source(&mut self, seq: Seq, members: &[DriveId], ctx: &Context) -> Option<DriveId> {
+    /// The next of a segment's drives to ask for a record: fenced, and holding that part of the log.
+    fn next_source(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> Option<DriveId> {
         let recovery = self.recovery();
         let may_be_asked = |drive: &DriveId| {
             recovery.has_told(*drive, seq) && !recovery.tried.contains(drive) && ctx.is_up(*drive)
         };
-        let sources: Vec<DriveId> = members.iter().copied().filter(may_be_asked).collect();
-        sources.iter().copied().find(|&drive| ctx.is_own(drive)).or(sources.first().copied())
+        let members: Vec<DriveId> = segment.members.iter().copied().filter(may_be_asked).collect();
+        let own = members.iter().copied().find(|&drive| ctx.is_own(drive));
+        own.or(members.first().copied()).or_else(|| segment.absent.iter().copied().find(may_be_asked))
     }
 
     /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back.
     fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) {
-        let members = segment_of(&self.log.segments, seq).members.clone();
-        if let Some(drive) = self.next_source(seq, &members, ctx) {
+        let segment = segment_of(&self.log.segments, seq).clone();
+        if let Some(drive) = self.next_source(seq, &segment, ctx) {
             let recovery = self.recovery();
             recovery.reading = true;
             recovery.tried.insert(drive);
@@ -332,16 +336,16 @@ impl Volume {
                 Purpose::Replay,
             );
         }
-        let waits = self.may_tell(seq, &members, ctx);
-        if !waits && self.end_before(seq, &members) {
+        let waits = self.may_tell(seq, &segment, ctx);
+        if !waits && self.end_before(seq, &segment.members) {
             return self.advance_opening(ctx);
         }
         let recovery = self.recovery();
-        let away = members.iter().any(|drive| {
+        let away = segment.drives().any(|drive| {
             let may_answer =
-                !recovery.fenced.contains_key(drive) && !recovery.full.is_full_for_long(*drive, ctx.now);
-            let silent = may_answer || !ctx.is_up(*drive);
-            silent && !ctx.is_lost(*drive) && !recovery.tried.contains(drive)
+                !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now);
+            let silent = may_answer || !ctx.is_up(drive);
+            silent && !ctx.is_lost(drive) && !recovery.tried.contains(&drive)
         });
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
@@ -350,11 +354,11 @@ impl Volume {
         }
     }
 
-    /// Whether a member that told of this record has gone away since, and not for long: it is not nobody who can read it.
-    fn may_tell(&mut self, seq: Seq, members: &[DriveId], ctx: &Context) -> bool {
+    /// Whether a drive that told of this record has gone away since, and not for long: it is not nobody who can read it.
+    fn may_tell(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> bool {
         let recovery = self.recovery();
-        let is_away = |drive: &DriveId| !ctx.is_up(*drive) && !ctx.is_lost(*drive);
-        if !members.iter().any(|drive| recovery.has_told(*drive, seq) && is_away(drive)) {
+        let is_away = |drive: DriveId| !ctx.is_up(drive) && !ctx.is_lost(drive);
+        if !segment.drives().any(|drive| recovery.has_told(drive, seq) && is_away(drive)) {
             return false;
         }
         let missed = recovery.missed.filter(|(of, _)| *of == seq).unwrap_or((seq, ctx.now));
@@ -425,8 +429,8 @@ impl Volume {
         match answer {
             Ok(Answer::Records { records, .. }) => {
                 for record in records {
-                    // Who is no member where a record belongs may have one of an older epoch there, that was never acknowledged.
-                    let is_member = segment_of(segments, record.seq).members.contains(&drive);
+                    // Who was no member where a record belongs may have one of an older epoch there, that was never acknowledged.
+                    let is_member = segment_of(segments, record.seq).drives().any(|member| member == drive);
                     let is_needed =
                         record.seq >= recovery.need || matches!(recovery.stage, Stage::Checkpoint(_));
                     if is_member && is_needed {
@@ -519,14 +523,17 @@ impl Volume {
         recovery.found.clear();
         ctx.counters.records_replayed += replayed;
         ctx.counters.records_appended_again += tail.len() as u64;
-        // Members that were away may lack the end of a segment, or hold a wrong one: they do not count for it.
+        // Members that were away may lack the end of a segment: they do not count for it. What was acknowledged they have, should those
+        // who count be lost before it is drained.
         let mut old: Vec<Segment> = self.log.segments.clone();
         for segment in &mut old {
-            let answered: Vec<DriveId> =
-                segment.members.iter().copied().filter(|drive| counted.contains(drive)).collect();
+            let (answered, silent): (Vec<DriveId>, Vec<DriveId>) =
+                segment.members.iter().partition(|drive| counted.contains(drive));
             if !answered.is_empty() {
                 segment.members = answered;
+                segment.absent.extend(silent);
             }
+            segment.absent.retain(|&drive| !ctx.is_lost(drive) && !planted(Bug::AbsentForgotten));
         }
         let version = self.log.version();
         self.log = Appender::new(self.family, self.epoch, self.factor, version, old, lowest.next());

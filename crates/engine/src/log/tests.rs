@@ -279,7 +279,7 @@ fn record(segments: Vec<Segment>) -> FamilyRecord {
 fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
     let mut story = Story::new(&[0, 1]);
     let members = vec![DriveId(0), DriveId(1)];
-    let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
+    let segments = vec![Segment::new(Seq(1), Epoch(1), members)];
     let mut volume = story.with(|_, ctx| Volume::open(record(segments), ctx)).0;
     let fenced = || Ok(Answer::Fenced(Held { room: 1 << 20, ..Held::default() }));
     let begin = story.now;
@@ -386,7 +386,7 @@ impl Opening {
             (drive, DriveView { shard: ShardId(drive.0), domain: drive.0, state: DriveState::Up })
         };
         let drives = members.iter().map(drive).collect();
-        let segments = vec![Segment { first: Seq(1), epoch: Epoch(1), members }];
+        let segments = vec![Segment::new(Seq(1), Epoch(1), members)];
         opening.step(Input::Order(Order::View(View { version: 1, drives, ..View::default() })));
         opening.step(Input::Order(Order::OpenFamily(record(segments))));
         opening

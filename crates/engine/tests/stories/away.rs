@@ -136,6 +136,73 @@ fn while_a_group_is_whole_nothing_goes_to_others_though_it_is_full() {
     assert!(!taken, "what has no room on two drives is refused");
 }
 
+/// An owner takes over while a member of its log is away, and dies before it has drained anything. The other member is lost, and the
+/// first comes back. Gives what becomes of the vDisk, and whether it waited for that one.
+fn a_member_that_was_away_is_the_last_one() -> (Notice, bool) {
+    let groups: [&[u32]; 3] = [&[0, 1], &[1, 2], &[2, 0]];
+    let mut world = World::new(3, 2, Limits::default());
+    assert_eq!(world.write(0, &pattern(5, PIECE as usize)), Reply::Done);
+    let members = &world.record.segments[0].members;
+    assert_eq!(members.len(), 2);
+    let (away, other) = (members[0], members[1]);
+    let states = |away_is: DriveState, other_is: DriveState| {
+        [0, 1, 2].map(|drive| match DriveId(drive) {
+            drive if drive == away => away_is,
+            drive if drive == other => other_is,
+            _ => DriveState::Up,
+        })
+    };
+    let mut version = 1;
+    let mut open = |world: &mut World, away_is: DriveState, other_is: DriveState, hung| {
+        version += 1;
+        world.kill(Limits::default());
+        let states = states(away_is, other_is);
+        for drive in (0..3).filter(|&drive| states[drive as usize] == DriveState::Up) {
+            world.open_drive(DriveId(drive), false);
+        }
+        world.hung = hung;
+        see(world, version, &states, &groups);
+        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+        world.pass(10 * SECONDS);
+    };
+    let is_end = |notice: &Notice| matches!(notice, Notice::FamilyReady { .. } | Notice::FamilyFailed { .. });
+    // What is drained would be safe.
+    open(&mut world, DriveState::Down, DriveState::Up, Some((other, Area::Data, 0)));
+    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })));
+    assert_eq!(world.record.segments[0].members, [other], "only this one is known to have all of it");
+    world.hung = None;
+    open(&mut world, DriveState::Down, DriveState::Lost, None);
+    if let Some(end) = world.notices.iter().find(|notice| is_end(notice)) {
+        return (end.clone(), false);
+    }
+    open(&mut world, DriveState::Up, DriveState::Lost, None);
+    let end =
+        world.notices.iter().find(|notice| is_end(notice)).expect("nobody is waited for any more").clone();
+    if matches!(end, Notice::FamilyReady { .. }) {
+        assert!(world.read(0, PIECE as u32) == pattern(5, PIECE as usize));
+        assert!(world.record.segments.iter().all(|segment| !segment.drives().any(|drive| drive == other)));
+    }
+    (end, true)
+}
+
+#[test]
+fn a_member_that_did_not_answer_is_asked_when_the_others_are_lost() {
+    let (end, waited) = a_member_that_was_away_is_the_last_one();
+    assert!(waited && matches!(end, Notice::FamilyReady { .. }), "{end:?}");
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_member_that_is_forgotten_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    let (end, waited) = with(Bug::AbsentForgotten, a_member_that_was_away_is_the_last_one);
+    let reason = FamilyTrouble::RecordLost(Seq(1));
+    assert!(
+        !waited && matches!(&end, Notice::FamilyFailed { reason: told, .. } if *told == reason),
+        "{end:?}"
+    );
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn few_copies_are_seen() {

@@ -173,6 +173,9 @@ pub struct SegmentRecord {
     /// The epoch of the owner that began it.
     pub epoch: u32,
     pub members: Vec<u32>,
+    /// Former members that did not answer when it was ended, and may have what the others lose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -354,6 +357,7 @@ impl SegmentRecord {
             first: segment.first.0,
             epoch: segment.epoch.0,
             members: segment.members.iter().map(|drive| drive.0).collect(),
+            absent: segment.absent.iter().map(|drive| drive.0).collect(),
         }
     }
 
@@ -362,7 +366,13 @@ impl SegmentRecord {
             first: Seq(self.first),
             epoch: Epoch(self.epoch),
             members: self.members.iter().copied().map(DriveId).collect(),
+            absent: self.absent.iter().copied().map(DriveId).collect(),
         }
+    }
+
+    /// All drives that may have some of it.
+    pub fn drives(&self) -> impl Iterator<Item = &u32> {
+        self.members.iter().chain(&self.absent)
     }
 }
 

@@ -39,7 +39,7 @@ fn a_single_node(dir: &Path) -> Config {
             owner: None,
             life: 0,
             moving_to: None,
-            segments: vec![SegmentRecord { first: 7, epoch: 2, members: vec![0, 5] }],
+            segments: vec![SegmentRecord { first: 7, epoch: 2, members: vec![0, 5], absent: Vec::new() }],
             version: 3,
             exports: vec![ExportRecord {
                 address: "unix:/run/v.sock".to_string(),

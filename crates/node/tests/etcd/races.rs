@@ -94,8 +94,7 @@ fn segments_are_changed_one_version_after_the_other() {
     let family = cluster.create_vdisk(&a_vdisk("one")).expect("it is made").record.id();
     let drives: Vec<_> =
         (0..THREADS).map(|_| cluster.add_drive(&a_drive(1)).expect("it is added").record.id()).collect();
-    let segments =
-        |at: u32| vec![Segment { first: Seq(1), epoch: Epoch(1), members: vec![drives[at as usize]] }];
+    let segments = |at: u32| vec![Segment::new(Seq(1), Epoch(1), vec![drives[at as usize]])];
     let taken: Vec<_> = all_at_once(|at| {
         cluster.change_segments(family, Epoch(1), 1, &segments(at)).expect("etcd answers").map(|_| at)
     });
@@ -244,7 +243,7 @@ fn a_drive_that_goes_is_given_nothing_and_one_that_was_given_something_stays() {
     let late = cluster.give_up_unneeded(drive, &looked);
     assert!(matches!(late, Err(ClusterError::Changed { .. })), "a group names it by now");
     let looked = cluster.load().expect("it loads");
-    let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![drive] }];
+    let segments = [Segment::new(Seq(1), Epoch(1), vec![drive])];
     let named = cluster.change_segments(vdisk, Epoch(1), 1, &segments).expect("etcd answers");
     assert!(named.is_some(), "nobody else owns it");
     let late = cluster.give_up_unneeded(drive, &looked);

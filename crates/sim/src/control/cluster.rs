@@ -242,7 +242,7 @@ impl World {
         let drive = DriveId(drive as u32);
         let named = self.control.families.iter().any(|entry| {
             entry.phase != FamilyPhase::Dropped
-                && entry.record.segments.iter().any(|segment| segment.members.contains(&drive))
+                && entry.record.segments.iter().any(|segment| segment.drives().any(|named| named == drive))
         });
         named || !is_emptied(drive, groups)
     }

@@ -87,6 +87,7 @@ impl World {
                 self.coverage.add("records replayed", *replayed);
                 if epoch.0 > 1 {
                     self.coverage.count("takeovers");
+                    self.taken_over();
                 }
                 self.families[family.0 as usize].owner_ready(epoch.0, at);
                 self.judge_snapshot_list(*family, *epoch, snapshots);

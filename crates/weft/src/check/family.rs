@@ -188,9 +188,9 @@ impl<'a> Family<'a> {
     }
 
     fn tell_unseen_log(&self, findings: &mut Findings) {
-        let members = self.record.segments.iter().flat_map(|segment| &segment.members);
+        let drives = self.record.segments.iter().flat_map(Segment::drives);
         let nodes: BTreeSet<u32> =
-            members.filter_map(|drive| self.offline.elsewhere.get(drive)).copied().collect();
+            drives.filter_map(|drive| self.offline.elsewhere.get(&drive)).copied().collect();
         let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
         let text = format!(
             "its log is not on these drives, so nothing was checked of its map; give the directory of node {} too",
@@ -234,7 +234,7 @@ impl<'a> Family<'a> {
         let mut found: BTreeMap<Seq, Vec<DriveId>> = BTreeMap::new();
         for (drive, records) in held {
             for (seq, record) in records {
-                let member = segment_of(&self.record.segments, *seq).members.contains(drive);
+                let member = segment_of(&self.record.segments, *seq).drives().any(|member| member == *drive);
                 if record.header.kind == RecordKind::Checkpoint && member {
                     found.entry(*seq).or_default().push(*drive);
                 }
@@ -249,7 +249,7 @@ impl<'a> Family<'a> {
                 self.checkpoint = Some((seq, Checkpoint::clone(&checkpoint)));
                 return;
             }
-            if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) {
+            if self.may_be_elsewhere(&self.drives_of(seq)) {
                 for drive in holders {
                     let text = format!("its newest checkpoint, record {seq}, is damaged here");
                     self.problem(findings, "record_copy_missing", Some(drive), text);
@@ -360,7 +360,7 @@ impl<'a> Family<'a> {
         while seq <= last {
             match self.find_record(seq, held, findings) {
                 _ if seq > self.ends.end => {}
-                None if self.may_be_elsewhere(&segment_of(&self.record.segments, seq).members) => {
+                None if self.may_be_elsewhere(&self.drives_of(seq)) => {
                     self.unseen.records += 1;
                 }
                 // Some members lack it and the others cannot read it: the log ends in front of it, which is no loss.
@@ -386,9 +386,15 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// One record from the first member that has it sound; members that lack it or have something else are told.
+    /// The drives that may have a record.
+    fn drives_of(&self, seq: Seq) -> Vec<DriveId> {
+        segment_of(&self.record.segments, seq).drives().collect()
+    }
+
+    /// One record from the first member that has it sound; members that lack it or have something else are told. If none has, from who
+    /// was absent when its segment ended.
     fn find_record(&self, seq: Seq, held: &HeldBy, findings: &mut Findings) -> Option<Record> {
-        let members = &segment_of(&self.record.segments, seq).members;
+        let Segment { members, absent, .. } = segment_of(&self.record.segments, seq);
         let mut found: Option<Record> = None;
         let mut first: Option<(DriveId, RecordHeader)> = None;
         for drive in members {
@@ -412,7 +418,8 @@ impl<'a> Family<'a> {
                 found = copy.and_then(|copy| held::read(&self.drives[drive], copy));
             }
         }
-        found
+        let mut others = absent.iter().filter_map(|drive| Some((drive, held.get(drive)?.get(&seq)?)));
+        found.or_else(|| others.find_map(|(drive, copy)| held::read(&self.drives[drive], copy)))
     }
 
     fn apply_mark(&mut self, mark: Mark) {

@@ -62,14 +62,14 @@ fn segments_change_only_for_the_owner_that_knows_the_last_version() {
     let dir = directory("segments");
     let mut store = RedbStore::open(&dir, true).expect("a new store opens");
     store.put_family(&family()).expect("a record can be put");
-    let segments = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(0), DriveId(1)] }];
+    let segments = [Segment::new(Seq(1), Epoch(1), vec![DriveId(0), DriveId(1)])];
     let four = FamilyId(4);
     assert!(store.change_segments(four, Epoch(1), 1, &segments).expect("it works"));
     assert!(
         store.change_segments(four, Epoch(1), 1, &segments).expect("it works"),
         "who did not hear of it asks again"
     );
-    let others = [Segment { first: Seq(1), epoch: Epoch(1), members: vec![DriveId(2)] }];
+    let others = [Segment::new(Seq(1), Epoch(1), vec![DriveId(2)])];
     assert!(!store.change_segments(four, Epoch(1), 1, &others).expect("it works"), "the version is used up");
     let raised = store.take_epoch(four).expect("it works").expect("the family exists");
     assert_eq!((raised.epoch, raised.version), (2, 1));

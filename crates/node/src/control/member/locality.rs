@@ -221,7 +221,12 @@ mod tests {
     #[test]
     fn a_log_that_is_here_only_keeps_the_vdisk_here() {
         let node_of = |drive: DriveId| (drive.0 < 40).then_some(drive.0 / 10);
-        let segment = |members: &[u32]| SegmentRecord { first: 1, epoch: 1, members: members.to_vec() };
+        let segment = |members: &[u32]| SegmentRecord {
+            first: 1,
+            epoch: 1,
+            members: members.to_vec(),
+            absent: Vec::new(),
+        };
         assert!(has_log_beside(1, &[], node_of), "there is nothing in it");
         assert!(has_log_beside(1, &[segment(&[10, 20])], node_of));
         assert!(

@@ -8,7 +8,7 @@ use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
 use crate::config::cluster::{
     ClusterConfig, ClusterError, ClusterNodeRecord, ClusterStore, NodeState, Versioned,
 };
-use crate::config::{DriveRecord, DriveRecordState, FamilyState};
+use crate::config::{DriveRecord, DriveRecordState, FamilyState, SegmentRecord};
 use crate::control::drives::{DriveBook, DrivePlan};
 use crate::control::refusal::Refusal;
 use crate::control::start::{Settings, StartError};
@@ -63,7 +63,7 @@ pub(super) fn needed_drives(mirror: &ClusterConfig) -> BTreeSet<u32> {
     let families = families.filter(|family| family.state == FamilyState::Live);
     groups
         .flat_map(|group| group.members.iter().chain(&group.former))
-        .chain(families.flat_map(|family| family.segments.iter().flat_map(|segment| &segment.members)))
+        .chain(families.flat_map(|family| family.segments.iter().flat_map(SegmentRecord::drives)))
         .copied()
         .collect()
 }
