@@ -35,6 +35,9 @@ const AVOID_US: u64 = 5_000_000;
 const LOOK_US_EACH: u64 = 20;
 /// That is doubled so often at most for one that cannot be read: to 80 s.
 const UNREADABLE_MAX: u32 = 4;
+/// Members that are away are waited for so long if the pool is full. By then the control plane has given their places to others,
+/// if there are others; and a pool that refuses writes for ever helps nobody.
+const MEMBERS_US_MAX: u64 = 900_000_000;
 /// Egroups emptied by one job at most.
 pub(super) const VICTIMS_MAX: usize = 16;
 /// Egroups that are empty but not deleted yet: with more, the next checkpoint comes first. When the pool is full,
@@ -74,8 +77,10 @@ pub(crate) struct Compaction {
     pub(super) no_room_until: Time,
     /// There may be more to do then.
     more: bool,
-    /// Every group misses a member that may come back.
-    awaits_members: bool,
+    /// When space is wanted, it looks again when `nothing_until` is over.
+    looks_again: bool,
+    /// Since when nothing is moved because members are away that may come back.
+    awaits_members: Option<Time>,
 }
 
 impl Compaction {
@@ -84,7 +89,8 @@ impl Compaction {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.more.then_some(self.not_before)
+        let more = self.more.then_some(self.not_before);
+        more.into_iter().chain(self.looks_again.then_some(self.nothing_until)).min()
     }
 
     /// Egroups that are durable but not in a map record yet: not orphans.
@@ -117,8 +123,9 @@ impl Compaction {
 
     /// Drives came or went: what could not be read may be readable, and what found no group may find one.
     pub fn on_view(&mut self) {
-        if std::mem::take(&mut self.awaits_members) {
-            self.not_before = Time(0);
+        if self.awaits_members.take().is_some() {
+            (self.not_before, self.no_room_until) = (Time(0), Time(0));
+            (self.units_max, self.refusals) = (UnitsMax::default(), 0);
             self.more = true;
         }
         for egroup in std::mem::take(&mut self.unreadable).into_keys() {
@@ -133,6 +140,17 @@ impl Compaction {
         self.not_before = now.after(AVOID_US / 10);
         self.no_room_until = now.after((AVOID_US / 10) << self.refusals.min(REFUSALS_MAX));
         self.refusals += 1;
+    }
+
+    /// No group had as many members up as there are copies.
+    pub fn found_no_members(&mut self, now: Time) {
+        self.awaits_members.get_or_insert(now);
+        self.not_before = now.after(AVOID_US);
+    }
+
+    /// Whether members have been away for so long that a full pool does not wait for them any more.
+    pub fn goes_without(&self, full: bool, now: Time) -> bool {
+        full && self.awaits_members.is_some_and(|since| now.since(since) >= MEMBERS_US_MAX)
     }
 
     /// There was room.
@@ -184,6 +202,7 @@ impl Volume {
         // A drive that has no room for the copies it is owed: what lies on it goes to groups that have some.
         let cramped = !self.audit.copies.cramped().is_empty();
         self.compaction.more = false;
+        self.compaction.looks_again = false;
         let allowed = full || self.requests.waiting.is_empty() && !self.checkpointing.is_running();
         if self.compaction.jobs.len() >= ctx.limits.compact_egroups_max
             || !allowed
@@ -203,8 +222,7 @@ impl Volume {
         }
         if !full && !cramped && ctx.now < self.compaction.nothing_until {
             // What there is to do since the last look is found then, whether anything else happens or not.
-            self.compaction.not_before = self.compaction.not_before.max(self.compaction.nothing_until);
-            self.compaction.more = true;
+            self.compaction.looks_again = true;
             return;
         }
         if ctx.now < self.compaction.not_before {
@@ -222,8 +240,10 @@ impl Volume {
             // All that was written is drained: pages come next, and what they free is not known before.
             return;
         }
-        if self.awaits_members(ctx) {
-            self.compaction.not_before = ctx.now.after(AVOID_US);
+        if !is_anything_movable(self.factor as usize, ctx.view)
+            && !self.compaction.goes_without(full, ctx.now)
+        {
+            self.compaction.found_no_members(ctx.now);
             self.compaction.more = true;
             return;
         }
@@ -259,12 +279,6 @@ impl Volume {
         self.start_moving(victims, packing, Whereto::Anywhere, ctx);
     }
 
-    /// Whether what is moved now would have fewer copies than it may have. When that changes the view does, and it is looked at again.
-    fn awaits_members(&mut self, ctx: &Context) -> bool {
-        self.compaction.awaits_members = !is_anything_movable(self.factor as usize, ctx);
-        self.compaction.awaits_members
-    }
-
     /// Whether a job of what can wait may begin, while nothing is being moved and no checkpoint runs. Err: when to look again; None:
     /// with an input that comes here again.
     pub(super) fn is_due(&mut self, not_before: &mut Time, ctx: &Context) -> Result<(), Option<Time>> {
@@ -281,7 +295,7 @@ impl Volume {
             *not_before = ctx.now.after(ROOM_AGAIN_US);
             return Err(Some(*not_before));
         }
-        if !is_anything_movable(self.factor as usize, ctx) {
+        if !is_anything_movable(self.factor as usize, ctx.view) {
             *not_before = ctx.now.after(AVOID_US);
             return Err(Some(*not_before));
         }

@@ -164,7 +164,7 @@ impl Volume {
         let left = self.left_elsewhere(ctx.view);
         self.factoring.first.get_or_insert((ctx.now, left));
         // Whoever settles is about to leave, or goes back to a snapshot: the next owner goes on.
-        if !is_anything_movable(self.factor as usize, ctx) || self.wants_to_settle() {
+        if !is_anything_movable(self.factor as usize, ctx.view) || self.wants_to_settle() {
             return LOOK_AGAIN_US;
         }
         let is_raising = self.is_raising(ctx.view);

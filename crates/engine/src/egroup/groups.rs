@@ -4,9 +4,9 @@
 //! Leaves to others: writing it there (`egroup/place.rs`).
 
 use crate::buffer::BLOCK;
-use crate::context::{Context, is_lost};
+use crate::context::{Context, is_lost, is_up};
 use crate::identity::{DriveId, GroupId};
-use crate::interface::{DriveState, DriveView};
+use crate::interface::{DriveState, DriveView, GroupView, View};
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeSet;
 
@@ -40,10 +40,10 @@ impl Standings {
     }
 }
 
-/// How many members of a group have to be up, so that what is written to them now is as safe as it has to be.
+/// How many members of a group have to be up, so that what is written to them now is as safe as it can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
-    /// As many as in any group of its size: the log has so many, and is trimmed for it.
+    /// As many as in any group of its size.
     Most,
     AtLeast(usize),
 }
@@ -64,17 +64,28 @@ pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
 }
 
 /// How many copies there will be of what lies in this group, when all that may come back has come back.
-pub(super) fn expected_copies(group: GroupId, ctx: &Context) -> usize {
-    ctx.members(group).iter().filter(|&&drive| !is_lost(ctx.view, drive)).count()
+pub(super) fn expected_copies(group: &GroupView, view: &View) -> usize {
+    let drives: BTreeSet<DriveId> = group.members.iter().chain(&group.former).copied().collect();
+    drives.into_iter().filter(|&drive| !is_lost(view, drive)).count().min(group.members.len())
 }
 
-/// Whether what is moved now to groups of this factor can have as many copies as there ever will be: in some group no member is
-/// missing that may come back.
-pub(crate) fn is_anything_movable(factor: usize, ctx: &Context) -> bool {
-    let is_here = |drive: DriveId| ctx.is_up(drive) || is_lost(ctx.view, drive);
+fn members_up(group: &GroupView, view: &View) -> usize {
+    group.members.iter().filter(|&&drive| is_up(view, drive)).count()
+}
+
+/// Whether what is moved now to some group of this factor has as many copies as what lies there will ever have.
+pub(crate) fn is_anything_movable(factor: usize, view: &View) -> bool {
+    let mut groups = view.groups.values().filter(|group| group.members.len() == factor);
+    groups.any(|group| members_up(group, view) >= expected_copies(group, view)) || planted(Bug::ThinMoves)
+}
+
+/// Whether some group of this factor will have so much room when members that may come back have come back.
+pub(super) fn is_room_away(factor: usize, room: u64, ctx: &Context) -> bool {
     let groups = ctx.view.groups.values().filter(|group| group.members.len() == factor);
-    let mut groups = groups.map(|group| &group.members);
-    groups.any(|members| members.iter().all(|&drive| is_here(drive))) || planted(Bug::ThinMoves)
+    let has_room = |drive: &DriveId| ctx.free.get(drive).is_none_or(|&free| free >= room);
+    groups
+        .filter(|group| members_up(group, ctx.view) < expected_copies(group, ctx.view))
+        .any(|group| group.members.iter().filter(|&&drive| ctx.is_up(drive)).all(has_room))
 }
 
 /// Whether what is written now gets a copy on a drive of this shard: in a group of this factor with so much room, all of whose
@@ -139,7 +150,6 @@ mod tests {
     use super::*;
     use crate::context::{Purpose, Surroundings};
     use crate::identity::{EgroupId, Epoch, FamilyId, ShardId};
-    use crate::interface::{GroupView, View};
     use crate::message::{Class, Content, Question};
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -184,7 +194,7 @@ mod tests {
         }
         let mut counts = BTreeMap::new();
         for _ in 0..1000 {
-            let group = choose(2, &BTreeSet::new(), ctx).expect("there are groups");
+            let group = choose(2, Copies::Most, &BTreeSet::new(), ctx).expect("there are groups");
             *counts.entry(group).or_default() += 1;
         }
         assert!(!counts.contains_key(&GroupId(9)), "the first copy is local");
@@ -214,5 +224,48 @@ mod tests {
         assert!(is_here_with([GIB, GIB, 0, 0], 0), "one pair is enough");
         assert!(!is_here_with([GIB, 0, 0, 0], 0), "its partners have none");
         assert!(!is_here_with([GIB; 4], 5), "who has no drive");
+    }
+
+    /// Drives 2 and 3 are away; so only the pair of 0 and 1 is whole.
+    fn two_away(free: [u64; 4]) -> Surroundings {
+        let mut view = view();
+        for drive in [2, 3].map(DriveId) {
+            view.drives.get_mut(&drive).expect("it is there").state = DriveState::Down;
+        }
+        Surroundings { view, ..surroundings(0, free) }
+    }
+
+    #[test]
+    fn full_groups_whose_members_are_up_are_not_left_for_others() {
+        two_away([GIB, 0, GIB, GIB]).with(|ctx| {
+            assert_eq!(roomiest(2, ctx), 0, "what the others could take is not counted");
+            assert!(is_room_away(2, GIB, ctx), "it comes back with them");
+            assert!(!is_room_away(2, 2 * GIB, ctx));
+            let none = BTreeSet::new();
+            assert_eq!(choose(2, Copies::Most, &none, ctx), Some(GroupId(1)));
+            let tried = BTreeSet::from([GroupId(1)]);
+            assert_eq!(choose(2, Copies::Most, &tried, ctx), None);
+            assert_eq!(choose(2, Copies::AtLeast(2), &tried, ctx), None);
+            assert!(choose(2, Copies::AtLeast(1), &tried, ctx).is_some());
+        });
+    }
+
+    #[test]
+    fn copies_that_may_come_back_are_expected() {
+        let mut around = two_away([GIB; 4]);
+        let pair = |a: u32, b: u32, former: &[u32]| GroupView {
+            members: vec![DriveId(a), DriveId(b)],
+            former: former.iter().copied().map(DriveId).collect(),
+        };
+        let copies = |view: &View, group: &GroupView| expected_copies(group, view);
+        assert_eq!(copies(&around.view, &pair(0, 2, &[])), 2);
+        assert!(is_anything_movable(2, &around.view), "to the pair that is whole");
+        around.view.groups = Arc::new(BTreeMap::from([(GroupId(2), pair(0, 2, &[]))]));
+        assert!(!is_anything_movable(2, &around.view));
+        around.view.drives.get_mut(&DriveId(2)).expect("it is there").state = DriveState::Lost;
+        assert_eq!(copies(&around.view, &pair(0, 2, &[])), 1);
+        assert!(is_anything_movable(2, &around.view), "nothing comes back from there");
+        assert_eq!(copies(&around.view, &pair(0, 2, &[3])), 2, "who was a member may have the other copy");
+        assert_eq!(copies(&around.view, &pair(0, 1, &[3])), 2, "no more than there shall be");
     }
 }

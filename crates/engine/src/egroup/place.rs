@@ -1,10 +1,10 @@
 //! Placing egroups: has all members of a group write the egroup, and says when it may be named.
-//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); nothing has fewer
-//! copies there than where it comes from, as far as drives may come back (decision 0053); what was begun elsewhere and given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
+//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what is moved has
+//! no fewer copies there than where it comes from, as far as drives may come back, and client data as many as it can have (decision 0053); what was begun elsewhere and given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
 //! also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
-use super::groups::{Copies, choose, expected_copies, roomiest};
+use super::groups::{Copies, choose, expected_copies, is_room_away, roomiest};
 use super::pack::Packer;
 use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
@@ -298,6 +298,9 @@ const PROBE_AGAIN_US: u64 = 200_000;
 /// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
+/// The same where a member is away without which there would be room: it may only be started again.
+const MEMBER_PATIENCE_US: u64 = 30_000_000;
+
 /// Bytes that the emptiest group has to have for what the log holds. (Twice that, because other shards fill the same drives,
 /// and egroups have headers.)
 fn pool_wanted(ctx: &Context) -> u64 {
@@ -346,11 +349,16 @@ impl Volume {
     pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
         // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.
         let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
-        let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };
+        // Room that is there and may not be used without a member comes when that is back, if it is about to.
+        let away = is_room_away(self.factor as usize, pool_wanted(ctx), ctx);
+        let patience_us = match away {
+            true => MEMBER_PATIENCE_US,
+            false => RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 },
+        };
         let patient =
             self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at()) < patience_us);
         let reclaims = self.map.units_since_cut > 0 || self.checkpointing.is_running();
-        patient && (drains || reclaims || ctx.now < self.placing.expecting_until)
+        patient && (drains || reclaims || away || ctx.now < self.placing.expecting_until)
     }
 
     /// Writes `units` to a group. The intent tells what follows.
@@ -463,9 +471,13 @@ impl Volume {
             Intent::Drain { .. } | Intent::Bypass { .. } if planted(Bug::ThinDrains) => Copies::AtLeast(1),
             Intent::Drain { .. } | Intent::Bypass { .. } => Copies::Most,
             Intent::Compact { .. } if planted(Bug::ThinMoves) => Copies::AtLeast(1),
+            Intent::Compact { .. } if self.compaction.goes_without(self.placing.is_full(), ctx.now) => {
+                Copies::Most
+            }
             Intent::Compact { from, .. } => {
-                let groups = from.iter().filter_map(|&egroup| self.map.group_of(egroup));
-                let there = groups.map(|group| expected_copies(group, ctx)).max().unwrap_or(0);
+                let groups =
+                    from.iter().filter_map(|&egroup| ctx.view.groups.get(&self.map.group_of(egroup)?));
+                let there = groups.map(|group| expected_copies(group, ctx.view)).max().unwrap_or(0);
                 Copies::AtLeast(there.min(self.factor as usize))
             }
             // Where they find no room for long nothing goes on without them, not even what makes room.
@@ -482,6 +494,7 @@ impl Volume {
         if let Intent::Compact { job: number, whereto, .. } = job.intent {
             // Nobody needs it now.
             match whereto {
+                Whereto::Anywhere if !no_room => self.compaction.found_no_members(ctx.now),
                 Whereto::Anywhere => self.compaction.found_no_room(job.units.len(), ctx.now),
                 Whereto::Here => self.following.found_no_place(ctx.now),
             }

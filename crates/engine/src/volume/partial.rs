@@ -13,6 +13,7 @@ impl Volume {
     pub(crate) fn start_partial(&mut self, work: Work, ctx: &mut Context) {
         ctx.counters.partial_writes += 1;
         let lock = self.requests.lock(work.block, 1);
+        self.requests.parts_reading += 1;
         self.begin_partial_read(work, lock, ctx);
     }
 
@@ -24,6 +25,7 @@ impl Volume {
         block: Result<Vec<Buffer>, RequestError>,
         ctx: &mut Context,
     ) {
+        self.requests.parts_reading -= 1;
         let pieces = match block {
             Ok(pieces) => pieces,
             Err(error) => {

@@ -68,6 +68,8 @@ pub(crate) struct Requests {
     pub last_written: Time,
     /// Those that wait leave the log to others; there is room.
     pub crowded: bool,
+    /// Writes of parts of blocks that were let in and have no number yet: they read what is around them.
+    pub parts_reading: usize,
     pub waited_since: Option<Time>,
     /// Since when the log has had no room for those that wait, not even for one of them.
     pub without_room_since: Option<Time>,

@@ -125,12 +125,7 @@ impl Volume {
     /// Bytes of new data that may be given numbers now: what the log has room for, without what writes need that hold a
     /// lock and have no number yet.
     pub(crate) fn room(&self) -> u64 {
-        self.log.room().saturating_sub(self.reserved())
-    }
-
-    /// What writes take that were let in and have no number yet, as far as it is known before they have one.
-    fn reserved(&self) -> u64 {
-        self.requests.locked() as u64 * record_bytes(1)
+        self.log.room().saturating_sub(self.requests.locked() as u64 * record_bytes(1))
     }
 
     fn verdict(&self, work: &Work, ctx: &Context) -> Verdict {
@@ -167,7 +162,8 @@ impl Volume {
         // a drain that falls behind early and smoothly, not at a cliff.
         let (dirty, most) = (self.overlay.dirty_bytes(), self.dirty_bytes_max(ctx));
         let window = most.saturating_sub(dirty) / 4;
-        let to_come = if planted(Bug::PartsNotCounted) { pending } else { pending + self.reserved() };
+        let parts = if planted(Bug::PartsNotCounted) { 0 } else { self.requests.parts_reading };
+        let to_come = pending + parts as u64 * record_bytes(1);
         let memory =
             if to_come == 0 { dirty == 0 || dirty + bytes <= most } else { to_come + bytes <= window };
         let has_turn = ctx.writers <= 1 || pending == 0 || pending + bytes <= ctx.limits.turn_bytes / 3;

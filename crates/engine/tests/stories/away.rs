@@ -98,6 +98,25 @@ fn beside_a_drive_that_is_lost_for_good_space_comes_back() {
     assert!(moved(&world) > before, "nothing has a copy there that could be missed");
 }
 
+#[test]
+fn a_full_pool_does_not_wait_for_ever_for_a_drive_that_is_away() {
+    let mut world = World::new(2, 2, Limits::default());
+    let pieces = world.record.size / PIECE;
+    assert!(write(&mut world, 0..pieces, 1));
+    world.settle();
+    let before = moved(&world);
+    see(&mut world, 2, &[DriveState::Up, DriveState::Down], &[&[0, 1], &[1, 0]]);
+    // Half of each egroup is replaced, and half of what is left, until nothing fits any more.
+    let strides = [(0, 2), (1, 4), (3, 8), (7, 16), (15, 32)];
+    let all = strides.iter().all(|&(first, step)| write(&mut world, (first..pieces).step_by(step), 1000));
+    assert!(!all, "the pool is full");
+    world.pass(10 * 60 * SECONDS);
+    assert_eq!(moved(&world) - before, 0);
+    world.pass(10 * 60 * SECONDS);
+    assert!(moved(&world) > before, "who keeps one copy alone may as well put it in order");
+    assert!(write(&mut world, 0..pieces / 8, 2000));
+}
+
 /// Two groups with a drive in common. A member of one is away, and one of the other is filled by a vDisk of one copy. Gives how few
 /// copies something has when the vDisk of two has been written as far as it goes, and whether it was taken whole.
 fn a_full_group_beside_one_without_a_member() -> (usize, bool) {

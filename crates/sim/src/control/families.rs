@@ -57,6 +57,7 @@ impl World {
             snapshots: BTreeMap::new(),
             rolled_back: None,
             rollback_asked: 0,
+            record_lost: None,
         });
         self.families.push(Family::new(family, layout, factor, origin));
         for _ in 0..clients {

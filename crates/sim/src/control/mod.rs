@@ -34,7 +34,7 @@ use std::sync::Arc;
 use weft_engine::cluster::whole::WholeGroups;
 use weft_engine::identity::{Generation, SnapshotId};
 use weft_engine::interface::{Census, DriveState, DriveView, FamilyRecord, GroupView, View};
-use weft_engine::{DriveId, FamilyId, GroupId, Order, ShardId};
+use weft_engine::{DriveId, FamilyId, GroupId, Order, Seq, ShardId};
 
 #[derive(Clone, Debug)]
 pub struct DriveEntry {
@@ -97,6 +97,8 @@ pub struct FamilyEntry {
     /// The snapshot that it was last rolled back to, or is to be; and the epoch of the owner that was told.
     rolled_back: Option<Generation>,
     rollback_asked: u32,
+    /// The record for want of which its newest owner could not open it.
+    pub record_lost: Option<Seq>,
 }
 
 /// How a shard was told to serve a family.

@@ -185,9 +185,13 @@ impl World {
             Notice::RollbackRefused { family, epoch, to, .. } => {
                 self.rollback_ended(family, epoch, to, false);
             }
-            Notice::FamilyFailed { family, epoch, .. } if alive => {
+            Notice::FamilyFailed { family, epoch, reason } if alive => {
                 let pause = self.rng.random_range(20_000..200_000);
                 let entry = &mut self.control.families[family.0 as usize];
+                entry.record_lost = match reason {
+                    FamilyTrouble::RecordLost(seq) if entry.record.epoch == epoch => Some(seq),
+                    _ => None,
+                };
                 let open = matches!(entry.phase, FamilyPhase::Opening | FamilyPhase::Ready);
                 if entry.record.epoch == epoch && open {
                     entry.phase = FamilyPhase::Closed;
