@@ -386,10 +386,14 @@ mod tests {
         let drive = r#"{"drive":3,"place":"files","log":1048576,"data":2097152,"state":"formatted"}"#;
         let drive: DriveRecord = serde_json::from_str(drive).expect("it is understood");
         assert_eq!((drive.node, drive.shard, drive.weight), (0, 0, WEIGHT_WHOLE));
-        let family = r#"{"family":4,"name":"four","size":4096,"factor":1,"created":0,"epoch":9,"segments":[],"version":2,
-            "exports":[],"state":"live"}"#;
+        let family = r#"{"family":4,"name":"four","size":4096,"factor":1,"created":0,"epoch":9,
+            "segments":[{"first":1,"epoch":8,"members":[0,3]}],"version":2,"exports":[],"state":"live"}"#;
         let family: FamilyConfig = serde_json::from_str(family).expect("it is understood");
         assert_eq!((family.epoch, family.owner), (9, None));
+        let segment = family.segments[0].segment();
+        assert_eq!(segment, Segment::new(Seq(1), Epoch(8), vec![DriveId(0), DriveId(3)]));
+        let absent = Segment { absent: vec![DriveId(7)], ..segment };
+        assert_eq!(SegmentRecord::of(&absent).segment(), absent);
         assert_eq!((family.container.as_str(), family.compression), ("default", None));
         assert_eq!(family.own_policy().factor, Some(1), "what it was made with stays its own word");
         let three = ContainerRecord { factor: Some(3), ..ContainerRecord::default() };
