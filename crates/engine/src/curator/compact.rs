@@ -123,7 +123,7 @@ impl Compaction {
 
     /// Drives came or went: what could not be read may be readable, and what found no group may find one.
     pub fn on_view(&mut self) {
-        if self.awaits_members.take().is_some() {
+        if self.awaits_members.is_some() {
             (self.not_before, self.no_room_until) = (Time(0), Time(0));
             (self.units_max, self.refusals) = (UnitsMax::default(), 0);
             self.more = true;
@@ -240,9 +240,9 @@ impl Volume {
             // All that was written is drained: pages come next, and what they free is not known before.
             return;
         }
-        if !is_anything_movable(self.factor as usize, ctx.view)
-            && !self.compaction.goes_without(full, ctx.now)
-        {
+        if is_anything_movable(self.factor as usize, ctx.view) {
+            self.compaction.awaits_members = None;
+        } else if !self.compaction.goes_without(full, ctx.now) {
             self.compaction.found_no_members(ctx.now);
             self.compaction.more = true;
             return;

@@ -1,6 +1,6 @@
 //! Which group an egroup goes to, and how much the groups can take.
-//! Promises: the same view and the same draws make the same choice; each drive is looked up once in a choice; what goes to clients'
-//! data goes to groups with as many members up as any has, also if only others have room.
+//! Promises: the same view and the same draws make the same choice; each drive is looked up once in a choice; client data
+//! goes to groups with as many members up as any has, also if only others have room.
 //! Leaves to others: writing it there (`egroup/place.rs`).
 
 use crate::buffer::BLOCK;
@@ -76,7 +76,8 @@ fn members_up(group: &GroupView, view: &View) -> usize {
 /// Whether what is moved now to some group of this factor has as many copies as what lies there will ever have.
 pub(crate) fn is_anything_movable(factor: usize, view: &View) -> bool {
     let mut groups = view.groups.values().filter(|group| group.members.len() == factor);
-    groups.any(|group| members_up(group, view) >= expected_copies(group, view)) || planted(Bug::ThinMoves)
+    groups.any(|group| members_up(group, view) >= expected_copies(group, view).max(1))
+        || planted(Bug::ThinMoves)
 }
 
 /// Whether some group of this factor will have so much room when members that may come back have come back.

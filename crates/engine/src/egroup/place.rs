@@ -1,7 +1,8 @@
 //! Placing egroups: has all members of a group write the egroup, and says when it may be named.
-//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4); what is moved has
-//! no fewer copies there than where it comes from, as far as drives may come back, and client data as many as it can have (decision 0053); what was begun elsewhere and given up is deleted; when no group has room for client data the pool counts as full until that changes; no name is given out twice,
-//! also not after a refusal: the question may be on its way somewhere once more.
+//! Promises: it is packed once, and stored alike on all members; an egroup is handed on only when every member has flushed it (I4);
+//! what is moved has no fewer copies there than where it comes from, as far as drives may come back, and client data as many as it
+//! can have (decision 0053); what was begun elsewhere and given up is deleted; when no group has room for client data the pool counts
+//! as full until that changes; no name is given out twice, also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
 use super::groups::{Copies, choose, expected_copies, is_room_away, roomiest};

@@ -67,12 +67,14 @@ impl Ring {
         desk: &mut Desk,
     ) {
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
-        for place in holding.take_older(first, since) {
-            self.let_go(&place);
+        let older = holding.take_older(first, since);
+        for place in &older {
+            self.let_go(place);
         }
         self.count_dead();
         let holding = self.holdings.get_mut(&caller.family).expect("still there");
-        let durable = holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch);
+        // What was taken away now is not to be back after a crash.
+        let durable = older.is_empty() && holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch);
         if durable || planted(Bug::FenceForgotten) {
             let held = self.held(now, caller.family);
             return desk.answer(caller, Ok(Answer::Fenced(held)));

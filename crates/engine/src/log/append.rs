@@ -555,7 +555,7 @@ impl Appender {
     /// Whether some records that are still needed have fewer copies than they should and could have, or lie on a drive
     /// that is to be emptied.
     pub fn is_thin(&self, view: &View) -> bool {
-        let leaves = |drive: &DriveId| !is_open(view, *drive);
+        let leaves = |drive: DriveId| !is_open(view, drive);
         if self.forgotten > self.trim {
             return true;
         }
@@ -563,7 +563,7 @@ impl Appender {
         old.iter().enumerate().any(|(number, segment)| {
             let end = self.segments[number + 1].first;
             end > self.trim.next()
-                && (segment.members.len() < self.factor as usize || segment.members.iter().any(leaves))
+                && (segment.members.len() < self.factor as usize || segment.drives().any(leaves))
         })
     }
 

@@ -14,7 +14,7 @@ mod loading;
 use crate::context::{Context, Purpose};
 use crate::drain::Drain;
 use crate::formats::record::{Body, Record};
-use crate::identity::{DriveId, Generation, Seq, Time};
+use crate::identity::{DriveId, Epoch, Generation, Seq, Time};
 use crate::interface::{FamilyTrouble, Notice, Segment};
 use crate::log::append::Appender;
 use crate::log::layers::Layers;
@@ -55,6 +55,8 @@ pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
     asked: BTreeSet<DriveId>,
+    /// Fences that were answered by drives that get several: see [`fences_of`].
+    fences: BTreeMap<DriveId, usize>,
     full: FullMembers,
     /// Those whose word counts for where the log ends: later ones are only read from.
     counted: BTreeSet<DriveId>,
@@ -90,6 +92,7 @@ impl Recovery {
             stage,
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
+            fences: BTreeMap::new(),
             full: FullMembers::default(),
             counted: BTreeSet::new(),
             cut: None,
@@ -196,16 +199,17 @@ impl Volume {
 
     /// Fences every member that is up and was not yet: also those that come back while we read.
     fn fence_members(&mut self, ctx: &mut Context) {
-        let last = self.log.segments.last().expect("a family with a log has segments");
-        let (first, since) = (last.first, last.epoch);
         let drives: BTreeSet<DriveId> = self.log.segments.iter().flat_map(Segment::drives).collect();
         for drive in drives {
+            let fences = fences_of(&self.log.segments, drive);
             let recovery = self.recovery();
             if !ctx.is_up(drive) {
                 recovery.full.gone(drive);
+                recovery.fences.remove(&drive);
                 continue;
             }
             if !recovery.full.is_pausing(drive) && recovery.asked.insert(drive) {
+                let (first, since) = fences[recovery.fences.get(&drive).copied().unwrap_or(0)];
                 ctx.ask(self.family, self.epoch, drive, Question::Fence { first, since }, Purpose::Fence);
             }
         }
@@ -215,6 +219,12 @@ impl Volume {
         let Phase::Opening(recovery) = &mut self.phase else { return };
         match answer {
             Ok(Answer::Fenced(held)) => {
+                let answered = recovery.fences.entry(drive).or_default();
+                if *answered + 1 < fences_of(&self.log.segments, drive).len() {
+                    *answered += 1;
+                    recovery.asked.remove(&drive);
+                    return;
+                }
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
                 let base = match recovery.stage {
@@ -232,6 +242,7 @@ impl Volume {
             // It went away, or its ring is full to the last block: it is asked again. Reading goes on meanwhile.
             Err(refusal) => {
                 recovery.asked.remove(&drive);
+                recovery.fences.remove(&drive);
                 if refusal != Refusal::DriveGone {
                     let is_urgent = recovery.stage == Stage::Fencing;
                     recovery.full.refused(drive, is_urgent, ctx.now);
@@ -272,10 +283,9 @@ impl Volume {
             let answered: Vec<&Held> =
                 segment.members.iter().filter_map(|drive| recovery.fenced.get(drive)).collect();
             // Who was absent at its end knows all that was acknowledged in it, and is waited for when nobody else is left.
-            let may_come = |drive: &DriveId| !is_lost(drive) && !recovery.fenced.contains_key(drive);
-            if answered.is_empty()
-                && (!segment.members.iter().all(is_lost) || segment.absent.iter().any(may_come))
-            {
+            let has_come = |drive: &DriveId| recovery.fenced.contains_key(drive);
+            let may_come = !segment.absent.iter().any(has_come) && !segment.absent.iter().all(is_lost);
+            if answered.is_empty() && (!segment.members.iter().all(is_lost) || may_come) {
                 return;
             }
             if answered.is_empty() && index + 1 == segments.len() {
@@ -344,7 +354,8 @@ impl Volume {
         let away = segment.drives().any(|drive| {
             let may_answer =
                 !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now);
-            let silent = may_answer || !ctx.is_up(drive);
+            let may_have = !segment.absent.contains(&drive) || recovery.has_told(drive, seq);
+            let silent = may_answer || !ctx.is_up(drive) && may_have;
             silent && !ctx.is_lost(drive) && !recovery.tried.contains(&drive)
         });
         if waits || away {
@@ -400,10 +411,12 @@ impl Volume {
         let recovery = self.recovery();
         let before = std::mem::replace(recovery, Recovery::new(stage));
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
-        let Recovery { fenced, asked, full, counted, cut, rollback, missed, reading, loads, .. } = before;
+        let Recovery { fenced, asked, fences, full, counted, cut, rollback, missed, reading, loads, .. } =
+            before;
         *recovery = Recovery {
             fenced,
             asked,
+            fences,
             full,
             counted,
             cut,
@@ -580,6 +593,14 @@ impl Volume {
             Phase::Serving | Phase::Failed => None,
         }
     }
+}
+
+/// What a drive is fenced with: from where on, and since what epoch records count. Of who was absent at the end of a segment nobody knows
+/// that it had anything of it: it may have older records there, which are taken away as well.
+fn fences_of(segments: &[Segment], drive: DriveId) -> Vec<(Seq, Epoch)> {
+    let last = segments.last().into_iter();
+    let absent = segments.iter().filter(|segment| segment.absent.contains(&drive));
+    last.chain(absent).map(|segment| (segment.first, segment.epoch)).collect()
 }
 
 /// The segment that a record belongs to.

@@ -366,6 +366,36 @@ fn an_opening_that_leaves_a_full_member_out_at_once_is_seen() {
     assert_eq!(members, [DriveId(0)]);
 }
 
+#[test]
+fn who_was_absent_gives_up_what_is_older_than_the_segment_too() {
+    let mut story = Story::new(&[0, 1]);
+    let first = Segment { absent: vec![DriveId(1)], ..Segment::new(Seq(5), Epoch(2), vec![DriveId(0)]) };
+    let last = Segment::new(Seq(9), Epoch(4), vec![DriveId(0), DriveId(1)]);
+    let record = FamilyRecord { epoch: Epoch(7), ..record(vec![first, last]) };
+    let mut volume = story.with(|_, ctx| Volume::open(record, ctx)).0;
+    let held = Held { low: Seq(9), high: Seq(9), room: 1 << 20, ..Held::default() };
+    let mut fences = Vec::new();
+    for _ in 0..5 {
+        let ((), out) = story.with(|_, ctx| volume.advance(ctx));
+        let asked: Vec<(DriveId, Seq, Epoch)> = out
+            .messages
+            .iter()
+            .filter_map(|(_, message)| match message {
+                Message::Ask { drive, question: Question::Fence { first, since }, .. } => {
+                    Some((*drive, *first, *since))
+                }
+                _ => None,
+            })
+            .collect();
+        for (drive, ..) in asked.iter().rev() {
+            story.with(|_, ctx| volume.on_fenced(*drive, Ok(Answer::Fenced(held.clone())), ctx));
+        }
+        fences.extend(asked);
+    }
+    // (The own drive's question is no message.)
+    assert_eq!(fences, [(DriveId(1), Seq(9), Epoch(4)), (DriveId(1), Seq(5), Epoch(2))]);
+}
+
 /// An owner's shard that opens a vDisk whose log lies on drives of other shards, which a story answers for.
 struct Opening {
     shard: Shard,

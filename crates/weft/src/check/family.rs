@@ -20,7 +20,7 @@ use weft_engine::map::edits::{Edits, Place};
 use weft_engine::map::index::PageIndex;
 use weft_engine::map::leaf::Leaf;
 use weft_engine::map::past::Past;
-use weft_engine::{Block, DriveId, EgroupId, FamilyId, Generation, GroupId, Seq, SnapshotId};
+use weft_engine::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, SnapshotId};
 use weft_node::offline::{FamilyConfig, Offline, Policy};
 
 pub struct Family<'a> {
@@ -177,7 +177,12 @@ impl<'a> Family<'a> {
         let from = self.checkpoint.as_ref().map_or(Seq(0), |(seq, _)| *seq);
         let segments = &self.record.segments;
         let nexts = segments.iter().skip(1).map(|segment| segment.first).chain([Seq(u64::MAX)]);
-        segments.iter().zip(nexts).all(|(segment, next)| next <= from || !self.is_elsewhere(&segment.members))
+        // When all members are lost, who was absent at the end knows it.
+        let is_elsewhere = |segment: &Segment| {
+            let is_lost = segment.members.iter().all(|&drive| self.is_lost(drive));
+            self.is_elsewhere(&segment.members) || is_lost && self.is_elsewhere(&segment.absent)
+        };
+        segments.iter().zip(nexts).all(|(segment, next)| next <= from || !is_elsewhere(segment))
     }
 
     fn forget_checkpoint(&mut self) {
@@ -201,11 +206,18 @@ impl<'a> Family<'a> {
 
     fn held(&self) -> HeldBy {
         let last = self.record.segments.last().expect("a family with a log has segments");
+        let segments = &self.record.segments;
         let of = |contents: &Contents| {
             let mut records =
                 contents.held.get(&self.id()).map(|held| held.records.clone()).unwrap_or_default();
             // The next owner makes void what older epochs wrote into the last segment.
-            records.retain(|seq, record| *seq < last.first || record.header.epoch >= last.epoch);
+            // Of who was absent at the end of an older one nobody knows that it had anything of it.
+            let counts = |seq: Seq, epoch: Epoch| {
+                let segment = segment_of(segments, seq);
+                let is_judged = segment.first == last.first || segment.absent.contains(&contents.drive);
+                !is_judged || epoch >= segment.epoch
+            };
+            records.retain(|seq, record| counts(*seq, record.header.epoch));
             records
         };
         self.drives.values().map(|contents| (contents.drive, of(contents))).collect()
