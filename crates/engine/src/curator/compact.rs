@@ -121,12 +121,16 @@ impl Compaction {
         self.avoid.contains_key(&egroup)
     }
 
-    /// Drives came or went: what could not be read may be readable, and what found no group may find one.
-    pub fn on_view(&mut self) {
+    /// Drives came or went: what could not be read may be readable, and what found no group may find one. `movable`: there is a group
+    /// by now that misses nobody, so nobody has been waited for any more.
+    pub fn on_view(&mut self, movable: bool) {
         if self.awaits_members.is_some() {
             (self.not_before, self.no_room_until) = (Time(0), Time(0));
             (self.units_max, self.refusals) = (UnitsMax::default(), 0);
             self.more = true;
+        }
+        if movable {
+            self.awaits_members = None;
         }
         for egroup in std::mem::take(&mut self.unreadable).into_keys() {
             self.avoid.remove(&egroup);
@@ -419,5 +423,23 @@ impl Volume {
         emptied.len() >= EMPTIED_MAX
             && self.map.is_changed()
             && emptied.iter().filter(|&&egroup| self.map.directory.contains(egroup)).count() >= EMPTIED_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_waited_for_anew_when_they_have_been_back() {
+        let (begin, late) = (Time(0), Time(MEMBERS_US_MAX));
+        let mut compaction = Compaction::default();
+        assert!(!compaction.goes_without(true, late), "nobody is waited for");
+        compaction.found_no_members(begin);
+        compaction.on_view(false);
+        assert!(compaction.goes_without(true, late), "another drive came or went meanwhile");
+        assert!(!compaction.goes_without(false, late), "nothing hurries");
+        compaction.on_view(true);
+        assert!(!compaction.goes_without(true, late));
     }
 }

@@ -28,6 +28,7 @@ use crate::curator::factor::Factoring;
 use crate::curator::follow::Following;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
+use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
@@ -503,7 +504,7 @@ impl Volume {
     fn on_view(&mut self, ctx: &mut Context) {
         let unnamed: Vec<EgroupId> = self.unnamed().collect();
         if self.audit.on_view(ctx.view, unnamed.into_iter()) {
-            self.compaction.on_view();
+            self.compaction.on_view(is_anything_movable(self.factor as usize, ctx.view));
         }
         self.placing.on_groups_changed();
     }
