@@ -52,8 +52,11 @@ impl World {
             Fault::HungDrive => self.hang_drive(),
             Fault::MissingDrive => self.take_drive(false),
             // With an absentee the loss that matters is one that comes late, while that is away.
-            Fault::ReplacedDrive if self.absentee.is_some_and(|node| self.nodes[node].up) => false,
-            Fault::ReplacedDrive if self.absentee.is_some() && self.is_early() => false,
+            Fault::ReplacedDrive
+                if self.absentee.is_some_and(|node| self.nodes[node].up || self.is_early()) =>
+            {
+                false
+            }
             Fault::ReplacedDrive => self.take_drive(true),
             Fault::AbsentNode => self.send_away(),
             Fault::NetworkWeather => self.change_weather(),
@@ -130,6 +133,17 @@ impl World {
             let soon = self.rng.random_range(0..20_000);
             self.queue.push(self.now + soon, Event::DriveLost(victim));
         }
+    }
+
+    /// The victim is lost at once, and with it the process of its node: whoever serves from there has in memory what the drive had.
+    pub fn lose(&mut self, drive: usize) {
+        if self.victim != Some(drive) || self.phase != Phase::Trouble {
+            return;
+        }
+        let node = self.shards[self.drives[drive].shard].node;
+        self.node_stops(node, None);
+        self.queue.push(self.now + 10_000, Event::NodeStarts(node));
+        self.drive_replaced(drive);
     }
 
     /// Most of the round is still to come.

@@ -329,14 +329,7 @@ impl World {
                 self.drive_replaced(drive);
             }
             Event::DriveReplaced(_) => {}
-            Event::DriveLost(drive) if self.victim == Some(drive) && self.phase == Phase::Trouble => {
-                let node = self.shards[self.drives[drive].shard].node;
-                // Whoever serves from there has in memory what the drive had.
-                self.node_stops(node, None);
-                self.queue.push(self.now + 10_000, Event::NodeStarts(node));
-                self.drive_replaced(drive);
-            }
-            Event::DriveLost(_) => {}
+            Event::DriveLost(drive) => self.lose(drive),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

@@ -65,8 +65,9 @@ pub(super) fn roomiest(factor: usize, ctx: &Context) -> u64 {
 
 /// How many copies there will be of what lies in this group, when all that may come back has come back.
 pub(super) fn expected_copies(group: &GroupView, view: &View) -> usize {
-    let drives: BTreeSet<DriveId> = group.members.iter().chain(&group.former).copied().collect();
-    drives.into_iter().filter(|&drive| !is_lost(view, drive)).count().min(group.members.len())
+    let former = group.former.iter().filter(|&drive| !group.members.contains(drive));
+    let drives = group.members.iter().chain(former);
+    drives.filter(|&&drive| !is_lost(view, drive)).count().min(group.members.len())
 }
 
 fn members_up(group: &GroupView, view: &View) -> usize {

@@ -350,16 +350,17 @@ impl Volume {
     pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
         // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.
         let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
-        // Room that is there and may not be used without a member comes when that is back, if it is about to.
-        let away = is_room_away(self.factor as usize, pool_wanted(ctx), ctx);
-        let patience_us = match away {
-            true => MEMBER_PATIENCE_US,
-            false => RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 },
+        let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };
+        let lasts_less_than = |patience_us: u64| {
+            self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at()) < patience_us)
         };
-        let patient =
-            self.placing.shortage.is_none_or(|shortage| ctx.now.since(shortage.better_at()) < patience_us);
         let reclaims = self.map.units_since_cut > 0 || self.checkpointing.is_running();
-        patient && (drains || reclaims || away || ctx.now < self.placing.expecting_until)
+        let is_coming = drains || reclaims || ctx.now < self.placing.expecting_until;
+        if is_coming && lasts_less_than(patience_us) {
+            return true;
+        }
+        // Room that is there and may not be used without a member comes when that is back, if it is about to.
+        lasts_less_than(MEMBER_PATIENCE_US) && is_room_away(self.factor as usize, pool_wanted(ctx), ctx)
     }
 
     /// Writes `units` to a group. The intent tells what follows.

@@ -1,8 +1,6 @@
 //! Drives that are away and come back: meanwhile nothing gets fewer copies than it had, and the other drive may be lost.
 
 use crate::world::{FAMILY, World, pattern};
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -13,19 +11,12 @@ const SECONDS: u64 = 1_000_000;
 const PIECE: u64 = 64 << 10;
 const OTHER: FamilyId = FamilyId(2);
 
-/// Another view: what the drives are like, and these groups.
 fn see(world: &mut World, version: u64, states: &[DriveState], groups: &[&[u32]]) {
-    let drives = (0..)
-        .zip(states)
-        .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
-    let group = |members: &[u32]| GroupView {
+    let group = |members: &&[u32]| GroupView {
         members: members.iter().copied().map(DriveId).collect(),
         former: Vec::new(),
     };
-    let groups: BTreeMap<_, _> =
-        (0..).map(GroupId).zip(groups.iter().map(|members| group(members))).collect();
-    let view = View { version, drives: drives.collect(), groups: Arc::new(groups) };
-    world.step(Input::Order(Order::View(view)));
+    world.see(version, states, groups.iter().map(group));
 }
 
 /// Writes every such piece of the vDisk. Whether all of it was taken.
@@ -41,28 +32,29 @@ fn write(world: &mut World, pieces: impl Iterator<Item = u64>, seed: u64) -> boo
 
 /// How few drives hold an egroup that the vDisk names, of all of them.
 fn fewest_copies(world: &World) -> usize {
-    let named = world.shard.volume(FAMILY).expect("it is served").egroups();
-    let holds = |keeper: &weft_engine::keeper::Keeper, egroup: EgroupId| {
-        keeper.egroups().any(|stored| stored.family == FAMILY && stored.egroup == egroup)
-    };
-    let count = |egroup| world.shard.keepers().filter(|(_, keeper)| holds(keeper, egroup)).count();
-    named.map(count).min().expect("it names something")
+    world.copies(FAMILY).into_values().min().expect("it names something")
 }
 
 fn moved(world: &World) -> u64 {
     world.shard.counters().egroups_compacted + world.shard.counters().egroups_repacked
 }
 
-/// A vDisk on two drives of which one goes away, half of which is overwritten then. Gives what was moved without that drive, and
-/// what was within a minute of its return.
-fn garbage_beside_a_drive_that_is_away() -> (u64, u64) {
+/// A full vDisk on two drives, of which one is like that from then on; its pieces, and what was moved so far.
+fn beside_one_that_is(state: DriveState) -> (World, u64, u64) {
     let mut world = World::new(2, 2, Limits::default());
     let pieces = world.record.size / PIECE;
     assert!(write(&mut world, 0..pieces, 1));
     world.settle();
     assert_eq!(fewest_copies(&world), 2);
-    let before = moved(&world);
-    see(&mut world, 2, &[DriveState::Up, DriveState::Down], &[&[0, 1], &[1, 0]]);
+    let moved = moved(&world);
+    see(&mut world, 2, &[DriveState::Up, state], &[&[0, 1], &[1, 0]]);
+    (world, pieces, moved)
+}
+
+/// A vDisk on two drives of which one goes away, half of which is overwritten then. Gives what was moved without that drive, and
+/// what was within a minute of its return.
+fn garbage_beside_a_drive_that_is_away() -> (u64, u64) {
+    let (mut world, pieces, before) = beside_one_that_is(DriveState::Down);
     assert!(write(&mut world, (0..pieces).step_by(2), 1000));
     world.pass(60 * SECONDS);
     let away = moved(&world) - before;
@@ -87,12 +79,7 @@ fn what_has_a_copy_on_a_drive_that_is_away_stays_where_it_is_until_that_is_back(
 
 #[test]
 fn beside_a_drive_that_is_lost_for_good_space_comes_back() {
-    let mut world = World::new(2, 2, Limits::default());
-    let pieces = world.record.size / PIECE;
-    assert!(write(&mut world, 0..pieces, 1));
-    world.settle();
-    let before = moved(&world);
-    see(&mut world, 2, &[DriveState::Up, DriveState::Lost], &[&[0, 1], &[1, 0]]);
+    let (mut world, pieces, before) = beside_one_that_is(DriveState::Lost);
     assert!(write(&mut world, (0..pieces).step_by(2), 1000));
     world.pass(60 * SECONDS);
     assert!(moved(&world) > before, "nothing has a copy there that could be missed");
@@ -100,12 +87,7 @@ fn beside_a_drive_that_is_lost_for_good_space_comes_back() {
 
 #[test]
 fn a_full_pool_does_not_wait_for_ever_for_a_drive_that_is_away() {
-    let mut world = World::new(2, 2, Limits::default());
-    let pieces = world.record.size / PIECE;
-    assert!(write(&mut world, 0..pieces, 1));
-    world.settle();
-    let before = moved(&world);
-    see(&mut world, 2, &[DriveState::Up, DriveState::Down], &[&[0, 1], &[1, 0]]);
+    let (mut world, pieces, before) = beside_one_that_is(DriveState::Down);
     // Half of each egroup is replaced, and half of what is left, until nothing fits any more.
     let strides = [(0, 2), (1, 4), (3, 8), (7, 16), (15, 32)];
     let all = strides.iter().all(|&(first, step)| write(&mut world, (first..pieces).step_by(step), 1000));

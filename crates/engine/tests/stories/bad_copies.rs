@@ -2,7 +2,6 @@
 //! them for ever.
 
 use crate::world::{FAMILY, World, data, pattern};
-use std::sync::Arc;
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -27,17 +26,9 @@ fn see(world: &mut World, version: u64, down: &[u32], group_0: &GroupView) {
 }
 
 fn see_states(world: &mut World, version: u64, away: &[(u32, DriveState)], group_0: &GroupView) {
-    let mut view = View { version, ..View::default() };
-    for drive in 0..3 {
-        let state = away.iter().find(|(of, _)| *of == drive).map_or(DriveState::Up, |(_, state)| *state);
-        let seen = DriveView { shard: ShardId(0), domain: drive, state };
-        view.drives.insert(DriveId(drive), seen);
-    }
-    let groups = [group_0.clone(), group([1, 2], &[]), group([2, 0], &[])];
-    let groups = groups.into_iter().enumerate().map(|(at, group)| (GroupId(at as u32), group));
-    view.groups = Arc::new(groups.collect());
+    let state = |drive| away.iter().find(|(of, _)| *of == drive).map_or(DriveState::Up, |(_, state)| *state);
     world.notices.clear();
-    world.step(Input::Order(Order::View(view)));
+    world.see(version, &[0, 1, 2].map(state), [group_0.clone(), group([1, 2], &[]), group([2, 0], &[])]);
 }
 
 /// Whether the owner says that all members of the group have everything.

@@ -1,7 +1,6 @@
 //! Numbers of copies that change while a vDisk is used: what moves where, when it is said to be done, and what is read meanwhile.
 
 use crate::world::{FAMILY, World, pattern, pattern_of};
-use std::collections::BTreeMap;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -33,20 +32,8 @@ fn wait_until_reached(world: &mut World, family: FamilyId, factor: u32) {
     panic!("it is reached: {progress:?}, {}", world.shard.describe());
 }
 
-/// How many drives hold each egroup of a family that it names.
-fn copies(world: &World, family: FamilyId) -> BTreeMap<EgroupId, usize> {
-    let named = world.shard.volume(family).expect("it is served").egroups();
-    let count = |egroup: EgroupId| {
-        let holds = |keeper: &weft_engine::keeper::Keeper| {
-            keeper.egroups().any(|stored| stored.family == family && stored.egroup == egroup)
-        };
-        world.shard.keepers().filter(|(_, keeper)| holds(keeper)).count()
-    };
-    named.map(|egroup| (egroup, count(egroup))).collect()
-}
-
 fn all_have(world: &World, family: FamilyId, factor: usize) {
-    let copies = copies(world, family);
+    let copies = world.copies(family);
     assert!(!copies.is_empty(), "there is something");
     assert!(copies.values().all(|&count| count == factor), "{factor} copies of everything: {copies:?}");
 }
@@ -83,7 +70,7 @@ fn everything_gets_more_copies_and_fewer_again() {
     // Nothing of what was before is left on any drive.
     let held: usize = world.shard.keepers().map(|(_, keeper)| keeper.egroups().count()).sum();
     world.pass(2_000_000);
-    assert_eq!(copies(&world, FAMILY).len(), held, "one copy of each, and nothing else");
+    assert_eq!(world.copies(FAMILY).len(), held, "one copy of each, and nothing else");
 }
 
 #[test]

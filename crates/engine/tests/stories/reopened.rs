@@ -2,7 +2,6 @@
 //! And one that nothing but the end of an epoch's names makes necessary.
 
 use crate::world::{FAMILY, World, pattern};
-use std::collections::BTreeMap;
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -86,14 +85,9 @@ fn a_checkpoint_that_was_never_acknowledged_is_not_missed() {
 /// A view with these drives, each of which is the first of a group of all.
 fn see(world: &mut World, version: u64, states: &[DriveState]) {
     let all = 0..states.len() as u32;
-    let drives = all
-        .clone()
-        .zip(states)
-        .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
     let members = |first| all.clone().map(move |at| DriveId((first + at) % states.len() as u32)).collect();
-    let group = |first| (GroupId(first), GroupView { members: members(first), former: Vec::new() });
-    let groups = all.clone().map(group).collect::<BTreeMap<_, _>>();
-    world.step(Input::Order(Order::View(View { version, drives: drives.collect(), groups: groups.into() })));
+    let group = |first| GroupView { members: members(first), former: Vec::new() };
+    world.see(version, states, all.clone().map(group));
 }
 
 /// A member whose log is damaged somewhere answers first, and the other when the first has nothing more to read. Gives whether the

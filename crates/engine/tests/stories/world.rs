@@ -6,6 +6,7 @@ use weft_engine::buffer::{BLOCK, Buffer};
 use weft_engine::counters::Source;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
+use weft_engine::keeper::Keeper;
 use weft_engine::limits::Limits;
 use weft_engine::shard::{Settings, Shard};
 
@@ -138,6 +139,28 @@ impl World {
         for record in self.clones.clone() {
             self.step(Input::Order(Order::OpenFamily(record)));
         }
+    }
+
+    /// Tells another view: what the drives are like, and which groups there are.
+    pub fn see(&mut self, version: u64, states: &[DriveState], groups: impl IntoIterator<Item = GroupView>) {
+        let drives = (0..)
+            .zip(states)
+            .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
+        let groups: BTreeMap<GroupId, GroupView> = (0..).map(GroupId).zip(groups).collect();
+        let view = View { version, drives: drives.collect(), groups: groups.into() };
+        self.step(Input::Order(Order::View(view)));
+    }
+
+    /// How many drives hold each egroup of a family that it names.
+    pub fn copies(&self, family: FamilyId) -> BTreeMap<EgroupId, usize> {
+        let named = self.shard.volume(family).expect("it is served").egroups();
+        let count = |egroup: EgroupId| {
+            let holds = |keeper: &Keeper| {
+                keeper.egroups().any(|stored| stored.family == family && stored.egroup == egroup)
+            };
+            self.shard.keepers().filter(|(_, keeper)| holds(keeper)).count()
+        };
+        named.map(|egroup| (egroup, count(egroup))).collect()
     }
 
     /// Begins anew from the drives, as after `kill -9`.

@@ -4,6 +4,7 @@
 pub mod ceilings;
 pub mod copies;
 pub mod deletions;
+pub mod ends;
 pub mod factors;
 pub mod idling;
 pub mod nearness;
