@@ -76,6 +76,14 @@ pub enum Bug {
     KnownMarkAwaited,
     /// What a full ring waits for comes behind data that it has no room for, and that waits for the ring.
     LateDataRefused,
+    /// Data and pages leave the log also where they get fewer copies then, because members of all groups are away.
+    LogLeftForLess,
+    /// Checkpoints begin there as everywhere.
+    PagesForLess,
+    /// Large writes go around the log there as well.
+    BypassForLess,
+    /// What lost a copy in the log gets it back only when a full pool has room again.
+    LostCopiesWait,
     /// Writes of parts of blocks, which read first, are let in as if each were alone.
     PartsNotCounted,
     /// A member of a log that does not answer who takes it over is not asked any more, whatever becomes of the others.

@@ -97,6 +97,9 @@ impl Default for Progress {
 impl World {
     pub fn phase_tick(&mut self) {
         self.queue.push(self.now + self.parameters.tick_us * 5 / 4, Event::PhaseTick);
+        if matches!(self.phase, Phase::Healing | Phase::Settling) {
+            self.judge_thin();
+        }
         let next = match self.phase {
             Phase::Starting => self.all_served().map(|()| Phase::Trouble),
             Phase::Trouble if self.now >= self.progress.until => Ok(Phase::Healing),

@@ -39,7 +39,7 @@ pub enum Plan {
     /// in a hundred seeds: see decision 0040.
     Crowd,
     /// One node of three or four is away for long, again and again, while a drive of another one is lost for good; one of the others has
-    /// less room.
+    /// less room. Or one of two nodes with several drives each, and logs and memory that take all that is written meanwhile.
     Away,
 }
 
@@ -383,6 +383,11 @@ impl Parameters {
         if absences {
             faults.extend([Fault::AbsentNode, Fault::AbsentNode, Fault::ReplacedDrive, Fault::ReplacedDrive]);
         }
+        let is_pair = absences && seed % 4 == 2;
+        if is_pair {
+            // What is handed over or emptied leaves the log, and has one copy then.
+            faults.retain(|fault| !matches!(fault, Fault::OwnerMove | Fault::Settle | Fault::DrainDrive));
+        }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
             // While one drive's copies are not to be trusted, no other may be away: a write that went to the
@@ -397,6 +402,7 @@ impl Parameters {
             Plan::Drives | Plan::Snapshots | Plan::Images => rng.random_range(1..=3),
             Plan::Factors if by_rules => rng.random_range(3..=5),
             Plan::Factors => rng.random_range(1..=4),
+            Plan::Away if is_pair => 2,
             Plan::Away => rng.random_range(3..=4),
             Plan::Cluster => *[3, 3, 4, 5, 6, 8, 12].choose(rng).expect("not empty"),
             _ => *[1, 1, 2, 3].choose(rng).expect("the list is not empty"),
@@ -406,7 +412,7 @@ impl Parameters {
         let mut drives = rng.random_range(1..=if nodes == 1 { 3 } else { 2 });
         let shard_count: usize = shards.iter().sum();
         if nodes > 4 || matches!(plan, Plan::Crowd | Plan::Away) {
-            drives = 1;
+            drives = if is_pair { rng.random_range(2..=3) } else { 1 };
         }
         if (destroys || plan == Plan::Factors) && nodes == 1 {
             drives = drives.max(3usize.div_ceil(shard_count));
@@ -414,7 +420,7 @@ impl Parameters {
         let domains = if nodes == 1 { shard_count * drives } else { nodes };
         let factor_max = domains.min(3) as u32;
         let large = plan == Plan::Calm && rng.random_bool(0.3);
-        let tight = absences
+        let tight = absences && !is_pair
             || plan == Plan::Full
             || matches!(plan, Plan::Snapshots | Plan::Images) && rng.random_bool(0.25);
         let geometry = if tight {
@@ -424,12 +430,21 @@ impl Parameters {
             Geometry { log, data: rng.random_range(least..=least + 10) << 20 }
         } else if large {
             Geometry { log: 32 << 20, data: 96 << 20 }
+        } else if is_pair {
+            Geometry { log: 128 << 20, data: 64 << 20 }
         } else if plan == Plan::Crowd {
             Geometry { log: *[1u64, 1, 2].choose(rng).expect("not empty") << 20, data: 160 << 20 }
         } else {
             Geometry { log: *[1u64, 2, 4].choose(rng).expect("not empty") << 20, data: 48 << 20 }
         };
-        let limits = if large { Limits::default() } else { varied_limits(rng) };
+        let mut limits = if large { Limits::default() } else { varied_limits(rng) };
+        if is_pair {
+            let shard = 256 << 20;
+            limits.dirty_bytes_shard = shard;
+            (limits.dirty_bytes_max, limits.drain_bytes_begin) = (shard, shard / 2);
+            limits.dirty_bytes_least = shard / 4;
+            limits.edits_max = 1 << 16;
+        }
         limits.check();
         let capacity = geometry.data / 4096 * (shard_count * drives) as u64;
         let mut families = chosen_families(plan, tight, destroys, factor_max, capacity, domains, rng);
@@ -456,7 +471,6 @@ impl Parameters {
         };
         let hours = plan == Plan::Cluster && rng.random_ratio(1, 16);
         let slowness = if hours { 25 } else { 1 };
-        let mut limits = limits;
         if hours {
             limits.audit_interval_us = 60_000_000;
         }
@@ -472,6 +486,10 @@ impl Parameters {
             load = LoadPlan { read: 20, write: 60, blocks_max: 1, stream: 0, hot: 0, depth: 8, ..load };
             (rounds, share) = (1, 4);
         }
+        if is_pair {
+            families.iter_mut().for_each(|family| family.blocks = family.blocks.min(512));
+            load.blocks_max = load.blocks_max.min(16);
+        }
         let images = chosen_images(plan, &mut limits, rng);
         limits.copies_owed_max = chosen_owed(seed);
         limits.names_listed_max = chosen_listed(seed);
@@ -486,6 +504,8 @@ impl Parameters {
         if fragments {
             snapshots = Some(SnapshotPlan { every_us: round_us / 60, most: 20, reads: 10 });
         }
+        // Each snapshot freezes a layer of the log, and many of them are drained.
+        let snapshots = snapshots.filter(|_| !is_pair);
         Self {
             plan,
             seed,
@@ -510,7 +530,7 @@ impl Parameters {
             ceilings: chosen_ceilings(seed),
             follows,
             absences,
-            small_node: absences.then(|| rng.random_range(0..nodes)),
+            small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,

@@ -14,6 +14,7 @@ use crate::judge::deletions::Deletions;
 use crate::judge::idling::Idling;
 use crate::judge::refusals::Refusals;
 use crate::judge::registers::Moment;
+use crate::judge::thin::Thin;
 use crate::judge::undrained::Undrained;
 use crate::network::Network;
 use crate::origins::Origins;
@@ -102,6 +103,7 @@ pub struct World {
     deletions: Deletions,
     undrained: Undrained,
     idling: Idling,
+    pub thin: Thin,
     pub refusals: Refusals,
     pub coverage: Coverage,
     pub phase: Phase,
@@ -145,6 +147,7 @@ impl World {
             deletions: Deletions::default(),
             undrained: Undrained::default(),
             idling: Idling::default(),
+            thin: Thin::default(),
             refusals: Refusals::default(),
             coverage: Coverage::default(),
             phase: Phase::Starting,

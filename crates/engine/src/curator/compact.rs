@@ -8,7 +8,6 @@
 use super::moves::{Job, Whereto};
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
-use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::interface::Compression;
@@ -244,7 +243,7 @@ impl Volume {
             // All that was written is drained: pages come next, and what they free is not known before.
             return;
         }
-        if is_anything_movable(self.factor as usize, ctx.view) {
+        if self.may_move() {
             self.compaction.awaits_members = None;
         } else if !self.compaction.goes_without(full, ctx.now) {
             self.compaction.found_no_members(ctx.now);
@@ -299,7 +298,7 @@ impl Volume {
             *not_before = ctx.now.after(ROOM_AGAIN_US);
             return Err(Some(*not_before));
         }
-        if !is_anything_movable(self.factor as usize, ctx.view) {
+        if !self.may_move() {
             *not_before = ctx.now.after(AVOID_US);
             return Err(Some(*not_before));
         }

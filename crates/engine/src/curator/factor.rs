@@ -9,7 +9,6 @@ use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, PAUSE_US, ROOM_AGAIN_US
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
-use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::units_max;
 use crate::identity::{DriveId, EgroupId, GroupId, Time};
 use crate::interface::{FactorProgress, Notice, View};
@@ -88,7 +87,7 @@ struct Look {
 
 impl Volume {
     /// So many copies of everything from now on.
-    pub fn set_factor(&mut self, factor: u32) {
+    pub fn set_factor(&mut self, factor: u32, view: &View) {
         if self.is_failed() || self.factor == factor {
             return;
         }
@@ -96,7 +95,7 @@ impl Volume {
         if !planted(Bug::FactorWithoutLog) {
             self.log.set_factor(factor);
         }
-        self.placing.on_groups_changed();
+        self.placing.on_groups_changed(factor, view);
         let early = std::mem::take(&mut self.factoring.early);
         let moving = std::mem::take(&mut self.factoring.moving);
         let early = early.into_iter().chain(self.unnamed()).collect();
@@ -164,7 +163,7 @@ impl Volume {
         let left = self.left_elsewhere(ctx.view);
         self.factoring.first.get_or_insert((ctx.now, left));
         // Whoever settles is about to leave, or goes back to a snapshot: the next owner goes on.
-        if !is_anything_movable(self.factor as usize, ctx.view) || self.wants_to_settle() {
+        if !self.may_move() || self.wants_to_settle() {
             return LOOK_AGAIN_US;
         }
         let is_raising = self.is_raising(ctx.view);

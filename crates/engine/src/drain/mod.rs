@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::egroup::place::{Intent, Units, UnitsMax, units_max};
 use crate::formats::record::Edit;
 use crate::identity::{Block, Generation, Seq, Time};
+use crate::interface::View;
 use crate::limits::{EGROUP_UNITS, Limits};
 use crate::log::layers::Layers;
 use crate::log::overlay::{Content, Dirty};
@@ -28,6 +29,9 @@ const POOL_PARTS: u64 = 8;
 
 /// Blocks that go into the reserve at once: what is left of it is for others.
 const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
+
+/// When clients have waited for room in the log for so long, what would stay there for its copies does not.
+const ROOM_PATIENCE_US: u64 = 1_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
@@ -96,23 +100,36 @@ impl Volume {
 
     /// Whether there is a reason to drain.
     fn wants_drain(&self, ctx: &Context) -> Option<Haste> {
-        let (oldest, since) = self.drain.oldest?;
+        let (_, since) = self.drain.oldest?;
         // What snapshots froze is drained when it would have been without them: at once it would be felt by whoever writes
         // while one is taken. When there are many, reads have too many places to look: then one egroup after the other goes.
         let frozen = self.overlay.frozen();
         let many = frozen >= FROZEN_MAX || frozen >= FROZEN_MAX / 2 && self.drain.placing == 0;
         let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
-        if self.wants_to_settle() || many || waiting || self.log.is_thin(ctx.view) {
+        if self.wants_to_settle() || many {
+            return Some(Haste::AtOnce);
+        }
+        if self.is_safer_in_log() {
+            return self.is_drain_pressing(ctx).then_some(Haste::AtItsPace);
+        }
+        if waiting || self.log.is_thin(ctx.view) {
             return Some(Haste::AtOnce);
         }
         // Below the mark a sweep goes on, one egroup after the other: what is left of it is as old as what was taken.
         let under_way = self.drain.sweep.is_some() && self.drain.placing == 0;
-        let reason = under_way
-            || oldest <= self.pressed
-            || ctx.now.since(since) >= ctx.limits.drain_age_us
-            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
-            || self.placing.is_short();
+        let reason =
+            under_way || ctx.now.since(since) >= ctx.limits.drain_age_us || self.is_drain_pressing(ctx);
         reason.then_some(Haste::AtItsPace)
+    }
+
+    /// Whether the ring, memory or the pool is about to have no room for what the log holds.
+    pub(crate) fn is_drain_pressing(&self, ctx: &Context) -> bool {
+        // A new member of the log has room as soon as it has said so.
+        let without_room = self.requests.without_room_since;
+        self.is_pinning()
+            || without_room.is_some_and(|since| ctx.now.since(since) >= ROOM_PATIENCE_US)
+            || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
+            || self.placing.is_short()
     }
 
     /// Whether clients have had their share since the last egroup was begun.
@@ -160,7 +177,9 @@ impl Volume {
             return;
         }
         let Some(haste) = self.wants_drain(ctx) else {
-            self.drain.more_at = self.drain.oldest.map(|(_, since)| since.after(ctx.limits.drain_age_us));
+            // What stays in the log does not leave it for its age.
+            let aging = self.drain.oldest.filter(|_| !self.is_safer_in_log());
+            self.drain.more_at = aging.map(|(_, since)| since.after(ctx.limits.drain_age_us));
             return;
         };
         if haste == Haste::AtItsPace && !self.is_next_due(ctx) {
@@ -173,7 +192,7 @@ impl Volume {
             let dirty = self.sweep(units as u64);
             self.drain.more_at = (!dirty.is_empty()).then_some(Time(0));
             dirty
-        } else if self.goes_into_reserve() && ctx.now >= self.drain.pressed_after {
+        } else if self.goes_into_reserve(ctx) && ctx.now >= self.drain.pressed_after {
             class = Class::Pressed;
             let (_, overlay) = self.overlay.oldest_layer();
             let pinning =
@@ -182,7 +201,7 @@ impl Volume {
             sorted(pinning)
         } else {
             // A full pool still takes what frees space. When data may be tried again is known where it is placed.
-            self.drain.more_at = self.goes_into_reserve().then_some(self.drain.pressed_after);
+            self.drain.more_at = self.goes_into_reserve(ctx).then_some(self.drain.pressed_after);
             return self.drain_zeroes(ctx);
         };
         let (mut units, mut edits) = (Units::default(), Vec::new());
@@ -248,9 +267,17 @@ impl Volume {
     }
 
     /// Whether what waits is drained also when the pool is full: nothing in a ring behind what pins it can be let go of before it
-    /// goes, neither what would free the pool; and a vDisk that goes back to a snapshot frees what it has written since.
-    fn goes_into_reserve(&self) -> bool {
-        self.is_pinning() || self.snapshots.wants_pages()
+    /// goes, neither what would free the pool; a vDisk that goes back to a snapshot frees what it has written since; and what lost a copy
+    /// for good gets it back there only.
+    fn goes_into_reserve(&self, ctx: &Context) -> bool {
+        self.is_pinning()
+            || self.snapshots.wants_pages()
+            || self.lacks_copies(ctx.view) && !planted(Bug::LostCopiesWait)
+    }
+
+    /// Whether something in the log has fewer copies, also if all that may come back does, than it gets when it is drained.
+    pub(crate) fn lacks_copies(&self, view: &View) -> bool {
+        self.log.fewest_copies(view) < self.placing.reach()
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.

@@ -74,11 +74,16 @@ fn members_up(group: &GroupView, view: &View) -> usize {
     group.members.iter().filter(|&&drive| is_up(view, drive)).count()
 }
 
-/// Whether what is moved now to some group of this factor has as many copies as what lies there will ever have.
-pub(crate) fn is_anything_movable(factor: usize, view: &View) -> bool {
+/// Whether some group of this factor misses nobody: what is written there now has as many copies as what lies there will ever have.
+pub(super) fn is_any_whole(factor: usize, view: &View) -> bool {
     let mut groups = view.groups.values().filter(|group| group.members.len() == factor);
     groups.any(|group| members_up(group, view) >= expected_copies(group, view).max(1))
-        || planted(Bug::ThinMoves)
+}
+
+/// The most members that are up in any group of this factor.
+pub(super) fn most_up(factor: usize, view: &View) -> usize {
+    let groups = view.groups.values().filter(|group| group.members.len() == factor);
+    groups.map(|group| members_up(group, view)).max().unwrap_or(0)
 }
 
 /// Whether some group of this factor will have so much room when members that may come back have come back.
@@ -261,12 +266,12 @@ mod tests {
         };
         let copies = |view: &View, group: &GroupView| expected_copies(group, view);
         assert_eq!(copies(&around.view, &pair(0, 2, &[])), 2);
-        assert!(is_anything_movable(2, &around.view), "to the pair that is whole");
+        assert!(is_any_whole(2, &around.view), "to the pair that is whole");
         around.view.groups = Arc::new(BTreeMap::from([(GroupId(2), pair(0, 2, &[]))]));
-        assert!(!is_anything_movable(2, &around.view));
+        assert!(!is_any_whole(2, &around.view));
         around.view.drives.get_mut(&DriveId(2)).expect("it is there").state = DriveState::Lost;
         assert_eq!(copies(&around.view, &pair(0, 2, &[])), 1);
-        assert!(is_anything_movable(2, &around.view), "nothing comes back from there");
+        assert!(is_any_whole(2, &around.view), "nothing comes back from there");
         assert_eq!(copies(&around.view, &pair(0, 2, &[3])), 2, "who was a member may have the other copy");
         assert_eq!(copies(&around.view, &pair(0, 1, &[3])), 2, "no more than there shall be");
     }

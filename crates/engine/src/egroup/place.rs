@@ -5,7 +5,7 @@
 //! as full until that changes; no name is given out twice, also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
-use super::groups::{Copies, choose, expected_copies, is_room_away, roomiest};
+use super::groups::{Copies, choose, expected_copies, is_any_whole, is_room_away, most_up, roomiest};
 use super::pack::Packer;
 use super::shortage::Shortage;
 use crate::buffer::{BLOCK, Buffer};
@@ -16,7 +16,7 @@ use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
-use crate::interface::{Compression, Method};
+use crate::interface::{Compression, Method, View};
 use crate::limits::{EGROUP_UNITS, Limits};
 use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
@@ -163,6 +163,9 @@ pub(crate) struct Placing {
     pool_known: Option<u64>,
     /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
     short: bool,
+    /// Copies that what is placed now can get at most, as far as members of groups are up; and whether some group misses nobody.
+    reach: usize,
+    any_whole: bool,
     /// When something was packed last.
     packed_at: Option<Time>,
     /// Frames in a row, over egroups, that did not get smaller.
@@ -185,6 +188,8 @@ impl Placing {
             probe_at: Time(0),
             pool: u64::MAX,
             pool_known: None,
+            reach: 0,
+            any_whole: true,
             packed_at: None,
             misses: 0,
             shortage: None,
@@ -263,8 +268,20 @@ impl Placing {
         self.written.remove(&egroup)
     }
 
+    /// Copies that what is placed now can get at most.
+    pub fn reach(&self) -> usize {
+        self.reach
+    }
+
+    /// Whether what is placed now has as many copies in some group as anything there will ever have.
+    pub fn is_any_whole(&self) -> bool {
+        self.any_whole
+    }
+
     /// Other groups are there, or are the ones to choose from.
-    pub fn on_groups_changed(&mut self) {
+    pub fn on_groups_changed(&mut self, factor: u32, view: &View) {
+        self.reach = most_up(factor as usize, view);
+        self.any_whole = is_any_whole(factor as usize, view);
         self.probe_at = Time(0);
         self.pool_known = None;
         for job in self.jobs.values_mut() {
@@ -440,6 +457,15 @@ impl Volume {
         job.written.clear();
         job.refused = false;
         job.again_at = None;
+        let leaves = match &job.intent {
+            Intent::Drain { .. } => !self.stays_in_log(ctx),
+            Intent::Pages => !self.stays_in_log(ctx) || planted(Bug::PagesForLess),
+            Intent::Bypass { .. } => !self.is_bypass_thin(),
+            Intent::Compact { .. } => true,
+        };
+        if !leaves {
+            return self.put_off(number, job, ctx);
+        }
         let forgotten = planted(Bug::FactorWithoutPages) && matches!(job.intent, Intent::Pages);
         let factor = if forgotten { 1 } else { self.factor as usize };
         let copies = self.copies_needed(&job, ctx);
@@ -486,6 +512,16 @@ impl Volume {
             Intent::Pages if job.waits >= WAITS_MAX => Copies::AtLeast(1),
             Intent::Pages => Copies::Most,
         }
+    }
+
+    /// It has more copies where it is; what has been acknowledged waits there for members, and what has not goes there.
+    fn put_off(&mut self, number: u64, mut job: Job, ctx: &mut Context) {
+        if matches!(job.intent, Intent::Bypass { .. }) {
+            return self.on_place_refused(job, ctx);
+        }
+        job.tried.clear();
+        job.again_at = Some(ctx.now.after(AGAIN_US));
+        self.placing.jobs.insert(number, job);
     }
 
     fn on_no_group(&mut self, number: u64, mut job: Job, ctx: &mut Context) {

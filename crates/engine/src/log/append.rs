@@ -3,7 +3,7 @@
 //! become durable in the order of their numbers (I3).
 //! Leaves to others: what a durable record means (`volume`), reading the log after a takeover (`log/recover.rs`).
 
-use crate::context::{Context, Draw, Purpose, is_open};
+use crate::context::{Context, Draw, Purpose, is_lost, is_open};
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
 use crate::interface::{Notice, Segment, View};
@@ -565,6 +565,18 @@ impl Appender {
             end > self.trim.next()
                 && (segment.members.len() < self.factor as usize || segment.drives().any(leaves))
         })
+    }
+
+    /// How many copies that which is drained next will have in the end, if it stays: of what is still needed, members that are not lost.
+    pub fn fewest_copies(&self, view: &View) -> usize {
+        let old = &self.segments[..self.segments.len().saturating_sub(1)];
+        let needed = old
+            .iter()
+            .enumerate()
+            .filter(|&(number, _)| self.segments[number + 1].first > self.trim.next())
+            .map(|(_, segment)| segment.members.iter().filter(|&&drive| !is_lost(view, drive)).count());
+        let forgotten = (self.forgotten > self.trim).then(|| self.factor.saturating_sub(1) as usize);
+        needed.chain(forgotten).min().unwrap_or(usize::MAX)
     }
 
     /// When a member that is left alone for a while is sent more. Whoever else waits does so for an answer, the view, or the config

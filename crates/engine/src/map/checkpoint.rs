@@ -146,6 +146,31 @@ impl Volume {
         if overlay.is_empty() { self.snapshots.present } else { generation }
     }
 
+    /// Whether there are so many edits that reads or memory suffer, or a vDisk goes back to a snapshot.
+    fn is_checkpoint_overdue(&self, ctx: &Context) -> bool {
+        self.map.edits.len() >= ctx.limits.edits_max / 2
+            || self.map.edits.generations() > GENERATIONS_MAX
+            || self.snapshots.to_roll_back().is_some()
+    }
+
+    /// Whether a checkpoint cannot wait for better days: for one of these reasons, or because a ring or the pool has no room without it.
+    pub(crate) fn is_checkpoint_pressing(&self, ctx: &Context) -> bool {
+        self.is_checkpoint_overdue(ctx) || self.is_pressed() && self.trims_log() || self.frees_full_pool()
+    }
+
+    /// Whether one that was cut now would let go of records.
+    fn trims_log(&self) -> bool {
+        self.replay_from() > self.log.trim.next()
+    }
+
+    fn is_pressed(&self) -> bool {
+        self.pressed > self.log.trim
+    }
+
+    fn frees_full_pool(&self) -> bool {
+        self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some())
+    }
+
     fn wants_checkpoint(&mut self, ctx: &mut Context) -> bool {
         self.checkpointing.age_us = ctx.limits.drain_age_us * 6;
         self.checkpointing.room_at = None;
@@ -154,11 +179,13 @@ impl Volume {
         } else {
             self.checkpointing.edits_since.get_or_insert(ctx.now);
         }
-        if self.map.edits.len() >= ctx.limits.edits_max / 2
-            || self.map.edits.generations() > GENERATIONS_MAX
-            || self.snapshots.to_roll_back().is_some()
-        {
+        if self.is_checkpoint_overdue(ctx) {
             return true;
+        }
+        // The map has more copies there than pages would have, also of what has not changed.
+        let stays = self.is_safer_in_log() && !planted(Bug::PagesForLess);
+        if stays {
+            self.checkpointing.edits_since = None;
         }
         let aged = self
             .checkpointing
@@ -169,18 +196,15 @@ impl Volume {
         }
         // Overwriting leaves dead egroups behind: the less is free, the sooner they are found.
         let garbage = self.map.units_since_cut * BLOCK as u64 > (self.placing.pool() / 4).max(GARBAGE_MIN);
-        let helps = self.replay_from() > self.log.trim.next();
-        let pressed = self.pressed > self.log.trim;
+        let helps = self.trims_log();
         let long = self.log.bytes_since_checkpoint >= ctx.limits.log_bytes_checkpoint;
-        let full =
-            self.placing.is_full() && (self.map.is_changed() || self.map.directory.dead().next().is_some());
-        let urgent = helps && (pressed || long || self.log.is_thin(ctx.view));
-        let wanted = garbage
-            || full
+        let urgent = helps && (self.is_pressed() || !stays && (long || self.log.is_thin(ctx.view)));
+        let tidies = garbage
             || !self.checkpointing.rewrite.is_empty()
             || !self.snapshots.dropped.is_empty()
             || self.owes_compacted_space()
             || self.factoring.wants_checkpoint();
+        let wanted = self.frees_full_pool() || !stays && tidies;
         let next = self.checkpointing.last_begun.map(|begun| begun.after(PAUSE_US));
         if (urgent || wanted) && next.is_some_and(|next| ctx.now < next) {
             // Nothing else may happen here for long.

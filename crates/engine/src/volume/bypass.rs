@@ -11,6 +11,7 @@ use crate::formats::record::Edit;
 use crate::identity::{Block, Seq, Time};
 use crate::log::overlay::Content;
 use crate::message::Class;
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Large writes go through the log for so long after a pool had no room for one: drained in smaller pieces they may have.
@@ -44,11 +45,17 @@ impl Volume {
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
+            && !self.is_bypass_thin()
             // Its map record takes room as well.
             && self.room() > 0
             && self.map.edits.len() < ctx.limits.edits_max
             && !self.overlay.overlaps(work.block, work.count)
             && !self.is_being_written(work.block, work.count)
+    }
+
+    /// Whether it would have fewer copies than in the log.
+    pub(crate) fn is_bypass_thin(&self) -> bool {
+        self.log.members().count() > self.placing.reach() && !planted(Bug::BypassForLess)
     }
 
     /// Units of an egroup of bypassing writes at most: not more than drains found room for.

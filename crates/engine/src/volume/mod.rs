@@ -15,6 +15,7 @@ mod read;
 mod request;
 mod settling;
 pub(crate) mod snapshots;
+mod staying;
 pub(crate) mod tried;
 pub(crate) mod warm;
 pub(crate) mod write;
@@ -28,7 +29,6 @@ use crate::curator::factor::Factoring;
 use crate::curator::follow::Following;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
-use crate::egroup::groups::is_anything_movable;
 use crate::egroup::place::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
@@ -503,10 +503,10 @@ impl Volume {
     /// The view has changed.
     fn on_view(&mut self, ctx: &mut Context) {
         let unnamed: Vec<EgroupId> = self.unnamed().collect();
+        self.placing.on_groups_changed(self.factor, ctx.view);
         if self.audit.on_view(ctx.view, unnamed.into_iter()) {
-            self.compaction.on_view(is_anything_movable(self.factor as usize, ctx.view));
+            self.compaction.on_view(self.may_move());
         }
-        self.placing.on_groups_changed();
     }
 
     /// Gives up: open requests are answered, and the control plane is told.

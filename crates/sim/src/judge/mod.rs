@@ -13,4 +13,5 @@ pub mod refusals;
 pub mod registers;
 pub mod snapshots;
 pub mod space;
+pub mod thin;
 pub mod undrained;

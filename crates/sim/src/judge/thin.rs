@@ -1,0 +1,27 @@
+//! Whether what lost a copy in a log for good has it again soon, once nothing fails any more: it is drained, also to a full pool.
+//! Leaves to others: how many copies there are in the end (`judge/placement.rs`).
+
+use crate::world::World;
+use std::collections::BTreeMap;
+use weft_engine::FamilyId;
+
+/// What is drained at once waits for egroups that were begun before, and for slow drives.
+const PATIENCE_US: u64 = 20_000_000;
+
+/// Since when something of a vDisk lacks a copy, while nothing fails.
+#[derive(Default)]
+pub struct Thin(BTreeMap<FamilyId, u64>);
+
+impl World {
+    pub fn judge_thin(&mut self) {
+        let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
+        let lacking: Vec<FamilyId> = engines.flat_map(|engine| engine.lacking_copies()).collect();
+        self.thin.0.retain(|family, _| lacking.contains(family));
+        for family in lacking {
+            let since = *self.thin.0.entry(family).or_insert(self.now);
+            if self.now - since.max(self.progress.since) > PATIENCE_US {
+                self.fail(format!("family {family} has had records with too few copies since {since} us"));
+            }
+        }
+    }
+}
