@@ -337,11 +337,16 @@ pub enum Notice {
         segments: Vec<Segment>,
     },
     /// Everything of the family, in its log and in egroups, has so many copies, and they were all found. Told once in each
-    /// epoch, and again when the factor has changed.
+    /// epoch, and again when the factor has changed, or behind [`Notice::FactorMissed`].
     FactorReached {
         family: FamilyId,
         epoch: Epoch,
         factor: u32,
+    },
+    /// A drive has come or gone since: what was told with [`Notice::FactorReached`] may not be so any more.
+    FactorMissed {
+        family: FamilyId,
+        epoch: Epoch,
     },
     /// Under the view of version `view`, every member of these groups has every egroup that this family keeps there.
     /// Told of groups with former members: when every owner has said so, those may be forgotten.

@@ -84,6 +84,8 @@ pub enum Bug {
     BypassForLess,
     /// What lost a copy in the log gets it back only when a full pool has room again.
     LostCopiesWait,
+    /// That a vDisk has as many copies as it should is not taken back when a drive goes away.
+    FactorToldForEver,
     /// Writes of parts of blocks, which read first, are let in as if each were alone.
     PartsNotCounted,
     /// A member of a log that does not answer who takes it over is not asked any more, whatever becomes of the others.

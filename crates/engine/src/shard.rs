@@ -219,10 +219,9 @@ impl Shard {
     }
 
     /// How far the copies of a family are what they should be; None: it is not served here.
-    /// vDisks of which something in the log has lost a copy for good, and would have as many as it should if it were drained.
-    pub fn lacking_copies(&self) -> impl Iterator<Item = FamilyId> {
-        let served = self.volumes.iter().filter(|(_, volume)| volume.is_serving());
-        served.filter(|(_, volume)| volume.lacks_copies(&self.world.view)).map(|(&family, _)| family)
+    /// What it was told last of drives and groups.
+    pub fn view(&self) -> &View {
+        &self.world.view
     }
 
     pub fn factor_progress(&self, family: FamilyId, now: Time) -> Option<FactorProgress> {

@@ -97,6 +97,7 @@ impl Default for Progress {
 impl World {
     pub fn phase_tick(&mut self) {
         self.queue.push(self.now + self.parameters.tick_us * 5 / 4, Event::PhaseTick);
+        self.judge_reached();
         if matches!(self.phase, Phase::Healing | Phase::Settling) {
             self.judge_thin();
         }

@@ -278,7 +278,6 @@ fn data_that_does_not_follow_its_vdisk_is_caught() {
 #[test]
 fn what_has_fewer_copies_while_a_node_is_away_is_caught() {
     is_caught_among(4 * SEEDS, Bug::ThinDrains, &[Plan::Away], |_| true);
-    // What is moved may use what is kept for pages, so hardly any whole group refuses it: one of some 600 seeds has that.
     is_caught(Bug::ThinMoves, &[Plan::Away]);
 }
 
@@ -335,6 +334,11 @@ fn pages_that_keep_the_copies_of_before_are_caught() {
 #[test]
 fn a_log_that_keeps_the_members_of_before_is_caught() {
     is_caught(Bug::FactorWithoutLog, &[Plan::Factors]);
+}
+
+#[test]
+fn numbers_of_copies_that_are_never_taken_back_are_caught() {
+    is_caught(Bug::FactorToldForEver, &[Plan::Factors, Plan::Away]);
 }
 
 #[test]

@@ -44,7 +44,9 @@ pub(super) fn is_move(task: u64) -> bool {
 pub(crate) struct Factoring {
     /// There is nothing to do, and that was told.
     told: bool,
-    /// Egroups that were being written, to groups of before, when the wish changed.
+    /// It was told before, and drives have come or gone since.
+    taken_back: bool,
+    /// Not named yet, and perhaps with fewer copies: written to groups of before when the wish changed, or without a member.
     early: BTreeSet<EgroupId>,
     /// Jobs begun here.
     moving: BTreeSet<u64>,
@@ -102,6 +104,23 @@ impl Volume {
         self.factoring = Factoring { early, moving, ..Factoring::default() };
     }
 
+    /// It was placed without a member that is away.
+    pub(crate) fn note_thin(&mut self, egroup: EgroupId, ctx: &mut Context) {
+        self.take_factor_back(ctx);
+        if !self.factoring.told {
+            // Its group counts as soon as it is named.
+            self.factoring.early.insert(egroup);
+        }
+    }
+
+    /// Drives have come or gone: what is on them is to be found once more.
+    pub(crate) fn take_factor_back(&mut self, ctx: &mut Context) {
+        if self.factoring.told && !planted(Bug::FactorToldForEver) {
+            self.factoring = Factoring { taken_back: true, ..Factoring::default() };
+            ctx.notice(Notice::FactorMissed { family: self.family, epoch: self.epoch });
+        }
+    }
+
     /// How far it is.
     pub fn factor_progress(&self, view: &View, now: Time) -> FactorProgress {
         let Factoring { told, first, short, .. } = self.factoring;
@@ -149,7 +168,8 @@ impl Volume {
                 return ctx.notice(Notice::FactorReached { family, epoch, factor });
             }
             // Who only waits for all drives to be looked at is told when they were.
-            let is_changing = self.factoring.first.is_some() || !self.log.has_factor();
+            let is_log_changing = !self.log.has_factor() && !self.factoring.taken_back;
+            let is_changing = self.factoring.first.is_some() || is_log_changing;
             if is_changing { LOOK_AGAIN_US } else { LOOK_IDLY_US }
         } else {
             self.continue_factoring(&data, pages, ctx)
@@ -361,6 +381,7 @@ impl Volume {
         self.factoring.early.is_empty()
             && self.factoring.moving.is_empty()
             && (self.log.has_factor() || planted(Bug::FactorWithoutLog))
+            && self.log.members().all(|drive| ctx.is_up(drive))
             && (self.groups_are_whole(ctx.view) || planted(Bug::FactorUnseen))
     }
 

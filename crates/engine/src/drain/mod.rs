@@ -31,7 +31,7 @@ const POOL_PARTS: u64 = 8;
 const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
 
 /// When clients have waited for room in the log for so long, what would stay there for its copies does not.
-const ROOM_PATIENCE_US: u64 = 1_000_000;
+const ROOM_PATIENCE_US: u64 = 10_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
@@ -276,7 +276,7 @@ impl Volume {
     }
 
     /// Whether something in the log has fewer copies, also if all that may come back does, than it gets when it is drained.
-    pub(crate) fn lacks_copies(&self, view: &View) -> bool {
+    pub fn lacks_copies(&self, view: &View) -> bool {
         self.log.fewest_copies(view) < self.placing.reach()
     }
 

@@ -628,6 +628,9 @@ impl Volume {
         let (egroup, group, recipe) = (job.egroup, job.group, job.recipe);
         let named = (units > 0).then_some(NamedEgroup { egroup, group, units, stored, recipe, generation });
         if named.is_some() {
+            if job.written.len() < ctx.members(group).len() {
+                self.note_thin(egroup, ctx);
+            }
             self.repacking.note_use(egroup, ctx.now);
             self.placing.written.insert(job.egroup, job.written);
         }

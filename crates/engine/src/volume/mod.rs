@@ -506,6 +506,7 @@ impl Volume {
         self.placing.on_groups_changed(self.factor, ctx.view);
         if self.audit.on_view(ctx.view, unnamed.into_iter()) {
             self.compaction.on_view(self.may_move());
+            self.take_factor_back(ctx);
         }
     }
 

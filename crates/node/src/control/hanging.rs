@@ -35,6 +35,15 @@ impl Control {
         self.review_hanging();
     }
 
+    /// Drives that are left out stay so: everything was on others when they were. Of those that hang from now on everything is waited for,
+    /// until all copies were found again.
+    pub(super) fn on_factor_missed(&mut self, family: FamilyId, epoch: Epoch) {
+        let Part::Alone(alone) = &mut self.part else { return };
+        if alone.reached.get(&family).is_some_and(|&(told, _)| told == epoch) {
+            alone.reached.remove(&family);
+        }
+    }
+
     /// What a node that is alone makes of drives that hang may have become something else.
     pub(super) fn review_hanging(&mut self) {
         // Before the first view nobody has to be told: the start sends it.

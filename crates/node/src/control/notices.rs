@@ -127,6 +127,10 @@ impl Control {
                 tracing::debug!(%family, %epoch, factor, "a vDisk has as many copies as it should");
                 self.on_factor_reached(family, epoch, factor);
             }
+            Notice::FactorMissed { family, epoch } => {
+                tracing::debug!(%family, %epoch, "whether a vDisk has as many copies as it should is looked at again");
+                self.on_factor_missed(family, epoch);
+            }
             Notice::GroupsWhole { family, epoch, view, groups } => {
                 if let Some(member) = self.part.member_mut() {
                     return member.told_whole(family, epoch, view, &groups);

@@ -82,6 +82,29 @@ impl World {
         self.families[index].factor = factor;
     }
 
+    /// No owner says that everything has its copies while it knows that a drive with some of them is away.
+    pub(crate) fn judge_reached(&mut self) {
+        if let Some((family, drive)) = self.said_too_much() {
+            self.fail(format!("family {family} is said to have all its copies, and drive {drive} is away"));
+        }
+    }
+
+    fn said_too_much(&self) -> Option<(FamilyId, DriveId)> {
+        for engine in self.shards.iter().filter_map(|shard| shard.engine.as_ref()) {
+            let view = engine.view();
+            let is_up = |drive: &DriveId| view.drives.get(drive).is_some_and(|drive| drive.state.is_up());
+            let is_said = |volume: &Volume| volume.factor_progress(view, Time(0)).reached;
+            let served = engine.volumes().filter(|(_, volume)| volume.is_serving());
+            for (family, volume) in served.filter(|(_, volume)| is_said(volume)) {
+                let mut members = named_by(volume, view, family).flat_map(|(_, named)| named.members);
+                if let Some(away) = members.find(|drive| !is_up(drive)) {
+                    return Some((family, away));
+                }
+            }
+        }
+        None
+    }
+
     /// The owner says that each member of these groups has everything: former ones may let go of what they have.
     pub(super) fn judge_whole(&mut self, shard: usize, family: FamilyId, epoch: Epoch, groups: &[GroupId]) {
         let entry = &self.control.families[family.0 as usize];

@@ -88,7 +88,7 @@ impl Control {
                 self.whole.told(family, epoch, view, &groups);
             }
             // Nobody changes the number of copies here: it is what it was from the beginning.
-            Notice::FactorReached { .. } => {}
+            Notice::FactorReached { .. } | Notice::FactorMissed { .. } => {}
             // A member that joined was asked for what it has not got yet, or has got its copy.
             Notice::Damage { damage: Damage::CopyAwaited { .. } | Damage::CopyRepaired { .. }, .. } => {}
             other => panic!("nothing fails here: {other:?}"),

@@ -14,8 +14,12 @@ pub struct Thin(BTreeMap<FamilyId, u64>);
 
 impl World {
     pub fn judge_thin(&mut self) {
-        let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
-        let lacking: Vec<FamilyId> = engines.flat_map(|engine| engine.lacking_copies()).collect();
+        let mut lacking: Vec<FamilyId> = Vec::new();
+        for engine in self.shards.iter().filter_map(|shard| shard.engine.as_ref()) {
+            let served = engine.volumes().filter(|(_, volume)| volume.is_serving());
+            let thin = served.filter(|(_, volume)| volume.lacks_copies(engine.view()));
+            lacking.extend(thin.map(|(family, _)| family));
+        }
         self.thin.0.retain(|family, _| lacking.contains(family));
         for family in lacking {
             let since = *self.thin.0.entry(family).or_insert(self.now);
