@@ -303,7 +303,7 @@ fn large_writes_with_fewer_copies_than_the_log_are_caught() {
 
 #[test]
 fn records_that_keep_fewer_copies_because_the_pool_is_full_are_caught() {
-    is_caught_by_the_one(Bug::LostCopiesWait, Plan::Away, 555);
+    is_caught_by_the_one(Bug::LostCopiesWait, Plan::Away, 705);
 }
 
 #[test]

@@ -27,8 +27,10 @@ pub fn run(command: DriveCommand, json: bool) -> Result<(), Trouble> {
         DriveCommand::Add { files, size, path, force, place } => {
             add(&place, files.unwrap_or(0), size, path, force, json)
         }
-        DriveCommand::Remove { drive, lost: true, place, .. } => {
-            let answer = Client::find(&place)?.delete(&format!("/v1/drives/{drive}?lost=true"))?;
+        DriveCommand::Remove { drive, lost: true, lose_data, place, .. } => {
+            let with_data = if lose_data { "&lose_data=true" } else { "" };
+            let path = format!("/v1/drives/{drive}?lost=true{with_data}");
+            let answer = Client::find(&place)?.delete(&path)?;
             tell(json, &answer, || {
                 format!("drive {drive} is given up; what it held is copied from the others")
             });

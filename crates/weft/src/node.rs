@@ -15,7 +15,9 @@ pub fn run(command: NodeCommand, json: bool) -> Result<(), Trouble> {
         NodeCommand::Join(arguments) => cluster::join(arguments, json),
         NodeCommand::Ls { place } => ls(&place, json),
         NodeCommand::Drain { node, undo, no_wait, place } => drain(&place, &node, undo, !no_wait, json),
-        NodeCommand::Remove { node, force, place } => remove(&place, &node, force, json),
+        NodeCommand::Remove { node, force, lose_data, place } => {
+            remove(&place, &node, force.then_some(lose_data), json)
+        }
     }
 }
 
@@ -144,10 +146,15 @@ fn left(client: &Client, node: u32) -> Result<(Left, Value), Trouble> {
     Ok((Left { vdisks: view.vdisks_served, groups, done: view.drained }, found))
 }
 
-fn remove(place: &Place, wanted: &str, force: bool, json: bool) -> Result<(), Trouble> {
+/// `forced`: by force, and whether with data of which there is no other copy.
+fn remove(place: &Place, wanted: &str, forced: Option<bool>, json: bool) -> Result<(), Trouble> {
     let client = Client::find(place)?;
     let node = resolve(&client, wanted)?;
-    let query = if force { "?force=true" } else { "" };
+    let query = match forced {
+        None => "",
+        Some(false) => "?force=true",
+        Some(true) => "?force=true&lose_data=true",
+    };
     let answer = client.delete(&format!("/v1/nodes/{node}{query}"))?;
     tell(json, &answer, || {
         let note = text(&answer["note"]);

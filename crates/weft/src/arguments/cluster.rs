@@ -136,14 +136,17 @@ Ending the command does not end the draining.")]
   weft node remove 2             a node that was drained
   weft node remove 2 --force     a node that is gone for good: what it had is copied from the others
 
-A node that is alive and not drained is refused. With --force its drives are given up: data that has copies
-nowhere else is lost.")]
+A node that is alive and not drained is refused. With --force its drives are given up, unless other drives that
+have the same data are away: then these come first. If they are gone for good as well, add --lose-data.")]
     Remove {
         /// Number or name
         node: String,
         /// Also if it is not drained: give up what it holds
         #[arg(long)]
         force: bool,
+        /// Also what nobody else who is up has a copy of
+        #[arg(long, requires = "force")]
+        lose_data: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -203,13 +206,16 @@ pub enum DriveCommand {
   weft drive remove 7 --undo     takes that back while it is being emptied
   weft drive remove 7 --lost     the drive is dead: what it held is copied from the others
 
-Ending the command does not end the emptying; the same command goes on waiting. With --lost, data that has copies nowhere
-else is lost.")]
+Ending the command does not end the emptying; the same command goes on waiting. --lost is refused while other drives that
+have the same data are away: these come first. If they are gone for good as well, add --lose-data.")]
     Remove {
         drive: u32,
         /// Give up a drive that is gone for good
         #[arg(long, conflicts_with_all = ["undo", "no_wait"])]
         lost: bool,
+        /// Also what nobody else who is up has a copy of
+        #[arg(long, requires = "lost")]
+        lose_data: bool,
         /// Take it back
         #[arg(long, conflicts_with = "no_wait")]
         undo: bool,

@@ -15,6 +15,7 @@ mod exports;
 mod families;
 mod hand_over;
 mod jobs;
+mod last_copies;
 mod leaving;
 mod life;
 mod locality;
@@ -30,7 +31,7 @@ pub(super) use attachments::{claim, release, release_at_the_end, take_from};
 pub(in crate::control) use jobs::Chore;
 pub use life::LifeError;
 pub(super) use life::leave;
-pub(super) use nodes::{add_drives, drain, drain_drive, remove, remove_drive, set};
+pub(super) use nodes::{GivesUp, add_drives, drain, drain_drive, remove, remove_drive, set};
 pub(super) use requests::{
     add_export, answers, catch_up, changed, create, delete, move_vdisk, remove_exports, resize, seen,
     with_store,

@@ -2,6 +2,7 @@
 //! Promises: what data still depends on is not taken out unless by force, and then as what it is: lost.
 
 use super::Member;
+use super::last_copies::LastCopies;
 use super::leaving::{Exporting, attached_at};
 use super::requests::{changed, seen, with_store};
 use crate::api::{AddDrives, ClusterDriveView, NodeView, SetCluster};
@@ -139,8 +140,18 @@ async fn set_leaving(
     with_store(control, change).await
 }
 
-/// Takes a node out for good. `force`: also one that is gone with what was only there.
-pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<String, Refusal> {
+/// What is given up with a node or a drive.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct GivesUp {
+    /// Its copies: it is gone, and they are made again from others.
+    pub copies: bool,
+    /// Data of which nobody else who is up has a copy.
+    pub data: bool,
+}
+
+/// Takes a node out for good.
+pub async fn remove(control: &SharedControl, node: u32, gives_up: GivesUp) -> Result<String, Refusal> {
+    let force = gives_up.copies;
     let mut config = all_there_is(control).await?;
     if !is_there(&config, node) {
         return Err(no_node(node));
@@ -179,6 +190,13 @@ pub async fn remove(control: &SharedControl, node: u32, force: bool) -> Result<S
         return Err(Refusal::conflict(format!(
             "node {node} lives; stop it first (weft down), then take it out by force"
         )));
+    }
+    if force && !gives_up.data {
+        let own = config.drives.values().filter(|drive| drive.record.node == node);
+        let going = own.map(|drive| drive.record.drive).collect();
+        if let Some(refusal) = LastCopies::of(&config, &going).refusal(&format!("node {node}")) {
+            return Err(refusal);
+        }
     }
     let needed = needed_drives(&config);
     let own = config.drives.iter().filter(|(_, drive)| drive.record.node == node);
@@ -295,8 +313,9 @@ async fn set_drive_leaving(
     with_store(control, change).await
 }
 
-/// Takes a drive out for good. `lost`: also one that is dead, with what was only there.
-pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Result<String, Refusal> {
+/// Takes a drive out for good.
+pub async fn remove_drive(control: &SharedControl, drive: u32, gives_up: GivesUp) -> Result<String, Refusal> {
+    let lost = gives_up.copies;
     let id = DriveId(drive);
     let mut config = all_there_is(control).await?;
     let Some(known) = config.drives.get(&id) else { return Err(no_drive(drive)) };
@@ -330,6 +349,13 @@ pub async fn remove_drive(control: &SharedControl, drive: u32, lost: bool) -> Re
         return Err(Refusal::conflict(format!(
             "drive {drive} works, and data is on it; empty it instead (weft drive remove {drive})"
         )));
+    }
+    if is_needed
+        && !gives_up.data
+        && let Some(refusal) =
+            LastCopies::of(&config, &BTreeSet::from([drive])).refusal(&format!("drive {drive}"))
+    {
+        return Err(refusal);
     }
     let give_up = move |store: &ClusterStore| give_up_drive(store, id, is_needed, Cow::Owned(config));
     let given_up = with_store(control, give_up).await;

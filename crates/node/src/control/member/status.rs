@@ -8,7 +8,7 @@ use crate::api::{
     is_drive_up,
 };
 use crate::config::cluster::{ClusterConfig, NodeState};
-use crate::config::{DriveRecord, DriveRecordState, FamilyState, GroupRecord, Place};
+use crate::config::{DriveRecord, DriveRecordState, FamilyState, GroupRecord, Place, SegmentRecord};
 use crate::control::refusal::Refusal;
 use crate::control::{Control, SharedControl, statistics};
 use crate::shard_loop::PoorWay;
@@ -49,7 +49,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     let has_lease = member.has_lease();
     let waiting = member.served.iter().filter_map(|(family, served)| {
         let why = match &served.phase {
-            Phase::Opening => "it is being opened".to_string(),
+            Phase::Opening => member.opening_line(*family),
             Phase::Failed(failure) => failure.reason.clone(),
             Phase::Ready | Phase::Settling { .. } if !has_lease => {
                 "its node has no lease: etcd does not answer it".to_string()
@@ -284,6 +284,25 @@ impl Member {
             told.filter_map(|(family, copies)| Some((self.mirror.families.get(&FamilyId(*family))?, copies)));
         let lines = named.map(|(family, copies)| format!("vDisk {}: {}", family.record.name, copies.line()));
         lines.take(LINES_MAX).collect()
+    }
+
+    /// What a vDisk that is being opened may wait for.
+    fn opening_line(&self, family: FamilyId) -> String {
+        let record = self.mirror.families.get(&family).map(|family| &family.record);
+        let named: BTreeSet<u32> = record
+            .iter()
+            .flat_map(|record| &record.segments)
+            .flat_map(SegmentRecord::drives)
+            .copied()
+            .collect();
+        let away: Vec<String> = named.difference(&drives_up(&self.mirror)).map(u32::to_string).collect();
+        if away.is_empty() {
+            return "it is being opened".to_string();
+        }
+        format!(
+            "it is being opened; drive(s) {} of its log are away, and what only they have is waited for",
+            away.join(", ")
+        )
     }
 
     /// A line for each node to which the way from here is poor.

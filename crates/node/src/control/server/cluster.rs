@@ -66,6 +66,8 @@ async fn drain_node(
 struct RemoveNode {
     #[serde(default)]
     force: bool,
+    #[serde(default)]
+    lose_data: bool,
 }
 
 async fn remove_node(
@@ -73,8 +75,9 @@ async fn remove_node(
     Path(node): Path<String>,
     query: Asked<RemoveNode>,
 ) -> Result<Json<DoneView>, Refusal> {
-    let (node, force) = (number(&node)?, asked(query)?.force);
-    let removed = tokio::spawn(async move { member::remove(&control, node, force).await });
+    let (node, RemoveNode { force, lose_data }) = (number(&node)?, asked(query)?);
+    let gives_up = member::GivesUp { copies: force, data: lose_data };
+    let removed = tokio::spawn(async move { member::remove(&control, node, gives_up).await });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))
 }
 
@@ -105,6 +108,8 @@ async fn drain_drive(
 struct RemoveDrive {
     #[serde(default)]
     lost: bool,
+    #[serde(default)]
+    lose_data: bool,
 }
 
 async fn remove_drive(
@@ -112,8 +117,9 @@ async fn remove_drive(
     Path(drive): Path<String>,
     query: Asked<RemoveDrive>,
 ) -> Result<Json<DoneView>, Refusal> {
-    let (drive, lost) = (number(&drive)?, asked(query)?.lost);
-    let removed = tokio::spawn(async move { member::remove_drive(&control, drive, lost).await });
+    let (drive, RemoveDrive { lost, lose_data }) = (number(&drive)?, asked(query)?);
+    let gives_up = member::GivesUp { copies: lost, data: lose_data };
+    let removed = tokio::spawn(async move { member::remove_drive(&control, drive, gives_up).await });
     Ok(Json(DoneView { done: true, note: joined(removed).await? }))
 }
 
