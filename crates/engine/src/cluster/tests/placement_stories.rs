@@ -313,3 +313,20 @@ fn a_rack_of_one_node_is_not_crushed_by_a_third_of_everything() {
     let mean = cluster.groups.len() as f64 * 3.0 / 9.0;
     assert!(held.values().all(|&held| (held as f64) < mean * 1.2), "{held:?}");
 }
+
+#[test]
+fn the_drives_of_the_only_node_that_is_left_keep_the_copies_together() {
+    let mut cluster = Cluster::new(&[2]);
+    for node in [0, 0, 0, 1, 1, 1] {
+        cluster.add(node, 0, 0, 1000);
+    }
+    cluster.settle();
+    cluster.assert_apart(2);
+    // Whatever is written while it may come back has one copy; its places are not for others.
+    cluster.set_node(1, Standing::Down);
+    assert!(cluster.plan().changed.is_empty());
+    cluster.set_node(1, Standing::Lost);
+    cluster.settle();
+    let is_left = |drive: &DriveId| cluster.standing(*drive) == Standing::In;
+    assert!(cluster.groups.values().all(|group| group.members.iter().all(is_left)), "all have two copies");
+}
