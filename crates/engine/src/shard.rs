@@ -218,12 +218,12 @@ impl Shard {
         self.volumes.iter().map(|(&family, volume)| (family, volume))
     }
 
-    /// How far the copies of a family are what they should be; None: it is not served here.
     /// What it was told last of drives and groups.
     pub fn view(&self) -> &View {
         &self.world.view
     }
 
+    /// How far the copies of a family are what they should be; None: it is not served here.
     pub fn factor_progress(&self, family: FamilyId, now: Time) -> Option<FactorProgress> {
         let volume = self.volumes.get(&family).filter(|volume| volume.is_serving())?;
         Some(volume.factor_progress(&self.world.view, now))

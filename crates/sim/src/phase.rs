@@ -145,7 +145,7 @@ impl World {
     }
 
     /// The first lines of what each shard tells of itself.
-    fn what_all_are_at(&self) -> String {
+    pub(crate) fn what_all_are_at(&self) -> String {
         let engines =
             self.shards.iter().enumerate().filter_map(|(at, shard)| Some((at, shard.engine.as_ref()?)));
         let shards: String =
@@ -197,6 +197,9 @@ impl World {
                 let others = (0..self.nodes.len()).filter(|&node| node != home && Some(node) != small);
                 self.absentee = others.choose(&mut self.rng);
             }
+        }
+        if self.parameters.absences && !self.parameters.destroys {
+            self.absentee = Some(self.rng.random_range(0..self.nodes.len()));
         }
         let first = self.rng.random_range(0..self.parameters.fault_every_us);
         self.queue.push(self.now + first, Event::Fault);

@@ -89,15 +89,16 @@ struct Look {
 
 impl Volume {
     /// So many copies of everything from now on.
-    pub fn set_factor(&mut self, factor: u32, view: &View) {
+    pub(crate) fn set_factor(&mut self, factor: u32, ctx: &mut Context) {
         if self.is_failed() || self.factor == factor {
             return;
         }
+        self.take_factor_back(ctx);
         self.factor = factor;
         if !planted(Bug::FactorWithoutLog) {
             self.log.set_factor(factor);
         }
-        self.placing.on_groups_changed(factor, view);
+        self.placing.on_groups_changed(factor, ctx.view);
         let early = std::mem::take(&mut self.factoring.early);
         let moving = std::mem::take(&mut self.factoring.moving);
         let early = early.into_iter().chain(self.unnamed()).collect();
@@ -118,6 +119,11 @@ impl Volume {
         if self.factoring.told && !planted(Bug::FactorToldForEver) {
             self.factoring = Factoring { taken_back: true, ..Factoring::default() };
             ctx.notice(Notice::FactorMissed { family: self.family, epoch: self.epoch });
+        }
+        if !self.factoring.told {
+            // What was on its way to a member that went counts as soon as it is named.
+            let unnamed: Vec<EgroupId> = self.unnamed().collect();
+            self.factoring.early.extend(unnamed);
         }
     }
 
@@ -247,6 +253,8 @@ impl Volume {
     fn end_moves(&mut self, ctx: &mut Context) {
         let jobs = &self.compaction.jobs;
         self.factoring.moving.retain(|job| jobs.contains_key(job));
+        let unnamed: BTreeSet<EgroupId> = self.unnamed().collect();
+        self.factoring.early.retain(|egroup| unnamed.contains(egroup));
         let still = |task: u64| !is_move(task) || jobs.contains_key(&(task & !MOVES));
         ctx.calls.budget.keep(self.family, ctx.now, still);
         if !self.checkpointing.is_running() {
@@ -376,12 +384,11 @@ impl Volume {
 
     /// Whether everything has as many copies as it should, as far as anybody can know.
     fn has_reached(&mut self, ctx: &Context) -> bool {
-        let unnamed: BTreeSet<EgroupId> = self.unnamed().collect();
-        self.factoring.early.retain(|egroup| unnamed.contains(egroup));
         self.factoring.early.is_empty()
             && self.factoring.moving.is_empty()
             && (self.log.has_factor() || planted(Bug::FactorWithoutLog))
             && self.log.members().all(|drive| ctx.is_up(drive))
+            && !self.log.is_thin(ctx.view)
             && (self.groups_are_whole(ctx.view) || planted(Bug::FactorUnseen))
     }
 

@@ -30,9 +30,6 @@ const POOL_PARTS: u64 = 8;
 /// Blocks that go into the reserve at once: what is left of it is for others.
 const PRESSED_UNITS: usize = EGROUP_UNITS / 4;
 
-/// When clients have waited for room in the log for so long, what would stay there for its copies does not.
-const ROOM_PATIENCE_US: u64 = 10_000_000;
-
 #[derive(Debug, Default)]
 pub(crate) struct Drain {
     /// Egroups being placed.
@@ -106,13 +103,13 @@ impl Volume {
         let frozen = self.overlay.frozen();
         let many = frozen >= FROZEN_MAX || frozen >= FROZEN_MAX / 2 && self.drain.placing == 0;
         let waiting = !self.requests.waiting.is_empty() && !self.requests.crowded;
-        if self.wants_to_settle() || many {
+        if self.wants_to_settle() || frozen >= FROZEN_MAX {
             return Some(Haste::AtOnce);
         }
-        if self.is_safer_in_log() {
-            return self.is_drain_pressing(ctx).then_some(Haste::AtItsPace);
+        if self.is_safer_in_log(ctx.view) {
+            return self.has_to_leave_log(ctx).then_some(Haste::AtItsPace);
         }
-        if waiting || self.log.is_thin(ctx.view) {
+        if many || waiting || self.log.is_thin(ctx.view) {
             return Some(Haste::AtOnce);
         }
         // Below the mark a sweep goes on, one egroup after the other: what is left of it is as old as what was taken.
@@ -124,10 +121,7 @@ impl Volume {
 
     /// Whether the ring, memory or the pool is about to have no room for what the log holds.
     pub(crate) fn is_drain_pressing(&self, ctx: &Context) -> bool {
-        // A new member of the log has room as soon as it has said so.
-        let without_room = self.requests.without_room_since;
         self.is_pinning()
-            || without_room.is_some_and(|since| ctx.now.since(since) >= ROOM_PATIENCE_US)
             || self.overlay.dirty_bytes() >= self.drain_bytes_begin(ctx)
             || self.placing.is_short()
     }
@@ -178,7 +172,7 @@ impl Volume {
         }
         let Some(haste) = self.wants_drain(ctx) else {
             // What stays in the log does not leave it for its age.
-            let aging = self.drain.oldest.filter(|_| !self.is_safer_in_log());
+            let aging = self.drain.oldest.filter(|_| !self.is_safer_in_log(ctx.view));
             self.drain.more_at = aging.map(|(_, since)| since.after(ctx.limits.drain_age_us));
             return;
         };
@@ -261,6 +255,11 @@ impl Volume {
         }
     }
 
+    /// Whether what goes into the reserve as well was refused there within this time.
+    pub fn was_reserve_refused(&self, now: Time, within_us: u64) -> bool {
+        self.drain.pressed_after.after(within_us) > now
+    }
+
     /// Whether a ring that runs full waits for data of this family.
     fn is_pinning(&self) -> bool {
         self.overlay.oldest_layer().1.oldest_waiting().is_some_and(|oldest| oldest <= self.pressed)
@@ -275,9 +274,11 @@ impl Volume {
             || self.lacks_copies(ctx.view) && !planted(Bug::LostCopiesWait)
     }
 
-    /// Whether something in the log has fewer copies, also if all that may come back does, than it gets when it is drained.
+    /// Whether what would be drained next has fewer copies, also if all that may come back does, than it gets there.
     pub fn lacks_copies(&self, view: &View) -> bool {
-        self.log.fewest_copies(view) < self.placing.reach()
+        let lacking = self.log.lacking_until(self.placing.reach(), view);
+        let oldest = self.overlay.oldest_layer().1.oldest_waiting();
+        oldest.zip(lacking).is_some_and(|(oldest, lacking)| oldest <= lacking)
     }
 
     /// The next pieces of the present sweep, or of a new one; none when nothing waits.

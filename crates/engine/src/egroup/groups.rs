@@ -80,10 +80,16 @@ pub(super) fn is_any_whole(factor: usize, view: &View) -> bool {
     groups.any(|group| members_up(group, view) >= expected_copies(group, view).max(1))
 }
 
-/// The most members that are up in any group of this factor.
-pub(super) fn most_up(factor: usize, view: &View) -> usize {
-    let groups = view.groups.values().filter(|group| group.members.len() == factor);
-    groups.map(|group| members_up(group, view)).max().unwrap_or(0)
+/// The most members that are up in any group of this factor, and how many a log of it can have.
+pub(super) fn most_up(factor: usize, view: &View) -> (usize, usize) {
+    let (mut most, log) = (0, view.drives.values().filter(|drive| drive.state.is_up()).take(factor).count());
+    for group in view.groups.values().filter(|group| group.members.len() == factor) {
+        most = most.max(members_up(group, view));
+        if most == factor {
+            break;
+        }
+    }
+    (most, log)
 }
 
 /// Whether some group of this factor will have so much room when members that may come back have come back.

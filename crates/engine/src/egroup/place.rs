@@ -125,6 +125,8 @@ struct Job {
     refused: bool,
     /// Without any group to go to it is tried again at this time.
     again_at: Option<Time>,
+    /// It stays in the log as long as it can.
+    put_off: bool,
     /// How often no group had room, since some had.
     waits: u32,
 }
@@ -163,8 +165,9 @@ pub(crate) struct Placing {
     pool_known: Option<u64>,
     /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
     short: bool,
-    /// Copies that what is placed now can get at most, as far as members of groups are up; and whether some group misses nobody.
+    /// Copies that what is placed now, and what is in a log, can get at most, as far as drives are up; and whether some group misses nobody.
     reach: usize,
+    log_reach: usize,
     any_whole: bool,
     /// When something was packed last.
     packed_at: Option<Time>,
@@ -189,6 +192,7 @@ impl Placing {
             pool: u64::MAX,
             pool_known: None,
             reach: 0,
+            log_reach: 0,
             any_whole: true,
             packed_at: None,
             misses: 0,
@@ -273,6 +277,11 @@ impl Placing {
         self.reach
     }
 
+    /// ... and that a log can have.
+    pub fn log_reach(&self) -> usize {
+        self.log_reach
+    }
+
     /// Whether what is placed now has as many copies in some group as anything there will ever have.
     pub fn is_any_whole(&self) -> bool {
         self.any_whole
@@ -280,7 +289,7 @@ impl Placing {
 
     /// Other groups are there, or are the ones to choose from.
     pub fn on_groups_changed(&mut self, factor: u32, view: &View) {
-        self.reach = most_up(factor as usize, view);
+        (self.reach, self.log_reach) = most_up(factor as usize, view);
         self.any_whole = is_any_whole(factor as usize, view);
         self.probe_at = Time(0);
         self.pool_known = None;
@@ -305,6 +314,8 @@ impl Placing {
 
 /// What has nowhere to go tries again after so long.
 const AGAIN_US: u64 = 50_000;
+/// What stays in the log is looked at with all else that happens to its vDisk, and at the latest after this.
+const PUT_OFF_US: u64 = 1_000_000;
 /// Pages that found no room so often, within a second, go in small pieces.
 const WAITS_MAX: u32 = 20;
 /// Bytes kept between what is in the log and what the pool can take: for the small egroups of a slow drain.
@@ -398,6 +409,7 @@ impl Volume {
             tried: BTreeSet::new(),
             refused: false,
             again_at: None,
+            put_off: false,
             waits: 0,
         };
         if job.units.is_empty() {
@@ -456,7 +468,7 @@ impl Volume {
         job.waiting.clear();
         job.written.clear();
         job.refused = false;
-        job.again_at = None;
+        (job.again_at, job.put_off) = (None, false);
         let leaves = match &job.intent {
             Intent::Drain { .. } => !self.stays_in_log(ctx),
             Intent::Pages => !self.stays_in_log(ctx) || planted(Bug::PagesForLess),
@@ -520,7 +532,7 @@ impl Volume {
             return self.on_place_refused(job, ctx);
         }
         job.tried.clear();
-        job.again_at = Some(ctx.now.after(AGAIN_US));
+        (job.again_at, job.put_off) = (Some(ctx.now.after(PUT_OFF_US)), true);
         self.placing.jobs.insert(number, job);
     }
 
@@ -557,11 +569,12 @@ impl Volume {
 
     /// Jobs that found no group try again.
     pub(crate) fn retry_placing(&mut self, ctx: &mut Context) {
+        let leaves = self.placing.jobs.values().any(|job| job.put_off) && !self.stays_in_log(ctx);
         let due: Vec<u64> = self
             .placing
             .jobs
             .iter()
-            .filter(|(_, job)| job.again_at.is_some_and(|at| at <= ctx.now))
+            .filter(|(_, job)| job.again_at.is_some_and(|at| at <= ctx.now || leaves && job.put_off))
             .map(|(&number, _)| number)
             .collect();
         for number in due {

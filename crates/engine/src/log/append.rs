@@ -567,16 +567,15 @@ impl Appender {
         })
     }
 
-    /// How many copies that which is drained next will have in the end, if it stays: of what is still needed, members that are not lost.
-    pub fn fewest_copies(&self, view: &View) -> usize {
-        let old = &self.segments[..self.segments.len().saturating_sub(1)];
-        let needed = old
-            .iter()
-            .enumerate()
-            .filter(|&(number, _)| self.segments[number + 1].first > self.trim.next())
-            .map(|(_, segment)| segment.members.iter().filter(|&&drive| !is_lost(view, drive)).count());
-        let forgotten = (self.forgotten > self.trim).then(|| self.factor.saturating_sub(1) as usize);
-        needed.chain(forgotten).min().unwrap_or(usize::MAX)
+    /// The last record that is still needed and has fewer copies than so many, also when all drives are back that may come back.
+    pub fn lacking_until(&self, copies: usize, view: &View) -> Option<Seq> {
+        let lacks = |segment: &Segment| {
+            segment.members.iter().filter(|&&drive| !is_lost(view, drive)).count() < copies
+        };
+        let old =
+            self.segments.windows(2).filter(|pair| lacks(&pair[0])).map(|pair| pair[1].first.previous());
+        let forgotten = (copies >= self.factor as usize).then_some(self.forgotten);
+        old.chain(forgotten).filter(|&end| end > self.trim).max()
     }
 
     /// When a member that is left alone for a while is sent more. Whoever else waits does so for an answer, the view, or the config

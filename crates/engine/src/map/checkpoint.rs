@@ -155,7 +155,10 @@ impl Volume {
 
     /// Whether a checkpoint cannot wait for better days: for one of these reasons, or because a ring or the pool has no room without it.
     pub(crate) fn is_checkpoint_pressing(&self, ctx: &Context) -> bool {
-        self.is_checkpoint_overdue(ctx) || self.is_pressed() && self.trims_log() || self.frees_full_pool()
+        self.is_checkpoint_overdue(ctx)
+            || self.is_pressed() && self.trims_log()
+            || self.frees_full_pool()
+            || self.placing.is_full() && self.checkpointing.is_running()
     }
 
     /// Whether one that was cut now would let go of records.
@@ -163,7 +166,8 @@ impl Volume {
         self.replay_from() > self.log.trim.next()
     }
 
-    fn is_pressed(&self) -> bool {
+    /// Whether a ring waits for records of this vDisk to go.
+    pub(crate) fn is_pressed(&self) -> bool {
         self.pressed > self.log.trim
     }
 
@@ -183,7 +187,7 @@ impl Volume {
             return true;
         }
         // The map has more copies there than pages would have, also of what has not changed.
-        let stays = self.is_safer_in_log() && !planted(Bug::PagesForLess);
+        let stays = self.is_safer_in_log(ctx.view) && !self.wants_to_settle() && !planted(Bug::PagesForLess);
         if stays {
             self.checkpointing.edits_since = None;
         }

@@ -68,7 +68,7 @@ impl Shard {
                 self.order_volume(now, family, out, |volume, _| volume.set_ceiling(ceiling));
             }
             Order::SetFactor { family, factor } => {
-                self.order_volume(now, family, out, |volume, ctx| volume.set_factor(factor, ctx.view));
+                self.order_volume(now, family, out, |volume, ctx| volume.set_factor(factor, ctx));
             }
             Order::SegmentsChanged { family, epoch, version, taken } => {
                 let is_asker = |volume: &Volume| volume.epoch() == epoch && !volume.is_failed();

@@ -338,3 +338,27 @@ fn leaving_the_log_for_fewer_copies_is_seen() {
     assert!(bypassed > 0);
     assert!(with(Bug::LostCopiesWait, a_lost_member_beside_a_full_pool) > 0);
 }
+
+/// What hangs on pages does not wait for members: with half of the drives away a snapshot is dropped, and an older one rolled back to.
+#[test]
+fn a_rollback_behind_a_dropped_snapshot_ends_though_members_are_away() {
+    let mut world = World::new(4, 2, Limits::default());
+    see(&mut world, 2, &BOTH_UP, &ACROSS);
+    assert!(write(&mut world, 0..8, 1));
+    let to = world.take_snapshot(FAMILY, 11);
+    assert!(write(&mut world, 0..8, 100));
+    let newer = world.take_snapshot(FAMILY, 12);
+    assert!(write(&mut world, 0..8, 200));
+    world.settle();
+    see(&mut world, 3, &HALF_AWAY, &ACROSS);
+    world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation: newer }));
+    world.pass(SECONDS);
+    world.step(Input::Order(Order::RollBack { family: FAMILY, to }));
+    world.pass(30 * SECONDS);
+    let is_done = |notice: &Notice| matches!(notice, Notice::RolledBack { .. });
+    assert!(world.notices.iter().any(is_done), "{:?}", world.notices);
+    world.step(Input::Order(Order::Resume { family: FAMILY }));
+    for piece in 0..8 {
+        assert!(world.read(piece * PIECE, PIECE as u32) == pattern(1 + piece, PIECE as usize));
+    }
+}

@@ -18,7 +18,7 @@ const VDISK_BYTES: usize = 64 << 20;
 const SOME: u64 = 1500;
 
 /// A cluster with the vDisk `v`, exported on every node, and an empty book.
-fn cluster_of(name: &str, nodes: u32) -> (Cluster, Vec<PathBuf>, Checker) {
+pub fn cluster_of(name: &str, nodes: u32) -> (Cluster, Vec<PathBuf>, Checker) {
     let mut cluster = Cluster::start(name, Options { nodes, ..Options::default() });
     cluster.create("v", &VDISK_BYTES.to_string());
     let sockets = cluster.numbers().into_iter().map(|number| cluster.export("v", number)).collect();

@@ -7,6 +7,7 @@ mod clients;
 mod clones;
 mod cluster;
 mod cluster_attach;
+mod cluster_away;
 mod cluster_commands;
 mod cluster_enemies;
 mod cluster_idle;
