@@ -101,30 +101,27 @@ impl Volume {
         self.placing.on_groups_changed(factor, ctx.view);
         let early = std::mem::take(&mut self.factoring.early);
         let moving = std::mem::take(&mut self.factoring.moving);
-        let early = early.into_iter().chain(self.unnamed()).collect();
         self.factoring = Factoring { early, moving, ..Factoring::default() };
     }
 
     /// It was placed without a member that is away.
     pub(crate) fn note_thin(&mut self, egroup: EgroupId, ctx: &mut Context) {
-        self.take_factor_back(ctx);
-        if !self.factoring.told {
-            // Its group counts as soon as it is named.
-            self.factoring.early.insert(egroup);
+        if self.factoring.told {
+            self.take_factor_back(ctx);
         }
+        // Its group counts as soon as it is named.
+        self.factoring.early.insert(egroup);
     }
 
-    /// Drives have come or gone: what is on them is to be found once more.
+    /// Drives have come or gone, or there shall be another number: all is to be found once more.
     pub(crate) fn take_factor_back(&mut self, ctx: &mut Context) {
         if self.factoring.told && !planted(Bug::FactorToldForEver) {
             self.factoring = Factoring { taken_back: true, ..Factoring::default() };
             ctx.notice(Notice::FactorMissed { family: self.family, epoch: self.epoch });
         }
-        if !self.factoring.told {
-            // What was on its way to a member that went counts as soon as it is named.
-            let unnamed: Vec<EgroupId> = self.unnamed().collect();
-            self.factoring.early.extend(unnamed);
-        }
+        // What was on its way to a member that went, or to groups of before, counts as soon as it is named.
+        let unnamed: Vec<EgroupId> = self.unnamed().collect();
+        self.factoring.early.extend(unnamed);
     }
 
     /// How far it is.
@@ -253,8 +250,10 @@ impl Volume {
     fn end_moves(&mut self, ctx: &mut Context) {
         let jobs = &self.compaction.jobs;
         self.factoring.moving.retain(|job| jobs.contains_key(job));
-        let unnamed: BTreeSet<EgroupId> = self.unnamed().collect();
-        self.factoring.early.retain(|egroup| unnamed.contains(egroup));
+        if !self.factoring.early.is_empty() {
+            let unnamed: BTreeSet<EgroupId> = self.unnamed().collect();
+            self.factoring.early.retain(|egroup| unnamed.contains(egroup));
+        }
         let still = |task: u64| !is_move(task) || jobs.contains_key(&(task & !MOVES));
         ctx.calls.budget.keep(self.family, ctx.now, still);
         if !self.checkpointing.is_running() {

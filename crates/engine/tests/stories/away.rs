@@ -1,6 +1,7 @@
 //! Drives that are away and come back: meanwhile nothing gets fewer copies than it had, and the other drive may be lost.
 
 use crate::world::{FAMILY, World, pattern};
+use weft_engine::buffer::Buffer;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
@@ -99,6 +100,25 @@ fn a_full_pool_does_not_wait_for_ever_for_a_drive_that_is_away() {
     assert!(write(&mut world, 0..pieces / 8, 2000));
 }
 
+/// Serves a second vDisk of one copy, of so many bytes.
+fn serve_other(world: &mut World, size: u64) {
+    let record = FamilyRecord {
+        family: OTHER,
+        factor: 1,
+        size,
+        segments: Vec::new(),
+        version: 0,
+        ..world.record.clone()
+    };
+    world.serve(record);
+}
+
+/// Writes this piece of it.
+fn write_other(world: &mut World, at: u64) -> Reply {
+    let data = Buffer::copied(&pattern(at, PIECE as usize));
+    world.ask_of(OTHER, Request::Write { offset: at * PIECE, data })
+}
+
 /// Two groups with a drive in common. A member of one is away, and one of the other is filled by a vDisk of one copy. Gives how few
 /// copies something has when the vDisk of two has been written as far as it goes, and whether it was taken whole.
 fn a_full_group_beside_one_without_a_member() -> (usize, bool) {
@@ -106,18 +126,9 @@ fn a_full_group_beside_one_without_a_member() -> (usize, bool) {
     let states = [DriveState::Up, DriveState::Up, DriveState::Down];
     let groups: [&[u32]; 3] = [&[0, 1], &[0, 2], &[1]];
     see(&mut world, 2, &[DriveState::Up; 3], &groups);
-    let record = FamilyRecord {
-        family: OTHER,
-        factor: 1,
-        size: 48 * MIB,
-        segments: Vec::new(),
-        version: 0,
-        ..world.record.clone()
-    };
-    world.serve(record);
+    serve_other(&mut world, 48 * MIB);
     for at in 0..44 * MIB / PIECE {
-        let data = weft_engine::buffer::Buffer::copied(&pattern(at, PIECE as usize));
-        assert_eq!(world.ask_of(OTHER, Request::Write { offset: at * PIECE, data }), Reply::Done);
+        assert_eq!(write_other(&mut world, at), Reply::Done);
     }
     world.settle_family(OTHER);
     see(&mut world, 3, &states, &groups);
@@ -239,7 +250,7 @@ fn half_of_the_drives_away() -> [u64; 3] {
     see(&mut world, 3, &HALF_AWAY, &ACROSS);
     world.pass(SECONDS);
     let large = 4 * PIECE as usize;
-    let data = weft_engine::buffer::Buffer::copied(&pattern(7, large));
+    let data = Buffer::copied(&pattern(7, large));
     let at = |number: u64| (64 + 4 * number) * PIECE;
     // So that they come to be under way together.
     world.hung = Some((DriveId(0), Area::Log, 0));
@@ -297,20 +308,10 @@ fn a_lost_member_beside_a_full_pool() -> u64 {
     let [first, full, roomy] = others[..] else { panic!("a log has two members") };
     let groups: [&[u32]; 3] = [&[first, full], &[first, roomy], &[full]];
     see(&mut world, 2, &[DriveState::Up; 5], &groups);
-    let record = FamilyRecord {
-        family: OTHER,
-        factor: 1,
-        size: 60 * MIB,
-        segments: Vec::new(),
-        version: 0,
-        ..world.record.clone()
-    };
-    world.serve(record);
-    let fill = |world: &mut World, at: u64| {
-        let data = weft_engine::buffer::Buffer::copied(&pattern(at, PIECE as usize));
-        world.ask_of(OTHER, Request::Write { offset: at * PIECE, data })
-    };
-    assert!((0..60 * MIB / PIECE).any(|at| fill(&mut world, at) == Reply::Error(RequestError::NoSpace)));
+    serve_other(&mut world, 60 * MIB);
+    assert!(
+        (0..60 * MIB / PIECE).any(|at| write_other(&mut world, at) == Reply::Error(RequestError::NoSpace))
+    );
     world.settle_family(OTHER);
     assert!(write(&mut world, 0..MIB / PIECE, 1));
     assert_eq!(world.shard.volume(FAMILY).expect("it is served").dirty_bytes(), MIB);

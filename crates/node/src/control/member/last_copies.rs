@@ -4,9 +4,8 @@
 //! or a log counts as one that has them.
 
 use super::status::drives_up;
-use crate::config::FamilyState;
 use crate::config::cluster::ClusterConfig;
-use crate::config::{DriveRecordState, SegmentRecord};
+use crate::config::{DriveRecordState, FamilyState};
 use crate::control::refusal::Refusal;
 use std::collections::BTreeSet;
 
@@ -44,7 +43,7 @@ impl LastCopies {
             }
         }
         for family in living().map(|family| &family.record) {
-            for away in family.segments.iter().filter_map(|segment| among.last(segment_drives(segment))) {
+            for away in family.segments.iter().filter_map(|segment| among.last(segment.drives().copied())) {
                 found.vdisks.insert(family.name.clone());
                 found.away.extend(away);
             }
@@ -82,10 +81,6 @@ impl LastCopies {
             parts.join(" and in ")
         )))
     }
-}
-
-fn segment_drives(segment: &SegmentRecord) -> impl Iterator<Item = u32> + '_ {
-    segment.drives().copied()
 }
 
 struct Among<'a> {
