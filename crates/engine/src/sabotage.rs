@@ -82,6 +82,12 @@ pub enum Bug {
     PagesForLess,
     /// Large writes go around the log there as well.
     BypassForLess,
+    /// Large writes around the log cover nothing of what is dirty there.
+    DirtyOutlivesBypass,
+    /// What is drained is named also behind a write around the log that took its place.
+    DrainedAfterBypass,
+    /// Large writes go around the log also where something of a snapshot is still in it.
+    FrozenBypassed,
     /// What lost a copy in the log gets it back only when a full pool has room again.
     LostCopiesWait,
     /// That a vDisk has as many copies as it should is not taken back when a drive goes away.

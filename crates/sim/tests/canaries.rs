@@ -139,7 +139,7 @@ fn a_unit_of_another_frame_is_caught() {
 #[test]
 fn a_pool_that_is_taken_for_full_for_ever_is_caught() {
     // The log is hardly ever empty when the pool fills up: one of some 200 seeds has that.
-    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 485);
+    is_caught_by_the_one(Bug::FullForEver, Plan::Full, 109);
 }
 
 #[test]
@@ -299,6 +299,21 @@ fn pages_with_fewer_copies_than_the_log_are_caught() {
 #[test]
 fn large_writes_with_fewer_copies_than_the_log_are_caught() {
     is_caught_among(4 * SEEDS, Bug::BypassForLess, &[Plan::Away], is_pair);
+}
+
+#[test]
+fn large_writes_that_leave_what_they_overwrite_in_the_log_are_caught() {
+    is_caught(Bug::DirtyOutlivesBypass, &[Plan::Calm, Plan::Power]);
+}
+
+#[test]
+fn drains_that_are_named_behind_what_overwrote_them_are_caught() {
+    is_caught(Bug::DrainedAfterBypass, &[Plan::Calm, Plan::Power]);
+}
+
+#[test]
+fn large_writes_around_what_a_snapshot_has_in_the_log_are_caught() {
+    is_caught(Bug::FrozenBypassed, &[Plan::Snapshots]);
 }
 
 #[test]

@@ -310,12 +310,15 @@ impl Volume {
     }
 
     /// What of these edits still is the newest version of its blocks in its generation. Egroups are placed side by side, so a
-    /// newer version may be named before an older one; the older must not be named after it.
+    /// newer version may be named before an older one; the older must not be named after it. What a write that went around the log
+    /// takes the place of is in the overlay until that is durable, and is not named either.
     pub(crate) fn still_newest(&self, generation: Generation, edits: &[Edit]) -> Vec<Edit> {
         let mut newest: Vec<Edit> = Vec::with_capacity(edits.len());
         let Some(overlay) = self.overlay.layer(generation) else { return newest };
+        let bypass = &self.requests.bypass;
         for edit in edits {
-            for (block, count) in overlay.newest_of(edit.block, edit.count, edit.covers) {
+            let parts = overlay.newest_of(edit.block, edit.count, edit.covers);
+            for (block, count) in parts.flat_map(|(block, count)| bypass.not_being_named(block, count)) {
                 let unit = edit.unit.map(|unit| unit + (block.0 - edit.block.0) as u32);
                 match newest.last_mut() {
                     // Pieces of one edit, cut apart in the overlay only.

@@ -619,22 +619,34 @@ impl Volume {
             }
             return self.on_placed(number, ctx);
         }
-        // Some copies may exist under a name that will never be used: they go.
         let job = self.placing.jobs.remove(&number).expect("it was just found");
+        self.forget_written(&job, ctx);
+        self.send(number, job, ctx);
+    }
+
+    /// Copies exist under a name that will never be used: they go.
+    fn forget_written(&self, job: &Job, ctx: &mut Context) {
         for &drive in &job.written {
             let question = Question::DeleteEgroups { egroups: vec![job.egroup] };
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
         }
-        self.send(number, job, ctx);
     }
 
     /// All members have it.
     fn on_placed(&mut self, number: u64, ctx: &mut Context) {
-        let job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
+        let mut job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
+        if let Intent::Bypass { edits, locks } = &mut job.intent {
+            let Some(named) = self.bypass_edits(std::mem::take(edits)) else {
+                let locks = std::mem::take(locks);
+                self.forget_written(&job, ctx);
+                return self.take_back_bypass(locks, ctx);
+            };
+            *edits = named;
+        }
         let (units, stored) = (job.units.len() as u32, job.content.blocks() as u32);
         let generation = match job.intent {
             Intent::Drain { generation, .. } | Intent::Compact { generation, .. } => generation,
-            // Nothing older is on its way to the same blocks, so it is of the generation that its record is of.
+            // Of what is on its way to the same blocks all is of this generation, which its record is of.
             Intent::Bypass { .. } => self.snapshots.next(),
             Intent::Pages => self.snapshots.present,
         };

@@ -73,9 +73,15 @@ impl Layers {
         }
     }
 
-    /// Whether anything in the range is dirty.
-    pub fn overlaps(&self, block: Block, count: u64) -> bool {
-        self.layers.iter().any(|(_, overlay)| overlay.overlaps(block, count))
+    /// Whether nothing in the range is dirty in any generation before this one.
+    pub fn is_clear_before(&self, generation: Generation, block: Block, count: u64) -> bool {
+        let mut before = self.layers.iter().take_while(|(other, _)| *other < generation);
+        !before.any(|(_, overlay)| overlay.overlaps(block, count))
+    }
+
+    /// The highest record of the present that has something in the range.
+    pub fn newest_in(&self, block: Block, count: u64) -> Option<Seq> {
+        self.layers.back().and_then(|(_, overlay)| overlay.newest_in(block, count))
     }
 
     /// The parts of the range of which nothing is dirty in any generation before this one, in order.
@@ -188,6 +194,9 @@ mod tests {
                 let clear = layers.clear_before(generation, Block(3), 50);
                 let clear: Vec<u64> =
                     clear.iter().flat_map(|&(block, count)| block.0..block.0 + count).collect();
+                assert_eq!(layers.is_clear_before(generation, Block(3), 50), clear.len() == 50);
+                let in_range = model.range((present, 3)..(present, 53)).map(|(_, seq)| *seq);
+                assert_eq!(layers.newest_in(Block(3), 50), in_range.max());
                 let older = |block: u64| model.keys().any(|&(of, at)| of < generation.0 && at == block);
                 assert_eq!(clear, (3..53).filter(|&block| !older(block)).collect::<Vec<_>>());
                 assert_eq!(layers.is_empty(), model.is_empty());

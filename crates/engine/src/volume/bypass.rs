@@ -1,5 +1,6 @@
 //! Large writes that go around the log: straight into egroups, with only their map record in the log.
-//! Promises: nothing dirty, in flight or locked overlaps a bypassing write, so log order needs no second thought;
+//! Promises: nothing in flight or locked overlaps a bypassing write, and of what is dirty there all is older, of the generation of the
+//! present, and covered by its map record; once that is in the log nothing older is named any more;
 //! it is acknowledged when its map record is durable.
 
 use super::request::{Change, Work};
@@ -12,7 +13,7 @@ use crate::identity::{Block, Seq, Time};
 use crate::log::overlay::Content;
 use crate::message::Class;
 use crate::sabotage::{Bug, planted};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Large writes go through the log for so long after a pool had no room for one: drained in smaller pieces they may have.
 const REFUSED_US: u64 = 1_000_000;
@@ -33,7 +34,28 @@ pub(crate) struct Bypass {
     placing: usize,
     /// What is being placed or named, by the number of its lock.
     under_way: BTreeMap<u64, Work>,
+    /// Those of them whose map record is in the log, and not durable yet.
+    being_named: BTreeSet<u64>,
     not_before: Time,
+}
+
+impl Bypass {
+    /// The parts of a range for which no map record is on its way.
+    pub fn not_being_named(&self, block: Block, count: u64) -> Vec<(Block, u64)> {
+        let mut left = vec![(block, count)];
+        for lock in self.being_named.iter().filter(|_| !planted(Bug::DrainedAfterBypass)) {
+            let taken = &self.under_way[lock];
+            left = left.into_iter().flat_map(|part| without(part, (taken.block, taken.count))).collect();
+        }
+        left
+    }
+}
+
+/// What is left of a range without another.
+fn without((block, count): (Block, u64), (from, taken): (Block, u64)) -> impl Iterator<Item = (Block, u64)> {
+    let (end, to) = (block.0 + count, from.0 + taken);
+    let parts = [(block.0, end.min(from.0)), (block.0.max(to), end)];
+    parts.into_iter().filter(|(begin, end)| begin < end).map(|(begin, end)| (Block(begin), end - begin))
 }
 
 impl Volume {
@@ -49,8 +71,14 @@ impl Volume {
             // Its map record takes room as well.
             && self.room() > 0
             && self.map.edits.len() < ctx.limits.edits_max
-            && !self.overlay.overlaps(work.block, work.count)
+            && self.is_present_only(work.block, work.count)
             && !self.is_being_written(work.block, work.count)
+    }
+
+    /// Whether nothing that is dirty in the range has to be in the map before what is written now: a block's generations get there in
+    /// their order.
+    fn is_present_only(&self, block: Block, count: u64) -> bool {
+        self.overlay.is_clear_before(self.snapshots.next(), block, count) || planted(Bug::FrozenBypassed)
     }
 
     /// Whether it would have fewer copies than in the log.
@@ -87,7 +115,7 @@ impl Volume {
                 };
                 for index in 0..work.count {
                     let block = data.block(index as usize);
-                    // The log's records up to now do not overlap: there is nothing to cover.
+                    // What it covers is known when it is named: until then some of it may be drained.
                     add_block(&mut units, &mut edits, work.block.plus(index), block, Seq(0));
                 }
                 self.requests.bypass.under_way.insert(lock, work);
@@ -98,17 +126,37 @@ impl Volume {
         }
     }
 
-    /// The egroup is durable on all members: now it may be named.
+    /// The egroup is durable on all members. Gives the edits that name it, with what they cover, unless a snapshot has come between:
+    /// what is dirty there and of the snapshot is not in the map yet.
+    pub(crate) fn bypass_edits(&self, mut edits: Vec<Edit>) -> Option<Vec<Edit>> {
+        for edit in &mut edits {
+            if !self.is_present_only(edit.block, edit.count) {
+                return None;
+            }
+            if !planted(Bug::DirtyOutlivesBypass) {
+                edit.covers = self.overlay.newest_in(edit.block, edit.count).unwrap_or(Seq(0));
+            }
+        }
+        Some(edits)
+    }
+
+    /// It is named: from here on nothing of before is.
     pub(crate) fn on_bypass_placed(&mut self, locks: Vec<u64>) -> Waiter {
         self.requests.bypass.placing -= 1;
+        self.requests.bypass.being_named.extend(&locks);
         Waiter::Bypass(locks)
     }
 
     /// There is no room for an egroup so large. The writes go through the log, before all that came behind them: a pool in pieces has
     /// room for what is drained from there, and one that is full is found to be by them as by any other.
     pub(crate) fn on_bypass_refused(&mut self, locks: Vec<u64>, ctx: &mut Context) {
-        self.requests.bypass.placing -= 1;
         self.requests.bypass.not_before = ctx.now.after(REFUSED_US);
+        self.take_back_bypass(locks, ctx);
+    }
+
+    /// Nothing was named, and the writes go through the log.
+    pub(crate) fn take_back_bypass(&mut self, locks: Vec<u64>, ctx: &mut Context) {
+        self.requests.bypass.placing -= 1;
         for lock in locks.into_iter().rev() {
             let work = self.take_under_way(lock);
             self.requests.wait_in_front(work, ctx.now);
@@ -125,6 +173,7 @@ impl Volume {
 
     fn take_under_way(&mut self, lock: u64) -> Work {
         let work = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
+        self.requests.bypass.being_named.remove(&lock);
         self.requests.unlock(lock);
         work
     }

@@ -1,5 +1,6 @@
 //! Stories of one shard, told to the engine as a node would. One program, because each costs a build of its own.
 
+mod around_the_log;
 mod away;
 mod bad_copies;
 mod cached;

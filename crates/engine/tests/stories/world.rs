@@ -296,6 +296,11 @@ impl World {
         }
     }
 
+    /// Where operations hang, in the order in which they were begun.
+    pub fn hanging(&self) -> Vec<Area> {
+        self.stuck.iter().map(|operation| operation.area).collect()
+    }
+
     /// What hung is done after all: the drive was slow.
     pub fn carry_on(&mut self) {
         self.hung = None;
