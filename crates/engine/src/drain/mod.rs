@@ -317,8 +317,7 @@ impl Volume {
         let Some(overlay) = self.overlay.layer(generation) else { return newest };
         let bypass = &self.requests.bypass;
         for edit in edits {
-            let parts = overlay.newest_of(edit.block, edit.count, edit.covers);
-            for (block, count) in parts.flat_map(|(block, count)| bypass.not_being_named(block, count)) {
+            let mut add = |block: Block, count: u64| {
                 let unit = edit.unit.map(|unit| unit + (block.0 - edit.block.0) as u32);
                 match newest.last_mut() {
                     // Pieces of one edit, cut apart in the overlay only.
@@ -331,6 +330,9 @@ impl Volume {
                     }
                     _ => newest.push(Edit { block, count, unit, covers: edit.covers }),
                 }
+            };
+            for (block, count) in overlay.newest_of(edit.block, edit.count, edit.covers) {
+                bypass.each_not_being_named(block, count, &mut add);
             }
         }
         newest

@@ -634,19 +634,17 @@ impl Volume {
 
     /// All members have it.
     fn on_placed(&mut self, number: u64, ctx: &mut Context) {
-        let mut job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
-        if let Intent::Bypass { edits, locks } = &mut job.intent {
-            let Some(named) = self.bypass_edits(std::mem::take(edits)) else {
-                let locks = std::mem::take(locks);
-                self.forget_written(&job, ctx);
-                return self.take_back_bypass(locks, ctx);
-            };
-            *edits = named;
+        let job = self.placing.jobs.remove(&number).expect("a placed egroup has a job");
+        if let Intent::Bypass { edits, locks } = &job.intent
+            && !self.may_name_bypass(edits)
+        {
+            self.forget_written(&job, ctx);
+            return self.take_back_bypass(locks.clone(), ctx);
         }
         let (units, stored) = (job.units.len() as u32, job.content.blocks() as u32);
         let generation = match job.intent {
             Intent::Drain { generation, .. } | Intent::Compact { generation, .. } => generation,
-            // Of what is on its way to the same blocks all is of this generation, which its record is of.
+            // Nothing older is dirty there, or it would not be named.
             Intent::Bypass { .. } => self.snapshots.next(),
             Intent::Pages => self.snapshots.present,
         };
@@ -660,9 +658,9 @@ impl Volume {
             self.placing.written.insert(job.egroup, job.written);
         }
         if let Intent::Drain { edits, .. } | Intent::Bypass { edits, .. } = &job.intent
-            && units > 0
+            && (units > 0 || matches!(job.intent, Intent::Bypass { .. }))
         {
-            // Beside data these are blocks of zeros in writes; what was trimmed is named by itself.
+            // Beside data, and around the log, these are blocks of zeros in writes; what was trimmed is named by itself.
             let zeroes = edits.iter().filter(|edit| edit.unit.is_none());
             self.zero_blocks += zeroes.map(|edit| edit.count).sum::<u64>();
         }
@@ -671,6 +669,9 @@ impl Volume {
                 ctx.counters.units_drained += u64::from(units);
                 self.drain.on_placed();
                 let edits = self.still_newest(generation, &edits);
+                if named.is_none() && edits.is_empty() {
+                    return;
+                }
                 self.push_map(MapRecord { generation, named, edits, moves: Vec::new() }, Waiter::Drain);
             }
             Intent::Bypass { edits, locks } => {

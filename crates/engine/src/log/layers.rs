@@ -79,11 +79,6 @@ impl Layers {
         !before.any(|(_, overlay)| overlay.overlaps(block, count))
     }
 
-    /// The highest record of the present that has something in the range.
-    pub fn newest_in(&self, block: Block, count: u64) -> Option<Seq> {
-        self.layers.back().and_then(|(_, overlay)| overlay.newest_in(block, count))
-    }
-
     /// The parts of the range of which nothing is dirty in any generation before this one, in order.
     pub fn clear_before(&self, generation: Generation, block: Block, count: u64) -> Vec<(Block, u64)> {
         let mut clear = vec![(block, count)];
@@ -195,8 +190,6 @@ mod tests {
                 let clear: Vec<u64> =
                     clear.iter().flat_map(|&(block, count)| block.0..block.0 + count).collect();
                 assert_eq!(layers.is_clear_before(generation, Block(3), 50), clear.len() == 50);
-                let in_range = model.range((present, 3)..(present, 53)).map(|(_, seq)| *seq);
-                assert_eq!(layers.newest_in(Block(3), 50), in_range.max());
                 let older = |block: u64| model.keys().any(|&(of, at)| of < generation.0 && at == block);
                 assert_eq!(clear, (3..53).filter(|&block| !older(block)).collect::<Vec<_>>());
                 assert_eq!(layers.is_empty(), model.is_empty());

@@ -120,11 +120,6 @@ impl Overlay {
         self.versions.peek(block.0).map(|version| version.seq)
     }
 
-    /// The highest record that has something in the range.
-    pub fn newest_in(&self, block: Block, count: u64) -> Option<Seq> {
-        self.versions.parts(block.0, count).map(|(_, _, version)| version.seq).max()
-    }
-
     /// Whether anything in the range is dirty.
     pub fn overlaps(&self, block: Block, count: u64) -> bool {
         self.versions.overlaps(block.0, count)
@@ -422,8 +417,6 @@ mod tests {
         assert_eq!(overlay.version(Block(block)), model.0.get(&block).map(|v| Seq(v.0)));
         let any = model.0.range(block..block + count).next().is_some();
         assert_eq!(overlay.overlaps(Block(block), count), any);
-        let newest = model.0.range(block..block + count).map(|(_, v)| Seq(v.0)).max();
-        assert_eq!(overlay.newest_in(Block(block), count), newest);
         let mut at = block;
         for found in overlay.over(Block(block), count) {
             assert_eq!(found.block.0, at);

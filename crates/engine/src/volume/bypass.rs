@@ -13,7 +13,7 @@ use crate::identity::{Block, Seq, Time};
 use crate::log::overlay::Content;
 use crate::message::Class;
 use crate::sabotage::{Bug, planted};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Large writes go through the log for so long after a pool had no room for one: drained in smaller pieces they may have.
 const REFUSED_US: u64 = 1_000_000;
@@ -34,28 +34,27 @@ pub(crate) struct Bypass {
     placing: usize,
     /// What is being placed or named, by the number of its lock.
     under_way: BTreeMap<u64, Work>,
-    /// Those of them whose map record is in the log, and not durable yet.
-    being_named: BTreeSet<u64>,
+    /// Those of them whose map record is in the log, and not durable yet: locks, and their ranges.
+    being_named: Vec<(u64, Block, u64)>,
     not_before: Time,
 }
 
 impl Bypass {
-    /// The parts of a range for which no map record is on its way.
-    pub fn not_being_named(&self, block: Block, count: u64) -> Vec<(Block, u64)> {
-        let mut left = vec![(block, count)];
-        for lock in self.being_named.iter().filter(|_| !planted(Bug::DrainedAfterBypass)) {
-            let taken = &self.under_way[lock];
-            left = left.into_iter().flat_map(|part| without(part, (taken.block, taken.count))).collect();
+    /// The parts of a range for which no map record is on its way, in order.
+    pub fn each_not_being_named(&self, block: Block, count: u64, each: &mut impl FnMut(Block, u64)) {
+        let overlaps = |from: Block, taken: u64| from.0 < block.0 + count && block.0 < from.0 + taken;
+        let found = self.being_named.iter().find(|(_, from, taken)| overlaps(*from, *taken));
+        let Some(&(_, from, taken)) = found.filter(|_| !planted(Bug::DrainedAfterBypass)) else {
+            return each(block, count);
+        };
+        let (end, to) = (block.0 + count, from.0 + taken);
+        if block.0 < from.0 {
+            self.each_not_being_named(block, from.0 - block.0, each);
         }
-        left
+        if to < end {
+            self.each_not_being_named(Block(to), end - to, each);
+        }
     }
-}
-
-/// What is left of a range without another.
-fn without((block, count): (Block, u64), (from, taken): (Block, u64)) -> impl Iterator<Item = (Block, u64)> {
-    let (end, to) = (block.0 + count, from.0 + taken);
-    let parts = [(block.0, end.min(from.0)), (block.0.max(to), end)];
-    parts.into_iter().filter(|(begin, end)| begin < end).map(|(begin, end)| (Block(begin), end - begin))
 }
 
 impl Volume {
@@ -101,6 +100,8 @@ impl Volume {
 
     /// Packs what is queued into egroups. What comes while others are being placed gathers into larger ones.
     pub(crate) fn start_bypass(&mut self, ctx: &mut Context) {
+        // In a range that is locked, and of which nothing is in flight, all that is dirty is older.
+        let covers = if planted(Bug::DirtyOutlivesBypass) { Seq(0) } else { self.log.durable() };
         while self.requests.bypass.placing < PLACED_AT_ONCE && !self.requests.bypass.queue.is_empty() {
             let mut units = Units::default();
             let mut edits = Vec::new();
@@ -115,8 +116,7 @@ impl Volume {
                 };
                 for index in 0..work.count {
                     let block = data.block(index as usize);
-                    // What it covers is known when it is named: until then some of it may be drained.
-                    add_block(&mut units, &mut edits, work.block.plus(index), block, Seq(0));
+                    add_block(&mut units, &mut edits, work.block.plus(index), block, covers);
                 }
                 self.requests.bypass.under_way.insert(lock, work);
                 locks.push(lock);
@@ -126,24 +126,17 @@ impl Volume {
         }
     }
 
-    /// The egroup is durable on all members. Gives the edits that name it, with what they cover, unless a snapshot has come between:
-    /// what is dirty there and of the snapshot is not in the map yet.
-    pub(crate) fn bypass_edits(&self, mut edits: Vec<Edit>) -> Option<Vec<Edit>> {
-        for edit in &mut edits {
-            if !self.is_present_only(edit.block, edit.count) {
-                return None;
-            }
-            if !planted(Bug::DirtyOutlivesBypass) {
-                edit.covers = self.overlay.newest_in(edit.block, edit.count).unwrap_or(Seq(0));
-            }
-        }
-        Some(edits)
+    /// Whether an egroup that is durable on all members may be named: not if a snapshot has come between, and what is dirty there is of
+    /// the snapshot.
+    pub(crate) fn may_name_bypass(&self, edits: &[Edit]) -> bool {
+        edits.iter().all(|edit| self.is_present_only(edit.block, edit.count))
     }
 
     /// It is named: from here on nothing of before is.
     pub(crate) fn on_bypass_placed(&mut self, locks: Vec<u64>) -> Waiter {
         self.requests.bypass.placing -= 1;
-        self.requests.bypass.being_named.extend(&locks);
+        let Bypass { under_way, being_named, .. } = &mut self.requests.bypass;
+        being_named.extend(locks.iter().map(|lock| (*lock, under_way[lock].block, under_way[lock].count)));
         Waiter::Bypass(locks)
     }
 
@@ -173,7 +166,7 @@ impl Volume {
 
     fn take_under_way(&mut self, lock: u64) -> Work {
         let work = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
-        self.requests.bypass.being_named.remove(&lock);
+        self.requests.bypass.being_named.retain(|(named, ..)| *named != lock);
         self.requests.unlock(lock);
         work
     }

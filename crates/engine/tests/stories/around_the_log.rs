@@ -60,6 +60,27 @@ fn what_it_took_the_place_of_is_not_drained() {
     assert_eq!((volume.dirty_bytes(), world.shard.counters().units_drained), (0, 0));
 }
 
+#[test]
+fn trims_are_overwritten_there_as_well_and_zeros_written_are_counted() {
+    let (mut world, large) = (World::new(1, 1, limits()), large(9));
+    world.write(0, &pattern(1, 64 << 10));
+    world.settle();
+    // One reaches further than the write.
+    world.ask(Request::Zero { offset: 4096, len: 8192 });
+    world.ask(Request::Zero { offset: large.len() as u64 - 4096, len: 8192 });
+    world.write(0, &large);
+    world.write(large.len() as u64 * 2, &vec![0; large.len()]);
+    assert_eq!(world.shard.counters().bypassed, 2);
+    let mut all = large.clone();
+    all.extend(vec![0; 2 * large.len()]);
+    assert!(is_as_written(&mut world, &all));
+    let volume = world.shard.volume(FAMILY).expect("it is served");
+    assert_eq!(volume.zero_bytes(), large.len() as u64);
+    world.settle();
+    world.restart(limits());
+    assert!(is_as_written(&mut world, &all));
+}
+
 /// An old version is on its way from the log to a drive that is slow, a large write takes its place on another drive, and while its map
 /// record is on its way the slow drive has the old one. What is read then, if the two went to different drives.
 fn overtakes_a_drain(slow: DriveId, before: u64) -> Option<bool> {
