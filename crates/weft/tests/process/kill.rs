@@ -18,26 +18,38 @@ fn kills() -> u32 {
 
 #[test]
 fn nothing_acknowledged_is_lost_with_one_copy() {
-    kill_again_and_again("kill-rf1", &["--drive-size", "512M"], 1);
+    kill_again_and_again("kill-rf1", &["--drive-size", "512M"], 1, 10);
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_with_two_copies() {
-    kill_again_and_again("kill-rf2", &["--drives", "2", "--drive-size", "512M"], 2);
+    kill_again_and_again("kill-rf2", &["--drives", "2", "--drive-size", "512M"], 2, 10);
 }
 
-fn kill_again_and_again(name: &str, arguments: &[&str], seed: u64) {
+/// Most of these go around the log, over small ones that are still in it.
+#[test]
+fn nothing_acknowledged_is_lost_where_large_writes_overwrite_small_ones() {
+    let around = kill_again_and_again("kill-large", &["--drives", "2", "--drive-size", "768M"], 3, 45);
+    assert!(around > 100, "{around} writes went around the log");
+}
+
+/// Of a hundred requests `large` are large writes. Gives how many went around the log.
+fn kill_again_and_again(name: &str, arguments: &[&str], seed: u64, large: u32) -> u64 {
     let scratch = Scratch::new(name);
     let (dir, socket) = (scratch.file("node"), scratch.socket("v"));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut checker = Checker::new(VDISK_BYTES / BLOCK, seed);
+    checker.large = large;
+    let mut around_the_log = 0;
     let mut node = Node::start(&dir, arguments);
     node.export_new("v", &VDISK_BYTES.to_string(), &socket);
     for round in 0..kills() {
         let mut client = NbdClient::connect_patiently(&socket, "v");
         checker.verify_all(&mut client);
-        let count = random.random_range(200..6000);
+        // Large ones are as many bytes in fewer requests.
+        let count = random.random_range(200..6000) * 10 / u64::from(large.max(10));
         checker.load(&mut client, DEPTH, count).expect("the connection holds while the node lives");
+        around_the_log += node.writes_around_the_log("v");
         node.kill();
         // What the node had sent before it died counts as acknowledged.
         checker.drain(&mut client);
@@ -64,6 +76,7 @@ fn kill_again_and_again(name: &str, arguments: &[&str], seed: u64) {
     client.disconnect();
     node.stop();
     crate::support::run_weft(&["check", dir.to_str().expect("a plain name")]);
+    around_the_log
 }
 
 /// fio checks what it wrote as it goes along, and all of it at the end, while the node dies under it. Between them is a server of

@@ -44,6 +44,8 @@ pub struct Checker {
     version: u64,
     open: HashMap<u64, OpenRequest>,
     pub acknowledged: u64,
+    /// Of a hundred requests so many are large writes.
+    pub large: u32,
     /// The longest that any request took.
     slowest: Duration,
 }
@@ -61,6 +63,7 @@ impl Checker {
             version: 0,
             open: HashMap::new(),
             acknowledged: 0,
+            large: 10,
             slowest: Duration::ZERO,
         }
     }
@@ -94,7 +97,8 @@ impl Checker {
 
     fn submit(&mut self, client: &mut NbdClient) -> io::Result<()> {
         let kind = self.random.random_range(0..100);
-        let wanted = if (80..90).contains(&kind) { self.random.random_range(2..=LARGE_BLOCKS) } else { 1 };
+        let is_large = (90 - self.large..90).contains(&kind);
+        let wanted = if is_large { self.random.random_range(2..=LARGE_BLOCKS) } else { 1 };
         let Some((first, count)) = self.pick(wanted) else { return self.take_reply(client) };
         let offset = (first * BLOCK) as u64;
         let bytes = (count * BLOCK) as u32;

@@ -215,6 +215,12 @@ impl Node {
         stats["vdisks"][0]["writes"].as_u64().expect("statistics count the writes of a vDisk")
     }
 
+    /// Write requests, or parts of them, that went around this vDisk's log since the node started.
+    pub fn writes_around_the_log(&self, name: &str) -> u64 {
+        let stats = self.json(&["stats", name]);
+        stats["vdisks"][0]["engine"]["writes_to_bypass"].as_u64().expect("statistics say where writes went")
+    }
+
     /// Bytes that can be written on all drives together.
     pub fn free_bytes(&self) -> u64 {
         let stats = self.json(&["stats"]);
