@@ -440,7 +440,8 @@ impl Parameters {
         } else if large {
             Geometry { log: 32 << 20, data: 96 << 20 }
         } else if is_roomy_pair {
-            Geometry { log: 128 << 20, data: 64 << 20 }
+            // Of half of a ring that is full owners are told, and empty it: some seeds write 120 MiB.
+            Geometry { log: 256 << 20, data: 64 << 20 }
         } else if plan == Plan::Crowd {
             Geometry { log: *[1u64, 1, 2].choose(rng).expect("not empty") << 20, data: 160 << 20 }
         } else {
