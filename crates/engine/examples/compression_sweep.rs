@@ -13,7 +13,7 @@ use weft_engine::buffer::{BLOCK, Pages};
 use weft_engine::codec::Decompressor;
 use weft_engine::counters::Counters;
 use weft_engine::egroup::pack::Packer;
-use weft_engine::egroup::place::Units;
+use weft_engine::egroup::units::Units;
 use weft_engine::formats::packing::{Frame, SINGLE_UNITS_MAX};
 use weft_engine::interface::{Compression, Method};
 use weft_engine::limits::EGROUP_UNITS;

@@ -8,7 +8,7 @@
 use super::moves::{Job, Whereto};
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
-use crate::egroup::place::{UnitsMax, units_max};
+use crate::egroup::units::{UnitsMax, units_max};
 use crate::identity::{EgroupId, Generation, Time};
 use crate::interface::Compression;
 use crate::limits::EGROUP_UNITS;

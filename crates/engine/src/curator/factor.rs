@@ -9,7 +9,7 @@ use super::compact::{EMPTIED_MAX, EMPTIED_MAX_WHEN_FULL, PAUSE_US, ROOM_AGAIN_US
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::{Context, IDLE_US};
-use crate::egroup::place::units_max;
+use crate::egroup::units::units_max;
 use crate::identity::{DriveId, EgroupId, GroupId, Time};
 use crate::interface::{FactorProgress, Notice, View};
 use crate::limits::EGROUP_UNITS;

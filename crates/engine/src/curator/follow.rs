@@ -9,7 +9,7 @@ use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::groups;
-use crate::egroup::place::units_max;
+use crate::egroup::units::units_max;
 use crate::identity::{EgroupId, Time};
 use crate::limits::{EGROUP_UNITS, Limits, Touches};
 use crate::sabotage::{Bug, planted};

@@ -6,7 +6,8 @@
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::{Context, Purpose};
 use crate::curator::audit::Fault;
-use crate::egroup::place::{Intent, Units};
+use crate::egroup::place::Intent;
+use crate::egroup::units::Units;
 use crate::formats::record::{MapRecord, NamedEgroup, PageKind, PagePlace, UnitMove};
 use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::Compression;

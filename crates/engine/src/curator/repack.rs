@@ -8,7 +8,7 @@ use super::compact::pause_us;
 use super::moves::Whereto;
 use crate::buffer::BLOCK;
 use crate::context::Context;
-use crate::egroup::place::units_max;
+use crate::egroup::units::units_max;
 use crate::formats::recipe::Recipe;
 use crate::identity::{EgroupId, Time};
 use crate::interface::{Compression, Method};

@@ -4,4 +4,6 @@
 pub(crate) mod groups;
 pub mod pack;
 pub mod place;
+pub(crate) mod placing;
 mod shortage;
+pub mod units;

@@ -3,7 +3,7 @@
 //! nothing; when too little is saved in all, the egroup stays as it is.
 //! Leaves to others: the codecs (`codec`), how frames lie (`formats/packing`), checksums (keepers).
 
-use super::place::Units;
+use super::units::Units;
 use crate::buffer::{BLOCK, Buffer, Pages};
 use crate::codec::{Compressor, packed_bytes_max};
 use crate::counters::Counters;

@@ -5,84 +5,25 @@
 //! as full until that changes; no name is given out twice, also not after a refusal: the question may be on its way somewhere once more.
 //! Leaves to others: which group (`egroup/groups.rs`); naming it in a map record (`drain`, `volume/bypass.rs`, `curator`), pages (`map/checkpoint.rs`).
 
-use super::groups::{Copies, choose, expected_copies, is_any_whole, is_room_away, most_up, roomiest};
+use super::groups::{Copies, choose, expected_copies, is_room_away, roomiest};
 use super::pack::Packer;
+use super::placing::Job;
 use super::shortage::Shortage;
-use crate::buffer::{BLOCK, Buffer};
+use super::units::{Units, fitting};
+use crate::buffer::BLOCK;
 use crate::context::{Context, Purpose};
 use crate::curator::moves::Whereto;
 use crate::drain::UNITS_LEAST;
-use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
-use crate::identity::{DriveId, EgroupId, Epoch, Generation, GroupId, Time};
-use crate::interface::{Compression, Method, View};
-use crate::limits::{EGROUP_UNITS, Limits};
-use crate::message::{Answer, Class, Content, Question, Refusal, Sharing};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId};
+use crate::interface::Compression;
+use crate::message::{Answer, Class, Content, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::shard::step_at;
-use crate::volume::{Volume, Waiter, write};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::volume::{Volume, Waiter};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// The units of an egroup to be, each with the vDisk block (or page) it is written for.
-#[derive(Debug, Clone, Default)]
-pub struct Units {
-    pub data: Vec<Buffer>,
-    pub blocks: Vec<u64>,
-}
-
-impl Units {
-    /// Adds one unit and gives its number.
-    pub fn push(&mut self, block: u64, data: Buffer) -> u32 {
-        assert_eq!(data.len(), BLOCK, "a unit is one block");
-        assert!(self.len() < EGROUP_UNITS, "an egroup has a limit");
-        self.data.push(write::aligned(data));
-        self.blocks.push(block);
-        self.data.len() as u32 - 1
-    }
-
-    pub fn len(&self) -> usize {
-        self.data.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
-    }
-}
-
-/// Units of an egroup at most: compressed one by one, fewer fit into the table page.
-pub(crate) fn units_max(compression: Compression) -> usize {
-    match compression {
-        Compression { method: Method::Lz4 | Method::Zstd { .. }, frame_units: 1, .. } => SINGLE_UNITS_MAX,
-        _ => EGROUP_UNITS,
-    }
-}
-
-/// Packed by this one as far as it goes: more units than fit one by one are packed in pairs.
-fn fitting(compression: Compression, units: usize) -> Compression {
-    if units > units_max(compression) { Compression { frame_units: 2, ..compression } } else { compression }
-}
-
-/// Units that an egroup may have: fewer than most when a pool in pieces had no room for more.
-#[derive(Debug, Default)]
-pub(crate) struct UnitsMax(Option<usize>);
-
-impl UnitsMax {
-    pub fn get(&self) -> usize {
-        self.0.unwrap_or(EGROUP_UNITS)
-    }
-
-    /// No group had room for so many; `least` are always tried.
-    pub fn refused(&mut self, units: usize, least: usize) {
-        self.0 = Some((units / 4).max(least));
-    }
-
-    /// What fits once may fit larger the next time.
-    pub fn fitted(&mut self) {
-        self.0 = self.0.map(|units| units * 2).filter(|&units| units < EGROUP_UNITS);
-    }
-}
 
 /// What an egroup is for, and what is done when it is placed.
 #[derive(Debug)]
@@ -104,212 +45,6 @@ pub(crate) enum Intent {
         from: Vec<EgroupId>,
     },
     Pages,
-}
-
-#[derive(Debug)]
-struct Job {
-    egroup: EgroupId,
-    group: GroupId,
-    class: Class,
-    units: Units,
-    recipe: Recipe,
-    /// What of it is not packed yet; then what is sent to the members.
-    packer: Option<Packer>,
-    content: Content,
-    intent: Intent,
-    waiting: BTreeSet<DriveId>,
-    written: BTreeSet<DriveId>,
-    /// Groups that had no room.
-    tried: BTreeSet<GroupId>,
-    /// Some member refused; when all have answered it is tried elsewhere.
-    refused: bool,
-    /// Without any group to go to it is tried again at this time.
-    again_at: Option<Time>,
-    /// It stays in the log as long as it can.
-    put_off: bool,
-    /// How often no group had room, since some had.
-    waits: u32,
-}
-
-impl Job {
-    /// What is moved for a copy here is not written to others in vain: one refusal is enough.
-    fn may_go_to(&self, group: GroupId, ctx: &Context) -> bool {
-        let is_for_here = matches!(self.intent, Intent::Compact { whereto: Whereto::Here, .. });
-        let has_own = || ctx.members(group).iter().any(|&drive| ctx.is_own(drive));
-        !is_for_here || self.tried.is_empty() && has_own()
-    }
-
-    fn sharing(&self) -> Option<Sharing> {
-        let moved_from = match &self.intent {
-            Intent::Compact { from, .. } => from.clone(),
-            Intent::Drain { .. } | Intent::Bypass { .. } | Intent::Pages => Vec::new(),
-        };
-        self.recipe.shares().then_some(Sharing { moved_from })
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Placing {
-    epoch: Epoch,
-    counter: u32,
-    last: u64,
-    jobs: BTreeMap<u64, Job>,
-    /// Which drives wrote an egroup that is placed and not named yet.
-    written: BTreeMap<EgroupId, BTreeSet<DriveId>>,
-    /// Since when no group has room for client data.
-    full_since: Option<Time>,
-    /// When client data may be tried again although the pool was full.
-    probe_at: Time,
-    /// Bytes of client data that the emptiest group could take, as of that many changes of free space.
-    pool: u64,
-    pool_known: Option<u64>,
-    /// What is in the log already would fill the pool: no more data is let in, so that all of it can be drained.
-    short: bool,
-    /// Copies that what is placed now, and what is in a log, can get at most, as far as drives are up; and whether some group misses nobody.
-    reach: usize,
-    log_reach: usize,
-    any_whole: bool,
-    /// When something was packed last.
-    packed_at: Option<Time>,
-    /// Frames in a row, over egroups, that did not get smaller.
-    misses: usize,
-    /// While the pool is full or short.
-    shortage: Option<Shortage>,
-    /// Until when more space may come back, of what was deleted here or elsewhere.
-    expecting_until: Time,
-}
-
-impl Placing {
-    pub fn new(epoch: Epoch) -> Self {
-        Self {
-            epoch,
-            counter: 0,
-            last: 0,
-            jobs: BTreeMap::new(),
-            written: BTreeMap::new(),
-            full_since: None,
-            probe_at: Time(0),
-            pool: u64::MAX,
-            pool_known: None,
-            reach: 0,
-            log_reach: 0,
-            any_whole: true,
-            packed_at: None,
-            misses: 0,
-            shortage: None,
-            expecting_until: Time(0),
-            short: false,
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
-    }
-
-    pub fn describe(&self) -> String {
-        let jobs = self.jobs.values().map(|job| {
-            let wait = if job.again_at.is_some() {
-                "no room anywhere".into()
-            } else {
-                format!("on {:?}", job.waiting)
-            };
-            format!("{} units as {:?} {wait}", job.units.len(), job.class)
-        });
-        jobs.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Client data is refused, and everything that frees space hurries.
-    pub fn is_full(&self) -> bool {
-        self.full_since.is_some() || self.short
-    }
-
-    /// What waits to be drained would about fill the pool, as far as anybody knows.
-    pub fn is_short(&self) -> bool {
-        self.short && self.full_since.is_none()
-    }
-
-    pub fn was_refused(&self) -> bool {
-        self.full_since.is_some()
-    }
-
-    /// Bytes of client data that the emptiest group could take.
-    pub fn pool(&self) -> u64 {
-        self.pool
-    }
-
-    /// Egroups were just deleted: their space is told with the answers.
-    pub fn expect_space(&mut self, now: Time) {
-        self.expecting_until = self.expecting_until.max(now.after(100_000));
-    }
-
-    /// When full, one attempt now and then finds out whether that is still so.
-    pub fn may_try_data(&self, now: Time) -> bool {
-        self.full_since.is_none() || now >= self.probe_at
-    }
-
-    /// Whether this egroup is being written, so it is no orphan.
-    pub fn is_writing(&self, egroup: EgroupId) -> bool {
-        self.jobs.values().any(|job| job.egroup == egroup)
-    }
-
-    /// The egroups being written.
-    pub fn writing(&self) -> impl Iterator<Item = EgroupId> + '_ {
-        self.jobs.values().map(|job| job.egroup)
-    }
-
-    /// The newest name given out: anything beyond is still to come.
-    pub fn newest(&self) -> EgroupId {
-        EgroupId::new(self.epoch, self.counter)
-    }
-
-    /// No more names should be given out in this epoch.
-    pub fn is_out_of_names(&self, limits: &Limits) -> bool {
-        self.counter >= limits.egroup_names_max
-    }
-
-    /// The drives that wrote this egroup: told once, when it is named or given up.
-    pub fn take_written(&mut self, egroup: EgroupId) -> Option<BTreeSet<DriveId>> {
-        self.written.remove(&egroup)
-    }
-
-    /// Copies that what is placed now can get at most.
-    pub fn reach(&self) -> usize {
-        self.reach
-    }
-
-    /// ... and that a log can have.
-    pub fn log_reach(&self) -> usize {
-        self.log_reach
-    }
-
-    /// Whether what is placed now has as many copies in some group as anything there will ever have.
-    pub fn is_any_whole(&self) -> bool {
-        self.any_whole
-    }
-
-    /// Other groups are there, or are the ones to choose from.
-    pub fn on_groups_changed(&mut self, factor: u32, view: &View) {
-        (self.reach, self.log_reach) = most_up(factor as usize, view);
-        self.any_whole = is_any_whole(factor as usize, view);
-        self.probe_at = Time(0);
-        self.pool_known = None;
-        for job in self.jobs.values_mut() {
-            job.again_at = job.again_at.map(|_| Time(0));
-        }
-    }
-
-    fn is_packing(&self) -> bool {
-        self.jobs.values().any(|job| job.packer.is_some())
-    }
-
-    pub fn wake_at(&self, now: Time) -> Option<Time> {
-        if self.is_packing() {
-            return Some(Time(0));
-        }
-        // From then on whoever has something to try does so when its own time has come.
-        let probe = self.full_since.map(|_| self.probe_at).filter(|at| *at > now);
-        self.jobs.values().filter_map(|job| job.again_at).chain(probe).min()
-    }
 }
 
 /// What has nowhere to go tries again after so long.

@@ -13,7 +13,7 @@ use pages::{Gathered, Placed};
 use crate::buffer::{BLOCK, Buffer};
 use crate::context::Context;
 use crate::curator::compact::ROOM_AGAIN_US;
-use crate::egroup::place::Units;
+use crate::egroup::units::Units;
 use crate::formats::record::{Body, Checkpoint, PageKind, PagePlace};
 use crate::identity::{EgroupId, Generation, Seq, SnapshotId, Time};
 use crate::limits::Limits;

@@ -29,7 +29,7 @@ use crate::curator::factor::Factoring;
 use crate::curator::follow::Following;
 use crate::curator::repack::Repacking;
 use crate::drain::Drain;
-use crate::egroup::place::Placing;
+use crate::egroup::placing::Placing;
 use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
 use crate::interface::{Compression, FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};

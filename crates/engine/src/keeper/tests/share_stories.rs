@@ -4,7 +4,7 @@ use super::egroup_stories::read;
 use super::*;
 use crate::counters::Counters;
 use crate::egroup::pack::Packer;
-use crate::egroup::place::Units;
+use crate::egroup::units::Units;
 use crate::formats::table::TablePage;
 use crate::identity::EgroupId;
 use crate::interface::{Compression, Damage, Method};

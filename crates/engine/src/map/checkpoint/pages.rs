@@ -4,7 +4,8 @@
 
 use crate::buffer::Buffer;
 use crate::context::Context;
-use crate::egroup::place::{Intent, Units};
+use crate::egroup::place::Intent;
+use crate::egroup::units::Units;
 use crate::formats::record::{NamedEgroup, PageKind, PagePlace};
 use crate::limits::EGROUP_UNITS;
 use crate::map::leaf::Leaf;
