@@ -316,7 +316,6 @@ impl Volume {
     pub(crate) fn still_newest(&self, generation: Generation, edits: &[Edit]) -> Vec<Edit> {
         let mut newest: Vec<Edit> = Vec::with_capacity(edits.len());
         let Some(overlay) = self.overlay.layer(generation) else { return newest };
-        let bypass = &self.requests.bypass;
         for edit in edits {
             let mut add = |block: Block, count: u64| {
                 let unit = edit.unit.map(|unit| unit + (block.0 - edit.block.0) as u32);
@@ -333,7 +332,7 @@ impl Volume {
                 }
             };
             for (block, count) in overlay.newest_of(edit.block, edit.count, edit.covers) {
-                bypass.each_not_being_named(block, count, &mut add);
+                self.requests.each_not_being_named(block, count, &mut add);
             }
         }
         newest

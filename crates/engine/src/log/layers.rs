@@ -75,14 +75,18 @@ impl Layers {
 
     /// Whether nothing in the range is dirty in any generation before this one.
     pub fn is_clear_before(&self, generation: Generation, block: Block, count: u64) -> bool {
-        let mut before = self.layers.iter().take_while(|(other, _)| *other < generation);
-        !before.any(|(_, overlay)| overlay.overlaps(block, count))
+        !self.before(generation).any(|overlay| overlay.overlaps(block, count))
+    }
+
+    fn before(&self, generation: Generation) -> impl Iterator<Item = &Overlay> {
+        let before = self.layers.iter().take_while(move |(other, _)| *other < generation);
+        before.map(|(_, overlay)| overlay)
     }
 
     /// The parts of the range of which nothing is dirty in any generation before this one, in order.
     pub fn clear_before(&self, generation: Generation, block: Block, count: u64) -> Vec<(Block, u64)> {
         let mut clear = vec![(block, count)];
-        for (_, overlay) in self.layers.iter().take_while(|(other, _)| *other < generation) {
+        for overlay in self.before(generation) {
             let gaps = |(block, count)| overlay.over(block, count).filter(|found| found.version.is_none());
             clear = clear.into_iter().flat_map(gaps).map(|gap| (gap.block, gap.count)).collect();
         }

@@ -35,27 +35,7 @@ pub(crate) struct Bypass {
     placing: usize,
     /// What is being placed or named, by the number of its lock.
     under_way: BTreeMap<u64, Work>,
-    /// Those of them whose map record is in the log, and not durable yet: locks, and their ranges.
-    being_named: Vec<(u64, Block, u64)>,
     not_before: Time,
-}
-
-impl Bypass {
-    /// The parts of a range for which no map record is on its way, in order.
-    pub fn each_not_being_named(&self, block: Block, count: u64, each: &mut impl FnMut(Block, u64)) {
-        let overlaps = |from: Block, taken: u64| from.0 < block.0 + count && block.0 < from.0 + taken;
-        let found = self.being_named.iter().find(|(_, from, taken)| overlaps(*from, *taken));
-        let Some(&(_, from, taken)) = found.filter(|_| !planted(Bug::DrainedAfterBypass)) else {
-            return each(block, count);
-        };
-        let (end, to) = (block.0 + count, from.0 + taken);
-        if block.0 < from.0 {
-            self.each_not_being_named(block, from.0 - block.0, each);
-        }
-        if to < end {
-            self.each_not_being_named(Block(to), end - to, each);
-        }
-    }
 }
 
 impl Volume {
@@ -133,11 +113,10 @@ impl Volume {
         edits.iter().all(|edit| self.is_present_only(edit.block, edit.count))
     }
 
-    /// It is named: from here on nothing of before is.
+    /// It is named.
     pub(crate) fn on_bypass_placed(&mut self, locks: Vec<u64>) -> Waiter {
         self.requests.bypass.placing -= 1;
-        let Bypass { under_way, being_named, .. } = &mut self.requests.bypass;
-        being_named.extend(locks.iter().map(|lock| (*lock, under_way[lock].block, under_way[lock].count)));
+        self.requests.name(&locks);
         Waiter::Bypass(locks)
     }
 
@@ -167,7 +146,6 @@ impl Volume {
 
     fn take_under_way(&mut self, lock: u64) -> Work {
         let work = self.requests.bypass.under_way.remove(&lock).expect("a bypassing write ends once");
-        self.requests.bypass.being_named.retain(|(named, ..)| *named != lock);
         self.requests.unlock(lock);
         work
     }
