@@ -284,9 +284,19 @@ pub fn is_lost(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_none_or(|drive| drive.state == DriveState::Lost)
 }
 
-/// Whether new things may go there: it is up, and not about to be emptied.
+/// Whether new things go there rather than to others: it is up, not about to be emptied, and not slow.
 pub fn is_open(view: &View, drive: DriveId) -> bool {
-    view.drives.get(&drive).is_some_and(|drive| drive.state == DriveState::Up)
+    view.drives.get(&drive).is_some_and(|drive| drive.state.is_open())
+}
+
+/// Whether it belongs to the pool for the time to come.
+pub fn stays(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_some_and(|drive| drive.state.stays())
+}
+
+/// Whether what lies there is there and need not be elsewhere.
+pub fn keeps(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_some_and(|drive| drive.state.keeps())
 }
 
 /// Numbers that look random and are the same in every run of the same seed (SplitMix64).

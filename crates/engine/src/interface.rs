@@ -463,6 +463,8 @@ pub struct DriveView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriveState {
     Up,
+    /// Answers, but far too late: nothing new goes there that can go elsewhere as safely.
+    Slow,
     /// Works like one that is up, but is to be emptied: nothing new goes there.
     Draining,
     /// Not answering now; its data is expected back.
@@ -474,12 +476,22 @@ pub enum DriveState {
 impl DriveState {
     /// It can be asked.
     pub fn is_up(self) -> bool {
-        matches!(self, DriveState::Up | DriveState::Draining)
+        matches!(self, DriveState::Up | DriveState::Slow | DriveState::Draining)
+    }
+
+    /// New things go there rather than to others.
+    pub fn is_open(self) -> bool {
+        self == DriveState::Up
+    }
+
+    /// What lies there is there, and need not be elsewhere.
+    pub fn keeps(self) -> bool {
+        matches!(self, DriveState::Up | DriveState::Slow)
     }
 
     /// It belongs to the pool for the time to come, though it may be away at the moment.
     pub fn stays(self) -> bool {
-        matches!(self, DriveState::Up | DriveState::Down)
+        matches!(self, DriveState::Up | DriveState::Slow | DriveState::Down)
     }
 }
 

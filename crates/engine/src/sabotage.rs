@@ -90,6 +90,10 @@ pub enum Bug {
     FrozenBypassed,
     /// What lost a copy in the log gets it back only when a full pool has room again.
     LostCopiesWait,
+    /// A log stays on a slow drive although there are others, as far apart.
+    SlowMemberKept,
+    /// A log gives up a fault domain to leave a slow drive.
+    SlowCostsDomain,
     /// That a vDisk has as many copies as it should is not taken back when a drive goes away.
     FactorToldForEver,
     /// Writes of parts of blocks, which read first, are let in as if each were alone.

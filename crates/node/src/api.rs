@@ -565,7 +565,7 @@ pub struct DamageView {
     pub recent: Vec<String>,
 }
 
-/// Whether a drive that is told to be in this state can be used as any other: also one that is slow.
+/// Whether a drive that is told to be in this state answers: also one that is slow.
 pub fn is_drive_up(state: &str) -> bool {
     matches!(state, "up" | "slow")
 }

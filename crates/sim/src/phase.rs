@@ -111,6 +111,7 @@ impl World {
                 settled
                     .and_then(|()| self.placement_rests())
                     .and_then(|()| self.logs_have_left())
+                    .and_then(|()| self.logs_lie_well())
                     .map(|()| Phase::Checking)
             }
             Phase::Checking => self.all_exact().map(|()| Phase::ReadBack),
@@ -242,6 +243,7 @@ impl World {
                 state.end_faults();
             }
         }
+        self.end_slowness();
         if self.rng.random_bool(0.5) {
             for node in 0..self.nodes.len() {
                 self.nodes[node].draining = false;
@@ -285,6 +287,28 @@ impl World {
             if let Some(drive) = named.find(|drive| !stays(drive.0 as usize)) {
                 let family = entry.record.family;
                 return Err(format!("the log of family {family} still names drive {drive}, which shall go"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every log is written to on as many drives, as far apart, as there can be; and on none that is slow while enough others are in nodes of
+    /// their own.
+    fn logs_lie_well(&self) -> Result<(), String> {
+        let (up, open) = (self.control.domains_up().len(), self.control.domains_open().len());
+        for entry in self.control.families.iter().filter(|entry| entry.phase == FamilyPhase::Ready) {
+            let factor = entry.record.factor as usize;
+            let members = entry.record.segments.last().map_or(&[][..], |segment| &segment.members);
+            let apart: BTreeSet<u32> = members.iter().map(|&drive| self.control.domain_of(drive)).collect();
+            let slow = members.iter().find(|drive| self.control.drives[drive.0 as usize].slow);
+            let family = entry.record.family;
+            if apart.len() < up.min(factor) {
+                return Err(format!("the log of family {family} is written to on {members:?} only"));
+            }
+            if let Some(drive) = slow.filter(|_| open >= factor) {
+                return Err(format!(
+                    "the log of family {family} is written to on drive {drive}, which is slow"
+                ));
             }
         }
         Ok(())

@@ -330,6 +330,8 @@ pub struct Parameters {
     pub ceilings: u32,
     /// Data that is read often follows its vDisk to other nodes.
     pub follows: bool,
+    /// Shards are told which drives are slow, rightly or not.
+    pub tells_slow: bool,
     /// In each round one vDisk is served by nobody for a while, and others go on beside it.
     pub sleeps: bool,
     pub rounds: usize,
@@ -539,6 +541,7 @@ impl Parameters {
             images,
             ceilings: chosen_ceilings(seed),
             follows,
+            tells_slow: chosen_slow(seed),
             absences,
             small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),

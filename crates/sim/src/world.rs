@@ -87,6 +87,8 @@ pub struct World {
     pub clone_rng: SmallRng,
     /// Likewise, of numbers of copies.
     pub factor_rng: SmallRng,
+    /// Likewise, of drives that are told to be slow.
+    pub slow_rng: SmallRng,
     pub queue: Queue,
     pub nodes: Vec<NodeState>,
     pub shards: Vec<ShardState>,
@@ -132,6 +134,7 @@ impl World {
             image_rng: SmallRng::seed_from_u64(parameters.seed ^ 0x1a6e),
             clone_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(20)),
             factor_rng: SmallRng::seed_from_u64(!parameters.seed.rotate_left(40)),
+            slow_rng: SmallRng::seed_from_u64(parameters.seed ^ 0x510e),
             queue: Queue::default(),
             nodes: Vec::new(),
             shards: Vec::new(),

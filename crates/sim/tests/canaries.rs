@@ -90,6 +90,17 @@ fn a_log_that_stays_on_a_drive_to_be_emptied_is_caught() {
 }
 
 #[test]
+fn a_log_that_stays_on_a_slow_drive_is_caught() {
+    is_caught(Bug::SlowMemberKept, &[Plan::Network, Plan::Takeover, Plan::Cluster]);
+}
+
+#[test]
+fn a_log_that_gives_up_a_fault_domain_to_leave_a_slow_drive_is_caught() {
+    let able = |parameters: &Parameters| parameters.tells_slow && parameters.nodes > 1;
+    is_caught_among(SEEDS, Bug::SlowCostsDomain, &[Plan::Network, Plan::Takeover, Plan::Snapshots], able);
+}
+
+#[test]
 fn a_node_that_answers_without_a_lease_is_caught() {
     is_caught(Bug::DeadlineIgnored, &[Plan::Network, Plan::Takeover]);
 }

@@ -24,6 +24,11 @@ struct Seen {
     groups: Arc<BTreeMap<GroupId, GroupView>>,
 }
 
+/// Where egroups should be, and what drives have, does not change when one becomes slow.
+fn without_slowness(state: DriveState) -> DriveState {
+    if state == DriveState::Slow { DriveState::Up } else { state }
+}
+
 /// The drive that is being asked.
 #[derive(Debug)]
 struct Running {
@@ -74,7 +79,7 @@ impl Audit {
     /// `unnamed`: egroups that no durable record names yet. Whether drives or groups have changed.
     pub fn on_view(&mut self, view: &View, unnamed: impl Iterator<Item = EgroupId>) -> bool {
         let seen = Seen {
-            drives: view.drives.iter().map(|(&drive, view)| (drive, view.state)).collect(),
+            drives: view.drives.iter().map(|(&drive, view)| (drive, without_slowness(view.state))).collect(),
             groups: view.groups.clone(),
         };
         if self.seen.as_ref() == Some(&seen) {

@@ -6,7 +6,7 @@
 use crate::buffer::BLOCK;
 use crate::context::{Context, is_lost, is_up};
 use crate::identity::{DriveId, GroupId};
-use crate::interface::{DriveState, DriveView, GroupView, View};
+use crate::interface::{DriveView, GroupView, View};
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeSet;
 
@@ -16,6 +16,8 @@ struct Standings(Vec<(DriveId, Standing)>);
 struct Standing {
     up: bool,
     open: bool,
+    /// It is not about to be emptied.
+    stays: bool,
     own: bool,
     free: Option<u64>,
     /// Egroups on their way there.
@@ -25,10 +27,10 @@ struct Standing {
 impl Standings {
     fn of(ctx: &Context) -> Self {
         let standing = |(&drive, view): (&DriveId, &DriveView)| {
-            let (up, open) = (view.state.is_up(), view.state == DriveState::Up);
+            let (up, open, stays) = (view.state.is_up(), view.state.is_open(), view.state.stays());
             let own = view.shard == ctx.shard;
             let queue = u64::from(ctx.calls.writes(drive));
-            (drive, Standing { up, open, own, free: ctx.free.get(&drive).copied(), queue })
+            (drive, Standing { up, open, stays, own, free: ctx.free.get(&drive).copied(), queue })
         };
         Self(ctx.view.drives.iter().map(standing).collect())
     }
@@ -102,7 +104,7 @@ pub(super) fn is_room_away(factor: usize, room: u64, ctx: &Context) -> bool {
 }
 
 /// Whether what is written now gets a copy on a drive of this shard: in a group of this factor with so much room, all of whose
-/// members are up and stay.
+/// members are up, stay and are not slow.
 pub(crate) fn is_here(factor: usize, room: u64, ctx: &Context) -> bool {
     let standings = Standings::of(ctx);
     let has_room = |drive: &Standing| drive.open && drive.free.is_none_or(|free| free >= room);
@@ -113,8 +115,8 @@ pub(crate) fn is_here(factor: usize, room: u64, ctx: &Context) -> bool {
 }
 
 /// A group of this factor that was not tried yet, with so many members up: members all up before some, without a drive that is to
-/// be emptied before with, the first member own before others', then by a draw weighted with free space and with how little is on
-/// its way to the members: a drive that is slow to take what it has gets less.
+/// be emptied before with, without a slow one before with, the first member own before others', then by a draw weighted with free
+/// space and with how little is on its way to the members: a drive that is slower than others to take what it has gets less.
 pub(super) fn choose(
     factor: usize,
     copies: Copies,
@@ -129,11 +131,12 @@ pub(super) fn choose(
         if members.members.len() != factor {
             continue;
         }
-        let (mut up, mut own, mut stays, mut free, mut queues) = (0, false, true, None, 1);
+        let (mut up, mut own, mut stays, mut quick, mut free, mut queues) = (0, false, true, true, None, 1);
         for drive in members.members.iter().filter_map(|&drive| standings.get(drive)) {
             up += u32::from(drive.up);
             own |= drive.own && !planted(Bug::FirstCopyAnywhere);
-            stays &= drive.open || !drive.up;
+            stays &= drive.stays || !drive.up;
+            quick &= drive.open || !drive.up;
             free = free.into_iter().chain(drive.free).min();
             // A product, so that the own drive, which is in all of them, counts alike in all.
             queues *= drive.queue + 1;
@@ -148,13 +151,13 @@ pub(super) fn choose(
         // Two draws weighted by free space and the better one taken would herd; one draw spreads.
         let weight = free.unwrap_or(1 << 30) / BLOCK as u64 / queues + 1;
         let drawn = ctx.draw.below(weight);
-        let rank = up * 4 + u32::from(stays) * 2 + u32::from(own);
+        let rank = up * 8 + u32::from(stays) * 4 + u32::from(quick) * 2 + u32::from(own);
         if best.is_none_or(|(best_rank, best_drawn, _)| (rank, drawn) > (best_rank, best_drawn)) {
             best = Some((rank, drawn, group));
         }
     }
     // The rank begins with how many are up.
-    let has_most = |rank: u32| copies != Copies::Most || rank / 4 >= most_up_of_tried;
+    let has_most = |rank: u32| copies != Copies::Most || rank / 8 >= most_up_of_tried;
     best.filter(|&(rank, _, _)| has_most(rank)).map(|(_, _, group)| group)
 }
 
@@ -163,6 +166,7 @@ mod tests {
     use super::*;
     use crate::context::{Purpose, Surroundings};
     use crate::identity::{EgroupId, Epoch, FamilyId, ShardId};
+    use crate::interface::DriveState;
     use crate::message::{Class, Content, Question};
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -261,6 +265,29 @@ mod tests {
             assert_eq!(choose(2, Copies::AtLeast(2), &tried, ctx), None);
             assert!(choose(2, Copies::AtLeast(1), &tried, ctx).is_some());
         });
+    }
+
+    #[test]
+    fn a_slow_drive_is_written_to_last_and_rather_than_none() {
+        let with = |states: [DriveState; 4]| {
+            let mut view = view();
+            view.drives.values_mut().zip(states).for_each(|(drive, state)| drive.state = state);
+            let mut around = Surroundings { view, ..surroundings(0, [GIB; 4]) };
+            around.with(|ctx| {
+                let mut tried = BTreeSet::new();
+                let each = std::iter::from_fn(|| {
+                    choose(2, Copies::Most, &tried, ctx).inspect(|&group| _ = tried.insert(group))
+                });
+                each.map(|group| group.0).collect::<Vec<_>>()
+            })
+        };
+        let [up, slow, drained, down] =
+            [DriveState::Up, DriveState::Slow, DriveState::Draining, DriveState::Down];
+        assert_eq!(with([up, up, slow, slow])[0], 1, "nothing of it is slow");
+        assert_eq!(with([up, slow, up, up])[2..], [1, 9], "what is full counts as tried");
+        assert_eq!(with([up, up, slow, down])[..2], [1, 2], "two copies, one of them late, before one");
+        assert_eq!(with([up, slow, down, down]), [1]);
+        assert_eq!(with([up, drained, slow, up]), [3, 2, 1, 9], "what is to be emptied comes last");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! become durable in the order of their numbers (I3).
 //! Leaves to others: what a durable record means (`volume`), reading the log after a takeover (`log/recover.rs`).
 
-use crate::context::{Context, Draw, Purpose, is_lost, is_open};
+use crate::context::{Context, Draw, Purpose, is_lost, keeps, stays};
 use crate::formats::record::{Body, Record};
 use crate::identity::{DriveId, Epoch, FamilyId, Seq, Time};
-use crate::interface::{Notice, Segment, View};
+use crate::interface::{DriveState, Notice, Segment, View};
 use crate::message::{Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -351,8 +351,8 @@ impl Appender {
         }
     }
 
-    /// Whether members should be others: some are not up, they could be more or should be fewer, or one that is to be emptied
-    /// could go; or one has no room for what an owner that opens writes again. It may be what this owner has in that ring that
+    /// Whether members should be others: some are not up, they could be more or should be fewer, or one that is to be emptied or
+    /// is slow could go; or one has no room for what an owner that opens writes again. It may be what this owner has in that ring that
     /// holds it up, and that can go only when the vDisk is open.
     pub fn wants_other_members(&mut self, is_opening: bool, ctx: &Context) -> bool {
         if self.changing.is_some() {
@@ -397,29 +397,38 @@ impl Appender {
             return false;
         }
         let wanted = self.choose_members(ctx);
-        let leaving = |members: &[DriveId]| members.iter().filter(|&&drive| !ctx.is_open(drive)).count();
+        // Leaving those that are to be emptied comes before leaving slow ones.
+        let bad = |members: &[DriveId]| {
+            let leave = members.iter().filter(|&&drive| !stays(ctx.view, drive)).count();
+            let slow = members.iter().filter(|&&drive| is_slow(ctx.view, drive)).count();
+            (leave, if planted(Bug::SlowMemberKept) { 0 } else { slow })
+        };
         !wanted.is_empty()
             && (now.is_empty()
                 || too_many
                 || wanted.len() > now.len()
                 || now.iter().any(|&drive| !ctx.is_up(drive))
-                || leaving(&wanted) < leaving(&now)
+                || bad(&wanted) < bad(&now)
                 // They came together when there was nowhere else to go, and now there is.
                 || apart(&wanted) > apart(&now))
     }
 
     /// Members that are up stay; then own drives, then others, never two of one fault domain while others exist.
     /// Drives that are to be emptied are left out where that costs neither a copy nor a fault domain: a domain that
-    /// is away at the moment is waited for.
+    /// is away at the moment is waited for, and one whose drives are slow is there.
     pub fn choose_members(&self, ctx: &Context) -> Vec<DriveId> {
         let candidates = self.candidates(ctx);
         let best = self.choose(&candidates, ctx);
-        if best.iter().all(|&drive| ctx.is_open(drive)) {
+        let leaves = |drive: &DriveId| {
+            !stays(ctx.view, *drive) || planted(Bug::SlowCostsDomain) && is_slow(ctx.view, *drive)
+        };
+        if !best.iter().any(leaves) {
             return best;
         }
-        let open: Vec<DriveId> = candidates.into_iter().filter(|&drive| ctx.is_open(drive)).collect();
-        let without = self.choose(&open, ctx);
-        let staying = ctx.view.drives.iter().filter(|(_, view)| view.state.stays()).map(|(&drive, _)| drive);
+        let others: Vec<DriveId> = candidates.into_iter().filter(|drive| !leaves(drive)).collect();
+        let without = self.choose(&others, ctx);
+        let staying =
+            ctx.view.drives.keys().copied().filter(|drive| stays(ctx.view, *drive) && !leaves(drive));
         let wide_enough = domains(ctx.view, best.iter().copied()).min(domains(ctx.view, staying));
         let costs_nothing =
             without.len() == best.len() && domains(ctx.view, without.iter().copied()) >= wide_enough;
@@ -442,19 +451,28 @@ impl Appender {
         candidates.extend(up.iter().copied().filter(|&drive| ctx.is_own(drive)));
         candidates.extend(up);
         candidates.retain(|&drive| ctx.is_up(drive));
-        candidates.sort_by_key(|drive| self.avoided.contains(drive));
+        candidates.sort_by_key(|&drive| self.rank(drive, ctx.view));
         candidates
     }
 
-    /// As many of them as there should be copies; apart if possible, and rather those that stay.
+    /// Who has had no room for long comes behind those who are slow, and who is to be emptied behind all.
+    fn rank(&self, drive: DriveId, view: &View) -> u32 {
+        match () {
+            () if !stays(view, drive) => 3,
+            () if self.avoided.contains(&drive) => 2,
+            () if is_slow(view, drive) => 1,
+            () => 0,
+        }
+    }
+
+    /// As many of them as there should be copies, those in front first; apart if possible.
     fn choose(&self, candidates: &[DriveId], ctx: &Context) -> Vec<DriveId> {
         let mut chosen: Vec<DriveId> = Vec::new();
         let domain = |drive: &DriveId| ctx.view.drives.get(drive).map(|view| view.domain);
-        for (distinct, staying) in [(true, true), (true, false), (false, true), (false, false)] {
+        for distinct in [true, false] {
             for drive in candidates {
-                let fits = !chosen.contains(drive) && (ctx.is_open(*drive) || !staying);
                 let apart = !chosen.iter().any(|other| domain(other) == domain(drive));
-                if fits && (apart || !distinct) && chosen.len() < self.factor as usize {
+                if !chosen.contains(drive) && (apart || !distinct) && chosen.len() < self.factor as usize {
                     chosen.push(*drive);
                 }
             }
@@ -488,11 +506,10 @@ impl Appender {
 
     /// Whether the config record still names drives that are gone or shall go, in segments that nobody needs any more.
     pub fn names_leaving_drives(&self, view: &View) -> bool {
-        let stays = |drive: DriveId| view.drives.get(&drive).is_some_and(|view| view.state.stays());
         let unneeded = &self.segments[..trimmed(&self.segments, self.trim)];
         !planted(Bug::OldSegmentsKept)
             && self.changing.is_none()
-            && unneeded.iter().any(|segment| !segment.drives().all(stays))
+            && unneeded.iter().any(|segment| !segment.drives().all(|drive| stays(view, drive)))
     }
 
     /// Leaves segments out whose records are all trimmed.
@@ -555,7 +572,7 @@ impl Appender {
     /// Whether some records that are still needed have fewer copies than they should and could have, or lie on a drive
     /// that is to be emptied.
     pub fn is_thin(&self, view: &View) -> bool {
-        let leaves = |drive: DriveId| !is_open(view, drive);
+        let leaves = |drive: DriveId| !keeps(view, drive);
         if self.forgotten > self.trim {
             return true;
         }
@@ -587,6 +604,10 @@ impl Appender {
         let more = |member: &&Member| member.sent.next() < self.next && member.in_flight < APPENDS_IN_FLIGHT;
         self.members.iter().filter(more).map(|member| member.pause_until).filter(|&at| at > now).min()
     }
+}
+
+fn is_slow(view: &View, drive: DriveId) -> bool {
+    view.drives.get(&drive).is_some_and(|drive| drive.state == DriveState::Slow)
 }
 
 /// How many segments at the beginning hold nothing that is still needed.

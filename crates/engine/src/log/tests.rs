@@ -1,4 +1,4 @@
-//! Which drives a log lies on, when drives are to be emptied; openings beside a member that has no room.
+//! Which drives a log lies on, when drives are to be emptied or are slow; openings beside a member that has no room.
 
 use super::append::{Appender, Changed};
 use crate::context::{Context, Surroundings};
@@ -24,12 +24,16 @@ struct Story {
 impl Story {
     /// Drive 0 in domain `domains[0]`, and so on; all up.
     fn new(domains: &[u32]) -> Self {
+        Self::with_factor(2, domains)
+    }
+
+    fn with_factor(factor: u32, domains: &[u32]) -> Self {
         let drive = |(number, &domain): (usize, &u32)| {
             let view = DriveView { shard: ShardId(number as u32), domain, state: DriveState::Up };
             (DriveId(number as u32), view)
         };
         let drives = domains.iter().enumerate().map(drive).collect();
-        let log = Appender::new(FamilyId(0), Epoch(1), 2, 0, Vec::new(), Seq(1));
+        let log = Appender::new(FamilyId(0), Epoch(1), factor, 0, Vec::new(), Seq(1));
         let mut story = Self { log, view: View { version: 1, drives, ..View::default() }, now: Time(1) };
         story.change();
         story
@@ -125,6 +129,56 @@ fn a_log_stays_on_a_drive_that_is_to_be_emptied_while_there_are_not_enough_other
 }
 
 #[test]
+fn a_log_leaves_a_slow_drive_and_what_lies_there_stays() {
+    let mut story = Story::new(&[0, 1, 2]);
+    story.append();
+    story.set(1, DriveState::Slow);
+    story.change();
+    assert_eq!(story.members(), [0, 2]);
+    assert!(!story.wants_others(), "once is enough");
+    assert!(!story.log.is_thin(&story.view), "it has its copies");
+    story.set(1, DriveState::Up);
+    assert!(!story.wants_others(), "nothing is better where it was");
+}
+
+#[test]
+fn a_log_stays_on_a_slow_drive_rather_than_give_up_a_copy_or_a_domain() {
+    let mut story = Story::new(&[0, 1]);
+    story.set(1, DriveState::Slow);
+    assert!(!story.wants_others());
+    let mut story = Story::new(&[0, 1, 0]);
+    story.set(1, DriveState::Slow);
+    assert!(!story.wants_others(), "two copies of one domain are lost together");
+    story.set(2, DriveState::Slow);
+    assert!(!story.wants_others(), "nor if others are slow too");
+}
+
+#[test]
+fn a_slow_drive_is_better_than_one_that_is_to_be_emptied() {
+    let mut story = Story::new(&[0, 1, 2]);
+    // Which of the others is taken first is the family's own order.
+    let (taken, other) = if story.members() == [0, 1] { (1, 2) } else { (2, 1) };
+    story.set(other, DriveState::Slow);
+    story.set(taken, DriveState::Draining);
+    story.change();
+    assert_eq!(story.members(), [0, other]);
+    assert!(!story.wants_others(), "once is enough");
+}
+
+#[test]
+fn a_drive_that_is_to_be_emptied_is_left_also_if_others_are_slow() {
+    let mut story = Story::with_factor(3, &[0, 1, 2, 2, 2]);
+    let before = story.members();
+    assert!(before.contains(&0) && before.contains(&1));
+    story.set(0, DriveState::Slow);
+    story.set(1, DriveState::Draining);
+    story.change();
+    let members = story.members();
+    assert!(members.contains(&0) && !members.contains(&1), "two domains stay, and it has both: {members:?}");
+    assert!(!story.wants_others(), "once is enough");
+}
+
+#[test]
 fn a_log_whose_copies_had_to_come_together_is_spread_again() {
     let mut story = Story::new(&[0, 1, 0]);
     story.set(1, DriveState::Down);
@@ -178,6 +232,9 @@ fn an_owner_that_opens_leaves_a_member_that_has_no_room_for_long() {
     }
     assert!(!story.wants_others(), "who is open can make room itself");
     assert!(opening(&mut story));
+    assert_eq!(story.with(|log, ctx| log.choose_members(ctx)).0, [DriveId(0), DriveId(2)]);
+    story.set(2, DriveState::Slow);
+    assert!(opening(&mut story), "what it writes late, it writes");
     assert_eq!(story.with(|log, ctx| log.choose_members(ctx)).0, [DriveId(0), DriveId(2)]);
     story.set(2, DriveState::Down);
     assert!(!opening(&mut story), "a member without room is better than none");

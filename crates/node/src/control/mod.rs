@@ -348,6 +348,7 @@ impl Control {
             .map(|(&id, drive)| {
                 let state = match drive.standing {
                     Standing::Up if alone.left_out.contains(&id) => DriveState::Down,
+                    Standing::Up if self.slow.contains_key(&id) => DriveState::Slow,
                     Standing::Up => DriveState::Up,
                     Standing::Opening | Standing::Down(_) => DriveState::Down,
                     Standing::Lost => DriveState::Lost,

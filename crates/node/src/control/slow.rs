@@ -1,7 +1,6 @@
 //! Drives of this node that are slow: they answer, and get next to nothing done.
-//! Promises: it is told, and nothing is decided by it. Shards know no drive that is up and better avoided: one that is to be
-//! emptied counts as gone for good, and logs would give up a fault domain for it (`docs/decisions/0051-slow-drives-and-poor-ways-are-told.md`).
-//! Leaves to others: which drives are slow (`shard_loop/slow.rs`).
+//! Promises: it is told to people, to the shards here, and in a cluster to the other nodes.
+//! Leaves to others: which drives are slow (`shard_loop/slow.rs`), what is put elsewhere because of it (the engine: `DriveState::Slow`).
 
 use super::Control;
 use std::time::Instant;
@@ -16,7 +15,7 @@ impl Control {
             tracing::info!(%drive, "a drive is not slow any more");
             self.slow.remove(&drive);
         }
-        self.announce();
+        self.drives_changed();
     }
 
     /// What is told to people of a drive that is slow.

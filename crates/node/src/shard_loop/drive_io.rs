@@ -128,7 +128,8 @@ struct Target {
 }
 
 struct Flight {
-    token: u64,
+    /// None: it was asked only to see how long it takes.
+    token: Option<u64>,
     drive: DriveId,
     stage: Stage,
     began: Time,
@@ -263,9 +264,41 @@ impl DriveTable {
             (Work::Flush, _) => Stage::DriveFlush,
             (Work::Discard { .. }, _) => Stage::DriveDiscard,
         };
-        attached.pace.begin(now, stage == Stage::DriveDiscard);
-        let (waits, turn) = (false, Turn::Alone);
-        let flight = Flight { token, drive, stage, began: now, since: now, waits, turn, target, work };
+        self.launch(Flight::new(now, Some(token), drive, stage, target, work), ring);
+        None
+    }
+
+    /// When `probe` has something to do.
+    pub fn probe_at(&self, is_used: impl Fn(DriveId) -> bool) -> Option<Time> {
+        let used = self.drives.iter().filter(|(drive, _)| is_used(**drive));
+        used.filter_map(|(_, attached)| attached.pace.probe_at()).min()
+    }
+
+    /// Slow drives of which nobody wants anything are asked for a block now and then, if they are in use.
+    pub fn probe(
+        &mut self,
+        now: Time,
+        is_used: impl Fn(DriveId) -> bool,
+        reads: &Arc<Arena>,
+        ring: &mut Ring,
+    ) {
+        let is_due = |attached: &Attached| attached.pace.probe_at().is_some_and(|at| at <= now);
+        let due = self.drives.iter().filter(|(drive, attached)| is_due(attached) && is_used(**drive));
+        // Here and there in the log: one place may be bad, or in a memory of the drive's own.
+        let place = |attached: &Attached| now.0 % (attached.open.geometry.log / BLOCK as u64) * BLOCK as u64;
+        let due: Vec<(DriveId, Target, u64)> =
+            due.map(|(&drive, attached)| (drive, attached.log.clone(), place(attached))).collect();
+        for (drive, target, place) in due {
+            let (space, offset) = (reads.take(BLOCK), target.base + place);
+            let work = Work::Read { space, offset, len: BLOCK as u32, done: 0 };
+            self.launch(Flight::new(now, None, drive, Stage::DriveRead, target, work), ring);
+        }
+    }
+
+    fn launch(&mut self, flight: Flight, ring: &mut Ring) {
+        let now = flight.began;
+        let pace = &mut self.drives.get_mut(&flight.drive).expect(STAY).pace;
+        pace.begin(now, flight.stage == Stage::DriveDiscard);
         self.hangs.begin(now);
         let index = self.free.pop().map_or_else(
             || {
@@ -276,7 +309,6 @@ impl DriveTable {
         );
         self.flights[index as usize] = Some(flight);
         self.submit(now, index, ring);
-        None
     }
 
     /// The entry for flight `index` ended with `result`. None: it goes on.
@@ -291,6 +323,7 @@ impl DriveTable {
         let flight = self.flights[index as usize].as_mut().expect("a completion belongs to a flight");
         let progress = flight.advance(result);
         let (drive, turn, us) = (flight.drive, flight.turn, now.since(flight.since));
+        let mut has_ended = false;
         let input = match progress {
             Progress::GoOn if turn == Turn::Piece => {
                 flight.waits = true;
@@ -309,14 +342,15 @@ impl DriveTable {
                 return None;
             }
             Progress::Ended(result) => {
+                has_ended = true;
                 let input = self.end(now, index, result, stages);
                 self.files.release(ring);
-                Some(input)
+                input
             }
         };
         if turn != Turn::Alone {
             let waiting = &mut self.drives.get_mut(&drive).expect(STAY).waiting;
-            waiting.end(turn, index, input.is_none(), us);
+            waiting.end(turn, index, !has_ended, us);
             while let Some(next) = self.drives.get_mut(&drive).expect(STAY).waiting.take_next(turn) {
                 self.hand_over(now, next, turn, ring);
             }
@@ -324,16 +358,29 @@ impl DriveTable {
         input
     }
 
-    fn end(&mut self, now: Time, index: u32, result: Result<(), DriveFault>, stages: &mut Stages) -> Input {
+    fn end(
+        &mut self,
+        now: Time,
+        index: u32,
+        result: Result<(), DriveFault>,
+        stages: &mut Stages,
+    ) -> Option<Input> {
         let flight = self.flights[index as usize].take().expect("the flight was just looked at");
         self.free.push(Reverse(index));
         if let Work::Write { flags, .. } = flight.work {
             self.durable_writes -= usize::from(flags != 0);
         }
+        let attached = self.drives.get_mut(&flight.drive).expect(STAY);
+        let Some(token) = flight.token else {
+            match result {
+                Ok(()) => attached.pace.end(now, false, flight.work.bytes()),
+                Err(_) => attached.pace.probe_failed(now),
+            }
+            return None;
+        };
         if result.is_ok() {
             stages.record_us(flight.stage, now.since(flight.began));
         }
-        let attached = self.drives.get_mut(&flight.drive).expect(STAY);
         attached.pace.end(now, flight.stage == Stage::DriveDiscard, flight.work.bytes());
         if let Err(fault) = &result {
             attached.statistics.faults += 1;
@@ -343,7 +390,7 @@ impl DriveTable {
             Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
             Work::Write { .. } | Work::Flush | Work::Discard { .. } => DriveResult::Done,
         });
-        Input::DriveDone { token: flight.token, result }
+        Some(Input::DriveDone { token, result })
     }
 
     /// When drives that hang are to be looked for, or something is to be tried again.
@@ -407,6 +454,12 @@ impl DriveTable {
         // SAFETY: everything the entry points to is in the flight, on the heap, and stays in the table until the
         // completion has been taken; so is the file.
         unsafe { ring.push(entry) };
+    }
+}
+
+impl Flight {
+    fn new(now: Time, token: Option<u64>, drive: DriveId, stage: Stage, target: Target, work: Work) -> Self {
+        Self { token, drive, stage, began: now, since: now, waits: false, turn: Turn::Alone, target, work }
     }
 }
 

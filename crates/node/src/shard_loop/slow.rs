@@ -34,11 +34,27 @@ const ROW: u32 = 3;
 /// If more than this part of the time says nothing of the drive, nobody knows that it is slow.
 const EXCUSED_PART: u64 = 10;
 
+/// A slow drive of which nobody wants anything is asked for something small after this time: who writes avoids it, and nobody else may
+/// come to see that it is in order again. More often than `REQUESTS_TO_TELL` in `GLANCE_US` ...
+const PROBE_US: u64 = 200_000;
+
+/// ... or so much later, if that failed: a place that cannot be read says nothing of the rest.
+const PROBE_FAILED_US: u64 = 600_000_000;
+
+/// A drive that is slow again so soon after it was in order has to be in order for twice as long as the last time, so that it does not
+/// come and go ...
+const RELAPSE_US: u64 = 3_600_000_000;
+
+/// ... but for so many times `ROW` judgements at most.
+const PATIENCE_MAX: u32 = 128;
+
 /// What one drive has to do and gets done.
 #[derive(Default)]
 pub struct Pace {
-    /// When something began or ended last.
+    /// When this was last brought up to date.
     at: Time,
+    /// When something ended last, or a probe failed.
+    ended: Time,
     /// In flight, hints aside.
     asked: u32,
     /// Hints may take their time, and so may what comes behind them.
@@ -50,6 +66,9 @@ pub struct Pace {
     slow: u32,
     fine: u32,
     is_told: bool,
+    /// When it was in order again, and after how many times `ROW` judgements it is the next time.
+    recovered: Option<Time>,
+    patience: u32,
 }
 
 /// Since the last judgement.
@@ -86,6 +105,16 @@ impl Pace {
         self.has_news |= !is_hint;
         self.done.requests += u64::from(!is_hint);
         self.done.bytes += bytes;
+        if !is_hint {
+            self.ended = now;
+        }
+    }
+
+    /// Something failed that was asked only to see how long it takes: that says nothing.
+    pub fn probe_failed(&mut self, now: Time) {
+        self.settle(now);
+        self.asked -= 1;
+        self.ended = now.after(PROBE_FAILED_US - PROBE_US);
     }
 
     /// Whether it became slow, or is not any more; None if nothing has changed. To be called more often than once in `PAUSE_US` while
@@ -102,11 +131,22 @@ impl Pace {
             Judgement::Fine => (self.slow, self.fine) = (0, self.fine + 1),
             Judgement::Between | Judgement::Unknown => (self.slow, self.fine) = (0, 0),
         }
-        let is_over = if self.is_told { self.fine >= ROW } else { self.slow >= ROW };
+        let is_over = if self.is_told { self.fine >= ROW * self.patience } else { self.slow >= ROW };
         is_over.then(|| {
             self.is_told = !self.is_told;
+            if self.is_told {
+                let is_relapse = self.recovered.is_some_and(|at| now.since(at) < RELAPSE_US);
+                self.patience = if is_relapse { (self.patience * 2).min(PATIENCE_MAX) } else { 1 };
+            } else {
+                self.recovered = Some(now);
+            }
             self.is_told
         })
+    }
+
+    /// When to ask it for something.
+    pub fn probe_at(&self) -> Option<Time> {
+        (self.is_told && self.asked == 0).then(|| self.ended.after(PROBE_US))
     }
 
     #[cfg(test)]
@@ -200,6 +240,20 @@ mod tests {
             told
         }
 
+        /// What is told in so many seconds in which nobody wants anything, and what it is asked all the same takes so long.
+        fn leave_alone(&mut self, seconds: u64, takes_us: u64) -> Vec<bool> {
+            let end = self.now.after(seconds * 1_000_000);
+            let mut told = Vec::new();
+            while let Some(at) = self.pace.probe_at().filter(|at| *at < end) {
+                self.go_to(at, &mut told);
+                self.begin();
+                self.go_to(at.after(takes_us), &mut told);
+                self.pace.end(self.now, false, 4096);
+            }
+            self.go_to(end.max(self.now), &mut told);
+            told
+        }
+
         /// The same with so many more in flight all the time.
         fn pass_with_queue(&mut self, seconds: u64, queue: u32, takes_us: u64) -> Vec<bool> {
             (0..queue).for_each(|_| self.begin());
@@ -265,6 +319,44 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(story.pass(11, 0, 500_000, 4096), NOTHING);
             assert_eq!(story.pass(12, 0, 5_000, 4096), NOTHING);
+        }
+    }
+
+    #[test]
+    fn a_slow_drive_that_nobody_wants_anything_of_is_asked_until_it_is_in_order() {
+        let mut story = Story::new();
+        assert_eq!(story.pace.probe_at(), None, "nobody thinks it slow");
+        assert_eq!(story.pass(24, 0, 200_000, 4096), [true]);
+        assert_eq!(story.leave_alone(600, 250_000), NOTHING, "it is slow all the same");
+        assert_eq!(story.leave_alone(30, 2_000), [false]);
+        assert_eq!(story.pace.probe_at(), None);
+    }
+
+    #[test]
+    fn one_that_is_slow_again_and_again_has_to_be_in_order_for_longer_and_longer() {
+        let mut story = Story::new();
+        for (at_least, at_most) in [(10, 30), (32, 50), (55, 90), (100, 160)] {
+            assert_eq!(story.pass(24, 0, 200_000, 4096), [true]);
+            assert_eq!(story.leave_alone(at_least, 2_000), NOTHING);
+            assert_eq!(story.leave_alone(at_most - at_least, 2_000), [false]);
+        }
+        let in_a_day = story.now.after(86_400_000_000);
+        story.go_to(in_a_day, &mut Vec::new());
+        assert_eq!(story.pass(24, 0, 200_000, 4096), [true]);
+        assert_eq!(story.leave_alone(30, 2_000), [false], "that was long ago");
+    }
+
+    #[test]
+    fn what_fails_says_nothing_and_is_not_asked_again_for_long() {
+        let mut story = Story::new();
+        assert_eq!(story.pass(24, 0, 200_000, 4096), [true]);
+        for _ in 0..3 {
+            let at = story.pace.probe_at().expect("it is slow");
+            story.go_to(at, &mut Vec::new());
+            story.begin();
+            story.pace.probe_failed(story.now);
+            assert!(story.pace.is_idle());
+            assert_eq!(story.pace.probe_at(), Some(story.now.after(PROBE_FAILED_US)));
         }
     }
 

@@ -513,6 +513,10 @@ impl Worker {
             self.retry_at = None;
             self.retry(now);
         }
+        if !self.stopping {
+            let is_used = |drive| self.shard.keeper(drive).is_some();
+            self.drives.probe(now, is_used, &self.reads, &mut self.ring);
+        }
         self.peers.on_time(now);
         let (notices, id) = (&self.notices, self.id);
         self.drives.on_time(now, &mut self.ring, |news| {

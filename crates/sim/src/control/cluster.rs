@@ -92,8 +92,8 @@ impl World {
     fn standing(&self, entry: &DriveEntry) -> Standing {
         match entry.state {
             _ if entry.retired => Standing::Lost,
-            DriveState::Up | DriveState::Draining if entry.draining => Standing::Draining,
-            DriveState::Up | DriveState::Draining => Standing::In,
+            DriveState::Up | DriveState::Slow | DriveState::Draining if entry.draining => Standing::Draining,
+            DriveState::Up | DriveState::Slow | DriveState::Draining => Standing::In,
             DriveState::Down if self.now > entry.down_since + self.parameters.away_us => Standing::Lost,
             DriveState::Down => Standing::Down,
             DriveState::Lost => Standing::Lost,

@@ -3,9 +3,14 @@
 //! Leaves to others: what drives do to their data (`drive.rs`), when they fail (`atlas`).
 
 use crate::coverage::Fault;
+use crate::phase::Phase;
 use crate::world::World;
+use rand::Rng;
 use weft_engine::interface::{DriveState, DriveTrouble, GroupView};
 use weft_engine::{DriveId, Order};
+
+/// So many times slower than in order is slow.
+const SLOW: u64 = 20;
 
 impl World {
     pub(super) fn drive_ready(&mut self, drive: DriveId) {
@@ -93,6 +98,44 @@ impl World {
         self.control.changed = true;
         self.control.unrest = self.now;
         self.order(shard, Order::CloseDrive { drive: DriveId(drive as u32) });
+    }
+
+    /// That a drive is slow is told after a while, and so is its end; and now and then it is told of one that is not.
+    pub(super) fn tell_slow_drives(&mut self) {
+        if !self.parameters.tells_slow || self.phase != Phase::Trouble {
+            return;
+        }
+        for drive in 0..self.drives.len() {
+            let is_slow = self.drives[drive].slowness >= SLOW;
+            let entry = &mut self.control.drives[drive];
+            let mean_ticks = match (entry.slow, is_slow) {
+                (false, true) => 10,
+                (true, false) => 50,
+                (false, false) => 1000,
+                (true, true) => 500,
+            };
+            if !entry.retired && self.slow_rng.random_ratio(1, mean_ticks) {
+                self.tell_slow(drive, !self.control.drives[drive].slow);
+            }
+        }
+    }
+
+    fn tell_slow(&mut self, drive: usize, slow: bool) {
+        self.control.drives[drive].slow = slow;
+        self.control.changed = true;
+        self.coverage.count(if slow { "drives told to be slow" } else { "drives told to be slow no more" });
+    }
+
+    /// Faults have stopped. Some drives count as slow until the next round all the same: nobody asks them for anything.
+    pub fn end_slowness(&mut self) {
+        if !self.parameters.tells_slow || self.slow_rng.random_bool(0.5) {
+            return;
+        }
+        for drive in 0..self.drives.len() {
+            if self.control.drives[drive].slow {
+                self.tell_slow(drive, false);
+            }
+        }
     }
 
     pub(super) fn reconcile_drives(&mut self) {

@@ -45,6 +45,8 @@ pub struct DriveEntry {
     pub state: DriveState,
     /// It is to be emptied.
     pub draining: bool,
+    /// Everybody was told that it is slow.
+    pub slow: bool,
     /// Whether it was ever ready: until then it may be formatted (again).
     formatted: bool,
     /// The engine of this process uses it.
@@ -55,6 +57,13 @@ pub struct DriveEntry {
     down_since: u64,
     /// The drive whose places in groups it takes.
     replaces: Option<DriveId>,
+}
+
+impl DriveEntry {
+    /// New things go there.
+    pub fn is_open(&self) -> bool {
+        self.state == DriveState::Up && !self.draining && !self.slow
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +145,7 @@ impl Control {
             domain,
             state: DriveState::Down,
             draining: false,
+            slow: false,
             formatted: false,
             ready: false,
             opening: false,
@@ -155,8 +165,11 @@ impl Control {
                 .enumerate()
                 .map(|(drive, entry)| {
                     let shard = entry.shard_id;
-                    let leaves = entry.draining && entry.state == DriveState::Up;
-                    let state = if leaves { DriveState::Draining } else { entry.state };
+                    let state = match entry.state {
+                        DriveState::Up if entry.draining => DriveState::Draining,
+                        DriveState::Up if entry.slow => DriveState::Slow,
+                        state => state,
+                    };
                     (DriveId(drive as u32), DriveView { shard, domain: entry.domain, state })
                 })
                 .collect(),
@@ -209,8 +222,16 @@ impl Control {
 
     /// Where new copies may be put.
     pub fn domains_up(&self) -> BTreeSet<u32> {
-        let takes = self.drives.iter().filter(|drive| drive.state == DriveState::Up && !drive.draining);
-        takes.map(|drive| drive.domain).collect()
+        self.domains_of(|drive| drive.state == DriveState::Up && !drive.draining)
+    }
+
+    /// Where they are put rather than elsewhere.
+    pub fn domains_open(&self) -> BTreeSet<u32> {
+        self.domains_of(DriveEntry::is_open)
+    }
+
+    fn domains_of(&self, takes: impl Fn(&DriveEntry) -> bool) -> BTreeSet<u32> {
+        self.drives.iter().filter(|drive| takes(drive)).map(|drive| drive.domain).collect()
     }
 
     pub fn version(&self) -> u64 {
@@ -233,6 +254,7 @@ impl World {
             entry.down_since = self.now;
         }
         self.reconcile_drives();
+        self.tell_slow_drives();
         for family in 0..self.control.families.len() {
             self.reconcile_family(family);
             self.reconcile_snapshots(family);

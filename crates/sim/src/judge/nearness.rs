@@ -6,7 +6,6 @@ use crate::engine_view::volumes;
 use crate::world::World;
 use weft_engine::DriveId;
 use weft_engine::curator::follow::ROOM_MIN;
-use weft_engine::interface::DriveState;
 use weft_engine::keeper::Keeper;
 use weft_engine::volume::Volume;
 
@@ -37,7 +36,7 @@ impl World {
             let entry = &self.control.drives[drive.0 as usize];
             let engine = self.shards[entry.shard].engine.as_ref();
             let free = engine.and_then(|engine| engine.keeper(drive)).map_or(0, Keeper::free_bytes);
-            !entry.retired && !entry.draining && entry.state == DriveState::Up && free >= ROOM
+            !entry.retired && entry.is_open() && free >= ROOM
         };
         let is_own = |drive: &DriveId| self.control.drives[drive.0 as usize].shard == shard;
         let mut groups = self.control.groups.values().map(|group| &group.members);

@@ -114,6 +114,11 @@ pub(super) fn chosen_follows(seed: u64) -> bool {
     SmallRng::seed_from_u64(seed.wrapping_mul(0xc2b2_ae3d_27d4_eb4f) ^ 0xf011).random_bool(0.5)
 }
 
+/// In half of them.
+pub(super) fn chosen_slow(seed: u64) -> bool {
+    SmallRng::seed_from_u64(seed.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ 0x510e).random_bool(0.5)
+}
+
 pub(super) fn varied_limits(rng: &mut SmallRng) -> Limits {
     let mut limits = Limits::small();
     if rng.random_bool(0.5) {

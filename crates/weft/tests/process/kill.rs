@@ -3,10 +3,10 @@
 
 use crate::support::checker::{BLOCK, Checker};
 use crate::support::nbd::NbdClient;
-use crate::support::{Node, Scratch, nbd_uri, spawn_node, step, wait_until};
+use crate::support::{Ended, Node, Scratch, nbd_uri, spawn_node, step, wait_until};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const DEPTH: usize = 32;
@@ -122,14 +122,4 @@ fn what_fio_writes_verifies_while_the_node_is_killed_under_it() {
     assert!(status.success(), "fio found damage: {said}");
     let _ = server.0.kill();
     node.stop();
-}
-
-/// Does not outlive the test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -35,6 +35,7 @@ mod outputs;
 mod pages;
 mod qos;
 mod read_cache;
+mod slow_drive;
 mod snapshots;
 mod starts;
 mod support;

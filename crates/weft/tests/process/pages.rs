@@ -4,12 +4,12 @@ use crate::support::checker::{BLOCK, content};
 use crate::support::cluster::{Cluster, Options};
 use crate::support::http::{Answer, api_of, request};
 use crate::support::nbd::{FLUSH, NbdClient, TRIM, WRITE_ZEROES};
-use crate::support::{Node, Scratch, WEFT, send_signal, step, wait_until};
+use crate::support::{Ended, Node, Scratch, WEFT, send_signal, step, wait_until};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -331,16 +331,6 @@ fn top_shows_what_happens_now_and_leaves_the_terminal_alone() {
         assert_eq!(output.status.code(), Some(2), "{refused}: {output:?}");
     }
     node.stop();
-}
-
-/// Ends with the test, however that ends.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Both ends of a terminal.

@@ -109,7 +109,7 @@ pub(super) fn drives_up(mirror: &ClusterConfig) -> BTreeSet<u32> {
     mirror.alive.values().flat_map(|alive| alive.record.up.iter().copied()).collect()
 }
 
-fn is_slow(mirror: &ClusterConfig, drive: &DriveRecord) -> bool {
+pub(super) fn is_slow(mirror: &ClusterConfig, drive: &DriveRecord) -> bool {
     mirror.alive.get(&drive.node).is_some_and(|alive| alive.record.slow.contains(&drive.drive))
 }
 

@@ -5,6 +5,7 @@
 //! instead (`cut_off`).
 
 use super::LOCAL_BITS;
+use super::status::is_slow;
 use crate::config::cluster::NodeState;
 use crate::config::{DriveRecord, DriveRecordState, FamilyState};
 use crate::control::{Control, Standing};
@@ -107,10 +108,15 @@ impl Control {
                     false => is_up && !member.unreachable.contains_key(&shard),
                 }
             };
+            let slow = match record.node == member.node {
+                true => self.slow.contains_key(&id),
+                false => is_slow(mirror, record),
+            };
             let state = match () {
                 () if record.state == DriveRecordState::Lost => DriveState::Lost,
                 () if !is_up => DriveState::Down,
                 () if is_leaving(member, record) => DriveState::Draining,
+                () if slow => DriveState::Slow,
                 () => DriveState::Up,
             };
             drives.insert(id, DriveView { shard, domain: record.node, state });

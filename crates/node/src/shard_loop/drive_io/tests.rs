@@ -112,6 +112,52 @@ impl Rig {
     }
 }
 
+/// Until a drive of which each request takes a quarter of a second is told to be slow.
+fn slow() -> Rig {
+    let mut rig = Rig::new();
+    rig.add(A, 7);
+    for _ in 0..100 {
+        rig.read(1, A);
+        rig.now = rig.now.after(250_000);
+        rig.run();
+        if rig.news.iter().any(|news| matches!(news, News::DriveSlow { drive: A, slow: true })) {
+            return rig;
+        }
+    }
+    panic!("nobody called it slow");
+}
+
+#[test]
+fn a_slow_drive_that_is_in_use_is_asked_for_what_nobody_waits_for() {
+    let mut rig = slow();
+    rig.news.clear();
+    assert_eq!(rig.table.probe_at(|_| false), None, "it was closed");
+    let reads = rig.table.statistics()[&A].reads;
+    while rig.news.is_empty() {
+        let at = rig.table.probe_at(|_| true).expect("it is slow");
+        rig.now = rig.now.max(at);
+        rig.table.probe(rig.now, |_| false, &rig.reads, &mut rig.ring);
+        assert_eq!(rig.table.in_flight(), 0, "it was closed");
+        rig.table.probe(rig.now, |_| true, &rig.reads, &mut rig.ring);
+        assert_eq!((rig.table.in_flight(), rig.table.probe_at(|_| true)), (1, None));
+        assert!(rig.run().is_empty(), "nobody waits for it");
+    }
+    assert!(matches!(rig.news[..], [News::DriveSlow { drive: A, slow: false }]), "{:?}", rig.news);
+    assert_eq!(rig.table.statistics()[&A].reads, reads, "it is no work");
+}
+
+#[test]
+fn a_probe_that_fails_is_no_fault_of_anybody() {
+    let mut rig = slow();
+    rig.now = rig.table.probe_at(|_| true).expect("it is slow");
+    rig.table.probe(rig.now, |_| true, &rig.reads, &mut rig.ring);
+    rig.says.push_back(-libc::EIO);
+    assert!(rig.run().is_empty());
+    assert_eq!(rig.table.statistics()[&A].faults, 0);
+    let next = rig.table.probe_at(|_| true).expect("it is slow");
+    assert!(next > rig.now.after(60_000_000), "not for long");
+}
+
 #[test]
 fn what_is_under_way_ends_at_the_files_where_it_began() {
     let mut rig = Rig::new();

@@ -48,8 +48,9 @@ impl Worker {
         let negotiations = (self.statistics.connections > 0).then_some(self.look_at_negotiations);
         let others = [self.peers.wake_at(), self.drives.wake_at()];
         // The engine is about to be dropped: what it still wants to do will not be done.
-        let engine = self.shard.wake_at().filter(|_| !self.stopping);
-        [engine, self.retry_at, negotiations].into_iter().chain(others).flatten().min()
+        let probe_at = self.drives.probe_at(|drive| self.shard.keeper(drive).is_some());
+        let ahead = [self.shard.wake_at(), probe_at].into_iter().filter(|_| !self.stopping);
+        [self.retry_at, negotiations].into_iter().chain(others).chain(ahead).flatten().min()
     }
 
     /// Hands in what is queued, and waits until there is something to do.

@@ -365,6 +365,16 @@ pub fn is_installed(name: &str) -> bool {
     found.is_ok_and(|status| status.success())
 }
 
+/// A process that is ended with what it is for.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Asks again and again until the answer is yes.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
