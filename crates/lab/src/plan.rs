@@ -2,7 +2,7 @@
 //! Leaves to others: doing them (`run`).
 
 use crate::profile::Profile;
-use crate::settings::{RowSet, RunSettings};
+use crate::settings::{Prefill, RowSet, RunSettings};
 use serde::{Deserialize, Serialize};
 
 /// What a row is compared by.
@@ -47,6 +47,18 @@ fn row(key: &str, title: String, profile: &str, depth: u32) -> Row {
 /// Rows that are measured on the same data: before each group all targets are filled.
 pub fn stages(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     rows.chunk_by(|one, next| one.compressible_percent == next.compressible_percent)
+}
+
+/// The profile that reads all there is.
+pub const READ_ONCE: &str = "read-once";
+
+/// The profiles of the warm-up, in order. Who fills has the time to read it all as well; without a fill the range may be anything.
+pub fn warm_ups(settings: &RunSettings) -> &'static [&'static str] {
+    match (settings.warm_up_s, settings.prefill) {
+        (0, _) => &[],
+        (_, Prefill::Never) => &["warm-up"],
+        (_, Prefill::Always | Prefill::IfNeeded) => &[READ_ONCE, "warm-up"],
+    }
 }
 
 /// In which order a repeat of a row goes over so many targets.

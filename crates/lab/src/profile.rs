@@ -28,6 +28,7 @@ pub const PROFILES: &[Profile] = &[
     profile!("durable-write-1m"),
     profile!("mix-8k"),
     profile!("prefill"),
+    profile!("read-once"),
     profile!("warm-up"),
 ];
 

@@ -116,7 +116,7 @@ impl Session {
         let rows = plan::rows(&settings);
         let stages = plan::stages(&rows).count();
         let fills = looked.iter().filter(|looked| looked.fill).count() * stages;
-        let warm_ups = if settings.warm_up_s > 0 { settings.targets.len() * stages } else { 0 };
+        let warm_ups = plan::warm_ups(&settings).len() * settings.targets.len() * stages;
         let servers = settings.targets.iter().filter(|target| target.server_pid().is_some()).count();
         let runs = rows.len() * (settings.targets.len() * settings.repeats as usize + 1);
         let results = Results {
@@ -235,23 +235,26 @@ impl Session {
         label::write(&self.settings.targets[index], *label)
     }
 
+    /// Reads everything once, and then here and there for some time.
     fn warm_up(&mut self, stage: usize) -> Result<(), LabError> {
-        let seconds = self.settings.warm_up_s;
-        let profile = Profile::named("warm-up").expect("shipped");
-        for (index, target) in self.settings.targets.clone().iter().enumerate() {
-            if seconds == 0 || self.watch.asked() {
-                return Ok(());
+        for &name in plan::warm_ups(&self.settings) {
+            let profile = Profile::named(name).expect("shipped");
+            let is_whole = name == plan::READ_ONCE;
+            for (index, target) in self.settings.targets.clone().iter().enumerate() {
+                if self.watch.asked() {
+                    return Ok(());
+                }
+                self.progress.step(format!("{}: {name}", target.label));
+                let lines = target.fio_lines(false, self.io_uring);
+                let files = format!("{name}-{stage}-{index}");
+                let seed = self.seed(&[name, &stage.to_string()]);
+                let runtime_s = (!is_whole).then_some(self.settings.warm_up_s);
+                let asked = Asked { depth: self.settings.depth, runtime_s, seed, ..Asked::default() };
+                let result = self.load(profile, &lines, &files, asked);
+                let result = result.map_err(|failure| self.step_failed(name, &target.label, failure))?;
+                self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
+                self.rest();
             }
-            self.progress.step(format!("{}: warm-up", target.label));
-            let lines = target.fio_lines(false, self.io_uring);
-            let files = format!("warm-up-{stage}-{index}");
-            let seed = self.seed(&["warm-up", &stage.to_string()]);
-            let depth = self.settings.depth;
-            let asked = Asked { depth, runtime_s: Some(seconds), seed, ..Asked::default() };
-            let result = self.load(profile, &lines, &files, asked);
-            let result = result.map_err(|failure| self.step_failed("warm-up", &target.label, failure))?;
-            self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
-            self.rest();
         }
         Ok(())
     }
