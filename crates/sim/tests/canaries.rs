@@ -289,7 +289,7 @@ fn data_that_does_not_follow_its_vdisk_is_caught() {
 #[test]
 fn what_has_fewer_copies_while_a_node_is_away_is_caught() {
     is_caught_among(4 * SEEDS, Bug::ThinDrains, &[Plan::Away], |_| true);
-    is_caught(Bug::ThinMoves, &[Plan::Away]);
+    is_caught_among(4 * SEEDS, Bug::ThinMoves, &[Plan::Away], |_| true);
 }
 
 /// Two nodes of several drives, of which one is away while a drive of the other is lost.
