@@ -270,8 +270,9 @@ impl DriveTable {
 
     /// When `probe` has something to do.
     pub fn probe_at(&self, is_used: impl Fn(DriveId) -> bool) -> Option<Time> {
-        let used = self.drives.iter().filter(|(drive, _)| is_used(**drive));
-        used.filter_map(|(_, attached)| attached.pace.probe_at()).min()
+        let at =
+            |(drive, attached): (&DriveId, &Attached)| attached.pace.probe_at().filter(|_| is_used(*drive));
+        self.drives.iter().filter_map(at).min()
     }
 
     /// Slow drives of which nobody wants anything are asked for a block now and then, if they are in use.
