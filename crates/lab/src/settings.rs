@@ -46,7 +46,7 @@ pub struct RunSettings {
     pub size: u64,
     /// Seconds each row is measured.
     pub runtime_s: u64,
-    /// Seconds of random reads on each target before the first row.
+    /// Seconds of random reads on each target before the first row, after everything was read once (`plan::warm_ups`); 0: neither.
     pub warm_up_s: u64,
     /// Seconds of rest after each row; the server's CPU in them counts for the row, as work put off.
     pub idle_s: u64,

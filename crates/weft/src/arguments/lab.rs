@@ -79,7 +79,7 @@ pub struct LabRunArguments {
     /// Whether the touched range is written before anything is measured
     #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
     pub prefill: Fill,
-    /// Seconds of random reads before the first measurement [default: 3]
+    /// Seconds of random reads before the first measurement, after everything was read once; 0: neither [default: 3]
     #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub warm_up: Option<u32>,
     /// snapshot-impact: how many snapshots are taken [default: 30]
