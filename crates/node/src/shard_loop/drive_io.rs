@@ -3,6 +3,8 @@
 //! are continued, so the engine sees only whole ones.
 //! Leaves to others: order between operations (the engine), opening drives (`drives`).
 
+mod probes;
+
 use super::News;
 use super::arena::{Arena, Space};
 use super::crowd::Crowd;
@@ -266,34 +268,6 @@ impl DriveTable {
         };
         self.launch(Flight::new(now, Some(token), drive, stage, target, work), ring);
         None
-    }
-
-    /// When `probe` has something to do.
-    pub fn probe_at(&self, is_used: impl Fn(DriveId) -> bool) -> Option<Time> {
-        let at =
-            |(drive, attached): (&DriveId, &Attached)| attached.pace.probe_at().filter(|_| is_used(*drive));
-        self.drives.iter().filter_map(at).min()
-    }
-
-    /// Slow drives of which nobody wants anything are asked for a block now and then, if they are in use.
-    pub fn probe(
-        &mut self,
-        now: Time,
-        is_used: impl Fn(DriveId) -> bool,
-        reads: &Arc<Arena>,
-        ring: &mut Ring,
-    ) {
-        let is_due = |attached: &Attached| attached.pace.probe_at().is_some_and(|at| at <= now);
-        let due = self.drives.iter().filter(|(drive, attached)| is_due(attached) && is_used(**drive));
-        // Here and there in the log: one place may be bad, or in a memory of the drive's own.
-        let place = |attached: &Attached| now.0 % (attached.open.geometry.log / BLOCK as u64) * BLOCK as u64;
-        let due: Vec<(DriveId, Target, u64)> =
-            due.map(|(&drive, attached)| (drive, attached.log.clone(), place(attached))).collect();
-        for (drive, target, place) in due {
-            let (space, offset) = (reads.take(BLOCK), target.base + place);
-            let work = Work::Read { space, offset, len: BLOCK as u32, done: 0 };
-            self.launch(Flight::new(now, None, drive, Stage::DriveRead, target, work), ring);
-        }
     }
 
     fn launch(&mut self, flight: Flight, ring: &mut Ring) {
