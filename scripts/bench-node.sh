@@ -2,10 +2,7 @@
 # has set `me` (its name) and `size` (bytes of a vDisk, like 2G); takes BENCH_DIR and BENCH_WEFT. Gives `dir`, `bytes`, `sockets`, `weft`,
 # `node_pid`. Whoever compares pairs sets `runtime` and `repeats` too.
 
-fail() {
-    echo "$me: $1" >&2
-    exit 1
-}
+. scripts/bench-processes.sh
 
 say() { echo "$me: $1" >&2; }
 
@@ -34,11 +31,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-if [ -z "$weft" ]; then
-    [ ! -f scripts/cargo-path.sh ] || . scripts/cargo-path.sh
-    cargo build --release --quiet -p weft
-    weft=${CARGO_TARGET_DIR:-target}/release/weft
-fi
+build_weft
 
 # BYTES-OF-THE-DRIVE ARGUMENTS...: a node of its own, ready.
 start_node() {
@@ -47,12 +40,7 @@ start_node() {
     rm -rf "$dir/$me-node"
     "$weft" up --dir "$dir/$me-node" --drive-size "$drive" --api 127.0.0.1:0 "$@" </dev/null >"$dir/$me-node.txt" 2>&1 &
     node_pid=$!
-    for _ in $(seq 1200); do
-        grep -q ready "$dir/$me-node.txt" && return
-        kill -0 "$node_pid" 2>/dev/null || fail "the node ended at once; its words are in $dir/$me-node.txt"
-        sleep 0.1
-    done
-    fail "the node did not serve within two minutes; its words are in $dir/$me-node.txt"
+    wait_for "the node" "$node_pid" grep -q ready "$dir/$me-node.txt"
 }
 
 run() { "$weft" "$@" --dir "$dir/$me-node"; }

@@ -1,9 +1,17 @@
 # For benchmarks that start several processes: what ends them, waits for them, and readies a node's drives. To be sourced by bash from a
-# script that has set `me` (its name), `dir` (where all lies), `sockets` and `weft`.
+# script that has set `me` (its name), `dir` (where all lies), `sockets` and `weft` (BENCH_WEFT, or nothing).
 
 fail() {
     echo "$me: $1" >&2
     exit 1
+}
+
+# Builds weft, unless the script was given a binary.
+build_weft() {
+    [ -z "$weft" ] || return 0
+    . scripts/cargo-path.sh
+    cargo build --release --quiet -p weft
+    weft=${CARGO_TARGET_DIR:-target}/release/weft
 }
 
 # stop PID...: asks all of them to end, and makes those that have not after half a minute. Empty words are no process.
