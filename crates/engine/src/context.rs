@@ -284,11 +284,6 @@ pub fn is_lost(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_none_or(|drive| drive.state == DriveState::Lost)
 }
 
-/// Whether new things go there rather than to others: it is up, not about to be emptied, and not slow.
-pub fn is_open(view: &View, drive: DriveId) -> bool {
-    view.drives.get(&drive).is_some_and(|drive| drive.state.is_open())
-}
-
 /// Whether it belongs to the pool for the time to come.
 pub fn stays(view: &View, drive: DriveId) -> bool {
     view.drives.get(&drive).is_some_and(|drive| drive.state.stays())
@@ -412,8 +407,9 @@ impl Context<'_> {
         is_lost(self.view, drive)
     }
 
+    /// Whether new things go there rather than to others: it is up, not about to be emptied, and not slow.
     pub fn is_open(&self, drive: DriveId) -> bool {
-        is_open(self.view, drive)
+        self.view.drives.get(&drive).is_some_and(|drive| drive.state.is_open())
     }
 
     /// Whether this shard keeps the drive itself.

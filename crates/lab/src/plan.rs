@@ -49,15 +49,14 @@ pub fn stages(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     rows.chunk_by(|one, next| one.compressible_percent == next.compressible_percent)
 }
 
-/// The profile that reads all there is.
-pub const READ_ONCE: &str = "read-once";
-
-/// The profiles of the warm-up, in order. Who fills has the time to read it all as well; without a fill the range may be anything.
-pub fn warm_ups(settings: &RunSettings) -> &'static [&'static str] {
+/// The profiles of the warm-up in order, and how many seconds each lasts (none: until all is read). Who fills has the time to read it
+/// all as well; without a fill the range may be anything.
+pub fn warm_ups(settings: &RunSettings) -> Vec<(&'static str, Option<u64>)> {
+    let for_a_while = ("warm-up", Some(settings.warm_up_s));
     match (settings.warm_up_s, settings.prefill) {
-        (0, _) => &[],
-        (_, Prefill::Never) => &["warm-up"],
-        (_, Prefill::Always | Prefill::IfNeeded) => &[READ_ONCE, "warm-up"],
+        (0, _) => vec![],
+        (_, Prefill::Never) => vec![for_a_while],
+        (_, Prefill::Always | Prefill::IfNeeded) => vec![("read-once", None), for_a_while],
     }
 }
 

@@ -237,9 +237,8 @@ impl Session {
 
     /// Reads everything once, and then here and there for some time.
     fn warm_up(&mut self, stage: usize) -> Result<(), LabError> {
-        for &name in plan::warm_ups(&self.settings) {
+        for (name, runtime_s) in plan::warm_ups(&self.settings) {
             let profile = Profile::named(name).expect("shipped");
-            let is_whole = name == plan::READ_ONCE;
             for (index, target) in self.settings.targets.clone().iter().enumerate() {
                 if self.watch.asked() {
                     return Ok(());
@@ -248,7 +247,6 @@ impl Session {
                 let lines = target.fio_lines(false, self.io_uring);
                 let files = format!("{name}-{stage}-{index}");
                 let seed = self.seed(&[name, &stage.to_string()]);
-                let runtime_s = (!is_whole).then_some(self.settings.warm_up_s);
                 let asked = Asked { depth: self.settings.depth, runtime_s, seed, ..Asked::default() };
                 let result = self.load(profile, &lines, &files, asked);
                 let result = result.map_err(|failure| self.step_failed(name, &target.label, failure))?;

@@ -53,8 +53,8 @@ const PATIENCE_MAX: u32 = 128;
 pub struct Pace {
     /// When this was last brought up to date.
     at: Time,
-    /// When something ended last, or a probe failed.
-    ended: Time,
+    /// It is not probed before this.
+    next_probe: Time,
     /// In flight, hints aside.
     asked: u32,
     /// Hints may take their time, and so may what comes behind them.
@@ -106,7 +106,7 @@ impl Pace {
         self.done.requests += u64::from(!is_hint);
         self.done.bytes += bytes;
         if !is_hint {
-            self.ended = now;
+            self.next_probe = now.after(PROBE_US);
         }
     }
 
@@ -114,7 +114,7 @@ impl Pace {
     pub fn probe_failed(&mut self, now: Time) {
         self.settle(now);
         self.asked -= 1;
-        self.ended = now.after(PROBE_FAILED_US - PROBE_US);
+        self.next_probe = now.after(PROBE_FAILED_US);
     }
 
     /// Whether it became slow, or is not any more; None if nothing has changed. To be called more often than once in `PAUSE_US` while
@@ -146,7 +146,7 @@ impl Pace {
 
     /// When to ask it for something.
     pub fn probe_at(&self) -> Option<Time> {
-        (self.is_told && self.asked == 0).then(|| self.ended.after(PROBE_US))
+        (self.is_told && self.asked == 0).then_some(self.next_probe)
     }
 
     #[cfg(test)]
