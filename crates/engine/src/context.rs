@@ -22,6 +22,8 @@ pub enum Purpose {
     /// A piece of the log, for recovery.
     Replay,
     Append,
+    /// A piece of an earlier segment, read or written.
+    Late,
     Trim,
     /// The egroup of this placement job.
     Place(u64),

@@ -155,6 +155,8 @@ pub struct Counters {
     pub orphans_deleted: u64,
     pub blocks_lost: u64,
     pub segments_changed: u64,
+    /// Copies of parts of logs, given to members that came late.
+    pub late_copies: u64,
     pub takeovers: u64,
     pub records_replayed: u64,
     pub records_appended_again: u64,

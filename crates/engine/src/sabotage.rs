@@ -90,6 +90,14 @@ pub enum Bug {
     FrozenBypassed,
     /// What lost a copy in the log gets it back only when a full pool has room again.
     LostCopiesWait,
+    /// While only one drive of a node is up, the others count as away for as long as their neighbours in other nodes.
+    OpeningDrivesForgotten,
+    /// What a log was written on too few drives stays there as it is, though there are others by now.
+    ThinSegmentsStay,
+    /// A drive is named as a member of a part of the log before it has any of it.
+    LateMemberNamedEarly,
+    /// Records that come late count as appended when they came: what is newer and of an older epoch is void.
+    LateRecordsAsNew,
     /// A log stays on a slow drive although there are others, as far apart.
     SlowMemberKept,
     /// A log gives up a fault domain to leave a slow drive.

@@ -294,6 +294,7 @@ impl World {
                 ("blocks read that were read ahead", blocks[Source::Ahead as usize]),
                 ("blocks read from drives", blocks[Source::Local as usize] + blocks[Source::Remote as usize]),
                 ("egroups that followed their vDisk", engine.counters().egroups_followed),
+                ("copies of parts of logs made late", engine.counters().late_copies),
                 ("units that came back to the cache", units.returned),
                 ("units evicted from the cache", units.evicted),
                 ("units read ahead in vain", ahead.wasted),

@@ -6,7 +6,7 @@
 use crate::buffer::BLOCK;
 use crate::context::{Context, is_lost, is_up};
 use crate::identity::{DriveId, GroupId};
-use crate::interface::{DriveView, GroupView, View};
+use crate::interface::{DriveState, DriveView, GroupView, View};
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeSet;
 
@@ -82,9 +82,10 @@ pub(super) fn is_any_whole(factor: usize, view: &View) -> bool {
     groups.any(|group| members_up(group, view) >= expected_copies(group, view).max(1))
 }
 
-/// The most members that are up in any group of this factor, and how many a log of it can have.
+/// The most members that are up in any group of this factor, and how many a log of it can have, now or in a moment.
 pub(super) fn most_up(factor: usize, view: &View) -> (usize, usize) {
-    let (mut most, log) = (0, view.drives.values().filter(|drive| drive.state.is_up()).take(factor).count());
+    let log = view.drives.values().filter(|drive| is_up_soon(drive, view)).take(factor).count();
+    let mut most = 0;
     for group in view.groups.values().filter(|group| group.members.len() == factor) {
         most = most.max(members_up(group, view));
         if most == factor {
@@ -92,6 +93,13 @@ pub(super) fn most_up(factor: usize, view: &View) -> (usize, usize) {
         }
     }
     (most, log)
+}
+
+/// Whether a drive is up, or down where another one is up: that is being opened, or hangs, and will be up or given up soon.
+fn is_up_soon(drive: &DriveView, view: &View) -> bool {
+    let is_neighbour = |other: &DriveView| other.domain == drive.domain && other.state.is_up();
+    let is_opening = drive.state == DriveState::Down && !planted(Bug::OpeningDrivesForgotten);
+    drive.state.is_up() || is_opening && view.drives.values().any(is_neighbour)
 }
 
 /// Whether some group of this factor will have so much room when members that may come back have come back.

@@ -95,6 +95,11 @@ impl Holding {
         seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch == epoch)
     }
 
+    /// Likewise, of that epoch or a newer one.
+    pub fn has_since(&self, seq: Seq, epoch: Epoch) -> bool {
+        seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch >= epoch)
+    }
+
     /// Takes out the records up to `up_to`.
     pub fn take_trimmed(&mut self, up_to: Seq) -> Vec<Place> {
         self.trimmed = self.trimmed.max(up_to);

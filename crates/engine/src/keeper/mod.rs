@@ -48,6 +48,7 @@ use egroup_change::WriteOrder;
 use egroups::Store;
 use opening::{Opening, Progress};
 use ring::Ring;
+use ring_append::LateRecords;
 use std::collections::{BTreeMap, BTreeSet};
 use turns::{HeldBack, Turn, Turns};
 
@@ -357,6 +358,9 @@ impl Keeper {
             Question::Append { first, trim, records } => {
                 ring.trim(now, caller.family, trim);
                 ring.append(now, caller, epoch, first, records, desk);
+            }
+            Question::AppendLate { first, since, records } => {
+                ring.append_late(now, caller, epoch, LateRecords { first, since, records }, desk);
             }
             Question::Trim { up_to } => {
                 ring.trim(now, caller.family, up_to);

@@ -5,7 +5,7 @@
 //! none (`ring_carry`).
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::header_blocks;
+use crate::formats::frame::{Copied, header_blocks};
 use crate::formats::record::Record;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::keeper::desk::Caller;
@@ -46,6 +46,7 @@ pub(super) struct Queued {
     pub family: FamilyId,
     pub epoch: Epoch,
     pub begin: Seq,
+    pub copied: Copied,
     pub record: Record,
     pub blocks: u64,
     /// Of the family that the ring waits for: it may go into the slack.

@@ -2,7 +2,7 @@
 //! Leaves to others: writing what is queued (`ring_write`), which every caller makes happen afterwards.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::{RecordKind, header_blocks};
+use crate::formats::frame::{Copied, RecordKind, header_blocks};
 use crate::formats::payload;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
@@ -12,6 +12,23 @@ use crate::keeper::ring::{LAST_BLOCKS, Queued, Ring, Waiter, WantedFence, queued
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::message::{Answer, Held, Refusal};
 use crate::sabotage::{Bug, planted};
+
+/// See [`crate::message::Question::AppendLate`].
+pub(super) struct LateRecords {
+    pub first: Seq,
+    pub since: Epoch,
+    pub records: Vec<Record>,
+}
+
+/// What records are queued as.
+#[derive(Clone, Copy)]
+struct Entry {
+    family: FamilyId,
+    epoch: Epoch,
+    begin: Seq,
+    copied: Copied,
+    frees: bool,
+}
 
 impl Ring {
     /// The fence that refuses `epoch`, if one does.
@@ -155,9 +172,48 @@ impl Ring {
         }
         // Its owner knows where its log ends.
         self.release(caller.family);
-        for record in records {
-            self.enqueue(caller.family, epoch, record, frees);
+        let family = caller.family;
+        let begin = self.holdings[&family].run.begin;
+        let entry = Entry { family, epoch, begin, copied: Copied::No, frees };
+        records.into_iter().for_each(|record| self.enqueue(entry, record));
+        self.count_dead();
+        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
+    }
+
+    /// See [`crate::message::Question::AppendLate`]. Answered when everything is settled, or refused at once.
+    pub fn append_late(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        epoch: Epoch,
+        late: LateRecords,
+        desk: &mut Desk,
+    ) {
+        let LateRecords { first, since, mut records } = late;
+        let family = caller.family;
+        let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
+        holding.asked_at = now;
+        let last = records.last().expect("something is appended").seq;
+        assert!(records.is_sorted_by(|a, b| a.seq.next() == b.seq), "records follow each other without gaps");
+        // Nobody knows of epochs to come.
+        let since = if planted(Bug::LateRecordsAsNew) { epoch } else { since.min(epoch) };
+        records.retain(|record| !holding.has_since(record.seq, since));
+        if records.is_empty() {
+            return self.answer_when_settled(now, caller, epoch, last, desk);
         }
+        let cost: u64 =
+            records.iter().map(|record| queued_cost(record.payload_bytes().div_ceil(BLOCK) as u64)).sum();
+        if !self.has_space(cost) {
+            return desk.refuse(caller, Refusal::LogFull);
+        }
+        let holding = self.holdings.get_mut(&family).expect("still there");
+        // What is newer may lie before it.
+        holding.was_carried = true;
+        let void = holding.enter(since, first, last);
+        void.iter().for_each(|place| self.let_go(place));
+        // As where it is found again after a crash: with a newer one its family's log ends, if there is one.
+        let entry = Entry { family, epoch: since, begin: first, copied: Copied::On, frees: false };
+        records.into_iter().for_each(|record| self.enqueue(entry, record));
         self.count_dead();
         self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
     }
@@ -194,7 +250,8 @@ impl Ring {
             && self.place(header_blocks(records.len()) + blocks, kept).is_some()
     }
 
-    fn enqueue(&mut self, family: FamilyId, epoch: Epoch, record: Record, frees: bool) {
+    fn enqueue(&mut self, entry: Entry, record: Record) {
+        let Entry { family, epoch, begin, copied, frees } = entry;
         let holding = self.holdings.get_mut(&family).expect("whoever appends was admitted");
         if holding.has(record.seq, epoch) {
             return;
@@ -215,14 +272,13 @@ impl Ring {
             kind,
             block,
             count,
-            carried: false,
+            carried: copied != Copied::No,
             told: false,
         };
         let former = holding.places.insert(record.seq, place);
         let lost = holding.lost.remove(&record.seq);
-        let begin = holding.run.begin;
         self.queued_blocks += queued_cost(blocks);
-        self.queue.push_back(Queued { family, epoch, begin, record, blocks, frees, void: false });
+        self.queue.push_back(Queued { family, epoch, begin, copied, record, blocks, frees, void: false });
         former.iter().chain(&lost).for_each(|place| self.let_go(place));
     }
 

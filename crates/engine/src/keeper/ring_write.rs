@@ -372,7 +372,7 @@ impl Ring {
                 block: place.block,
                 count: place.count,
                 begin: queued.begin,
-                copied: Copied::No,
+                copied: queued.copied,
             };
             if let Some(payload) = payload::encode(&queued.record) {
                 record.payload_crc = payload.slice(0..place.payload_len as usize).checksum();

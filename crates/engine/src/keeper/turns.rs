@@ -38,6 +38,7 @@ fn cost_of(question: &Question) -> Option<(Class, u64)> {
         Question::WriteEgroup { content, .. } => (Class::Background, content.blocks() as u64),
         Question::Fence { .. }
         | Question::Append { .. }
+        | Question::AppendLate { .. }
         | Question::Trim { .. }
         | Question::ReadLog { .. }
         | Question::DescribeEgroup { .. }

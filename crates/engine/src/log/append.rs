@@ -519,6 +519,19 @@ impl Appender {
         self.ask_for_change(Change { segments, begins: false }, ctx);
     }
 
+    /// `drive` has all that is needed of the segment that begins at `first`: it takes the place of who is lost.
+    pub fn add_member(&mut self, first: Seq, drive: DriveId, ctx: &mut Context) {
+        assert!(self.changing.is_none(), "one change at a time");
+        let mut segments = self.segments.clone();
+        let segment = segments.iter_mut().find(|segment| segment.first == first);
+        let segment = segment.expect("a segment stays until this owner changes them");
+        segment.members.retain(|&member| !ctx.is_lost(member));
+        segment.absent.retain(|&absent| absent != drive);
+        segment.members.push(drive);
+        segments.drain(..trimmed(&segments, self.trim));
+        self.ask_for_change(Change { segments, begins: false }, ctx);
+    }
+
     fn ask_for_change(&mut self, change: Change, ctx: &mut Context) {
         self.version += 1;
         ctx.counters.segments_changed += 1;

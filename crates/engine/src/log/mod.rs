@@ -2,6 +2,7 @@
 
 pub mod aged;
 pub mod append;
+pub(crate) mod late;
 pub mod layers;
 pub mod overlay;
 pub mod recover;

@@ -34,6 +34,7 @@ use crate::formats::record::{Body, MapRecord, Mark, Record};
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Generation, Seq, Time};
 use crate::interface::{Compression, FamilyRecord, FamilyTrouble, Notice, Origin, RequestError};
 use crate::log::append::{Appender, Changed};
+use crate::log::late::LateCopies;
 use crate::log::layers::Layers;
 use crate::log::overlay::Content;
 use crate::log::recover::Recovery;
@@ -93,6 +94,7 @@ pub struct Volume {
     pub(crate) door: Door,
     pub(crate) phase: Phase,
     pub(crate) log: Appender,
+    pub(crate) late: LateCopies,
     pub(crate) waiters: BTreeMap<Seq, Waiter>,
     pub(crate) overlay: Layers,
     pub(crate) snapshots: Snapshots,
@@ -150,6 +152,7 @@ impl Volume {
             door: Door::new(ceiling),
             phase: Phase::Serving,
             log: Appender::new(family, epoch, factor, version, segments, Seq(1)),
+            late: LateCopies::default(),
             waiters: BTreeMap::new(),
             overlay: Layers::new(Generation(0)),
             snapshots: Snapshots::default(),
@@ -306,6 +309,7 @@ impl Volume {
                 Ok(other) => unreachable!("an append is answered by {other:?}"),
                 Err(refusal) => self.log.on_append_refused(drive, refusal, ctx.now),
             },
+            Purpose::Late => self.on_late(drive, answer, ctx),
             Purpose::Trim => {
                 let room = if let Ok(Answer::Trimmed { room }) = answer { Some(room) } else { None };
                 self.log.on_trimmed(drive, room);
@@ -420,6 +424,8 @@ impl Volume {
                 self.log.change(old, members, ctx);
             } else if self.is_serving() && self.log.names_leaving_drives(ctx.view) {
                 self.log.forget_trimmed(ctx);
+            } else if self.is_serving() {
+                self.make_late_copies(ctx);
             }
             self.log.pump(ctx);
             if !applied {
@@ -548,6 +554,7 @@ impl Volume {
         // What is done for a vDisk that is served is not due before: it would be asked for again and again.
         let served = [
             self.map.pages.wake_at(),
+            self.late.wake_at(),
             self.drain.wake_at(&self.overlay),
             self.checkpointing.wake_at(),
             self.placing.wake_at(now),

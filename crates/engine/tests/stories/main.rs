@@ -9,6 +9,7 @@ mod compression;
 mod doors;
 mod factors;
 mod full;
+mod late;
 mod neighbours;
 mod observed;
 mod one_shard;

@@ -77,6 +77,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         orphans_deleted,
         blocks_lost,
         segments_changed,
+        late_copies,
         takeovers,
         records_replayed,
         records_appended_again,

@@ -49,6 +49,7 @@ pub fn lane_of(message: &Message) -> Lane {
             | Question::DeleteEgroups { .. }
             | Question::DropFamily => Lane::Log,
             Question::ReadLog { .. }
+            | Question::AppendLate { .. }
             | Question::WriteEgroup { .. }
             | Question::ReadUnits { .. }
             | Question::ReadFrames { .. }

@@ -22,6 +22,7 @@ const LIST_EGROUPS: u32 = 9;
 const DROP_FAMILY: u32 = 10;
 const READ_FRAMES: u32 = 11;
 const READ_UNITS_BEHIND: u32 = 12;
+const APPEND_LATE: u32 = 13;
 
 /// What is said of an egroup that is written: a copy that is there is replaced; a list of egroups that it moves from follows, and
 /// it shares what lies there.
@@ -45,6 +46,12 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u32(APPEND);
             writer.u64(first.0);
             writer.u64(trim.0);
+            records::put(records, writer);
+        }
+        Question::AppendLate { first, since, records } => {
+            writer.u32(APPEND_LATE);
+            writer.u64(first.0);
+            writer.u32(since.0);
             records::put(records, writer);
         }
         Question::Trim { up_to } => {
@@ -117,6 +124,12 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             trim: reader.seq()?,
             records: records::take(reader).filter(|records| follow_each_other(records))?,
         },
+        APPEND_LATE => {
+            let (first, since) = (reader.seq()?, reader.epoch()?);
+            let records = records::take(reader).filter(|records| follow_each_other(records))?;
+            records.first().filter(|record| first <= record.seq)?;
+            Question::AppendLate { first, since, records }
+        }
         TRIM => Question::Trim { up_to: reader.seq()? },
         READ_LOG => Question::ReadLog { from: reader.seq()?, bytes: reader.u32()?.min(READ_LOG_BYTES_MAX) },
         WRITE_EGROUP => {

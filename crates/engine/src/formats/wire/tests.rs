@@ -18,7 +18,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
 
 /// Questions, answers, refusals, requests and replies of each kind, and the four frames beside them.
-const QUESTIONS: u32 = 11;
+const QUESTIONS: u32 = 12;
 const ANSWERS: u32 = 17;
 const REQUESTS: u32 = 10;
 const REPLIES: u32 = 11;
@@ -167,6 +167,15 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
         6 => Question::DescribeEgroup { egroup },
         7 => Question::DeleteEgroups { egroups: numbers(random, 1024).into_iter().map(EgroupId).collect() },
         8 => Question::ListEgroups { after: egroup },
+        11 => {
+            let mut records = some_records(random);
+            records.push(Record {
+                seq: records.last().map_or(Seq(9), |last| last.seq.next()),
+                body: some_body(random),
+            });
+            let first = Seq(records[0].seq.0 - random.random_range(0..=records[0].seq.0));
+            Question::AppendLate { first, since: Epoch(random.random()), records }
+        }
         _ => Question::DropFamily,
     }
 }
@@ -390,6 +399,11 @@ fn plain(packet: Packet) -> String {
         Packet::Message(Message::Ask { question: Question::Append { first, trim, records }, .. }) => {
             format!("{first} {trim} {}", contents(&records))
         }
+        Packet::Message(Message::Ask {
+            question: Question::AppendLate { first, since, records }, ..
+        }) => {
+            format!("{first} {since} {}", contents(&records))
+        }
         Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, end }), .. }) => {
             format!("{} {end}", contents(&records))
         }
@@ -581,6 +595,7 @@ fn questions_that_no_owner_asks_do_not_decode() {
     let (drive, family, epoch) = (DriveId(1), FamilyId(2), Epoch(3));
     let zero = |seq, block, count| Record { seq: Seq(seq), body: Body::Zero { block: Block(block), count } };
     let append = |records| Question::Append { first: Seq(1), trim: Seq(0), records };
+    let append_late = |records| Question::AppendLate { first: Seq(5), since: Epoch(1), records };
     let egroup = EgroupId(1);
     let write = |blocks: usize| Question::WriteEgroup {
         egroup,
@@ -608,6 +623,9 @@ fn questions_that_no_owner_asks_do_not_decode() {
         append(vec![Record { seq: Seq(1), body: data(0) }]),
         append(vec![Record { seq: Seq(1), body: data(100) }]),
         append(vec![zero(u64::MAX, 0, 1)]),
+        append_late(vec![zero(5, 0, 1), zero(7, 0, 1)]),
+        append_late(vec![zero(4, 0, 1)]),
+        append_late(Vec::new()),
         write(0),
         write(2),
         write(961),
