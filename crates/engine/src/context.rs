@@ -419,6 +419,11 @@ impl Context<'_> {
         self.view.drives.get(&drive).is_some_and(|view| view.shard == self.shard)
     }
 
+    /// Whom of these to ask: an own drive, or the first.
+    pub fn nearest(&self, drives: impl Iterator<Item = DriveId> + Clone) -> Option<DriveId> {
+        drives.clone().find(|&drive| self.is_own(drive)).or_else(|| drives.clone().next())
+    }
+
     /// Whether the drive is in the node of this shard.
     pub fn is_near(&self, drive: DriveId) -> bool {
         self.view.drives.get(&drive).is_some_and(|view| view.shard.node() == self.shard.node())

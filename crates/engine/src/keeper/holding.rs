@@ -91,12 +91,8 @@ impl Holding {
         self.places.values().chain(self.lost.values()).chain(&self.unsure)
     }
 
+    /// Whether the record is trimmed, or here in that epoch or a newer one.
     pub fn has(&self, seq: Seq, epoch: Epoch) -> bool {
-        seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch == epoch)
-    }
-
-    /// Likewise, of that epoch or a newer one.
-    pub fn has_since(&self, seq: Seq, epoch: Epoch) -> bool {
         seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch >= epoch)
     }
 

@@ -160,8 +160,7 @@ impl Ring {
         let Some(begin) = records.iter().find(fresh).map(|record| record.seq) else {
             return self.answer_when_settled(now, caller, epoch, last, desk);
         };
-        let cost: u64 =
-            records.iter().filter(fresh).map(|r| queued_cost(r.payload_bytes().div_ceil(BLOCK) as u64)).sum();
+        let cost = cost_of(records.iter().filter(fresh));
         let frees = !self.has_space(cost);
         if frees && !self.may_use_slack(caller.family, &records) {
             return desk.refuse(caller, Refusal::LogFull);
@@ -175,9 +174,7 @@ impl Ring {
         let family = caller.family;
         let begin = self.holdings[&family].run.begin;
         let entry = Entry { family, epoch, begin, copied: Copied::No, frees };
-        records.into_iter().for_each(|record| self.enqueue(entry, record));
-        self.count_dead();
-        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
+        self.queue_for(caller, epoch, entry, records, last);
     }
 
     /// See [`crate::message::Question::AppendLate`]. Answered when everything is settled, or refused at once.
@@ -197,13 +194,11 @@ impl Ring {
         assert!(records.is_sorted_by(|a, b| a.seq.next() == b.seq), "records follow each other without gaps");
         // Nobody knows of epochs to come.
         let since = if planted(Bug::LateRecordsAsNew) { epoch } else { since.min(epoch) };
-        records.retain(|record| !holding.has_since(record.seq, since));
+        records.retain(|record| !holding.has(record.seq, since));
         if records.is_empty() {
             return self.answer_when_settled(now, caller, epoch, last, desk);
         }
-        let cost: u64 =
-            records.iter().map(|record| queued_cost(record.payload_bytes().div_ceil(BLOCK) as u64)).sum();
-        if !self.has_space(cost) {
+        if !self.has_space(cost_of(records.iter())) {
             return desk.refuse(caller, Refusal::LogFull);
         }
         let holding = self.holdings.get_mut(&family).expect("still there");
@@ -213,9 +208,7 @@ impl Ring {
         void.iter().for_each(|place| self.let_go(place));
         // As where it is found again after a crash: with a newer one its family's log ends, if there is one.
         let entry = Entry { family, epoch: since, begin: first, copied: Copied::On, frees: false };
-        records.into_iter().for_each(|record| self.enqueue(entry, record));
-        self.count_dead();
-        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
+        self.queue_for(caller, epoch, entry, records, last);
     }
 
     /// Whether `cost` more blocks fit, at worst with a gap at the end of the ring, when what is dead is free. What was let in because
@@ -248,6 +241,13 @@ impl Ring {
             && (records.len() == 1 || blocks <= self.frame_blocks_max)
             && self.queue.iter().all(|queued| queued.void)
             && self.place(header_blocks(records.len()) + blocks, kept).is_some()
+    }
+
+    /// Queues what was let in; who asked, in this epoch, is answered when all up to `last` is settled.
+    fn queue_for(&mut self, caller: Caller, epoch: Epoch, entry: Entry, records: Vec<Record>, last: Seq) {
+        records.into_iter().for_each(|record| self.enqueue(entry, record));
+        self.count_dead();
+        self.waiters.push_back(Waiter { caller, epoch, position: self.queued_to, last });
     }
 
     fn enqueue(&mut self, entry: Entry, record: Record) {
@@ -358,4 +358,9 @@ impl Ring {
         // ever for their shares of a ring that is not full enough to be emptied.
         if bytes == 0 { 0 } else { (bytes / 2 / self.sharing.0).max(2 * BLOCK as u64) }
     }
+}
+
+/// Blocks to set aside for these records.
+fn cost_of<'a>(records: impl Iterator<Item = &'a Record>) -> u64 {
+    records.map(|record| queued_cost(record.payload_bytes().div_ceil(BLOCK) as u64)).sum()
 }

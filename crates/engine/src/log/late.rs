@@ -68,8 +68,7 @@ impl Volume {
             job.next = needed;
             job.tried.clear();
         }
-        let is_named_early = planted(Bug::LateMemberNamedEarly);
-        if job.next > wish.last || is_named_early {
+        if job.next > wish.last || planted(Bug::LateMemberNamedEarly) {
             ctx.counters.late_copies += 1;
             return self.log.add_member(wish.first, wish.drive, ctx);
         }
@@ -107,8 +106,7 @@ impl Volume {
     fn late_source(&self, job: &Job, ctx: &Context) -> Option<DriveId> {
         let segment = self.log.segments.iter().find(|segment| segment.first == job.wish.first)?;
         let may_give = |drive: &DriveId| ctx.is_up(*drive) && !job.tried.contains(drive);
-        let members: Vec<DriveId> = segment.members.iter().copied().filter(may_give).collect();
-        members.iter().copied().find(|&drive| ctx.is_own(drive)).or(members.first().copied())
+        ctx.nearest(segment.members.iter().copied().filter(may_give))
     }
 
     fn ask_late(&mut self, drive: DriveId, question: Question, ctx: &mut Context) {

@@ -326,9 +326,8 @@ impl Volume {
         let may_be_asked = |drive: &DriveId| {
             recovery.has_told(*drive, seq) && !recovery.tried.contains(drive) && ctx.is_up(*drive)
         };
-        let members: Vec<DriveId> = segment.members.iter().copied().filter(may_be_asked).collect();
-        let own = members.iter().copied().find(|&drive| ctx.is_own(drive));
-        own.or(members.first().copied()).or_else(|| segment.absent.iter().copied().find(may_be_asked))
+        let members = segment.members.iter().copied().filter(may_be_asked);
+        ctx.nearest(members).or_else(|| segment.absent.iter().copied().find(may_be_asked))
     }
 
     /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back.

@@ -1,7 +1,6 @@
 //! Parts of a log that were written on too few drives, while a node stands alone: another drive gets them as soon as there is one.
 
 use crate::world::{World, pattern};
-use std::collections::BTreeMap;
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -15,12 +14,9 @@ const LOG: u64 = 32 << 20;
 /// Drives 0 and 1 as they are told, in a node whose only neighbour is away with 2 and 3; every group has one drive of each.
 fn see(world: &mut World, version: u64, first: DriveState, second: DriveState) {
     let states = [first, second, DriveState::Down, DriveState::Down];
-    let drive = |(drive, state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive / 2, state });
     let members = [[0, 2], [1, 3], [2, 0], [3, 1]].map(|members| members.map(DriveId).to_vec());
     let groups = members.map(|members| GroupView { members, former: Vec::new() });
-    let groups: BTreeMap<GroupId, GroupView> = (0..).map(GroupId).zip(groups).collect();
-    let view = View { version, drives: (0..).zip(states).map(drive).collect(), groups: groups.into() };
-    world.step(Input::Order(Order::View(view)));
+    world.see_in_nodes_of(2, version, &states, groups);
 }
 
 fn write(world: &mut World, pieces: std::ops::Range<u64>) {

@@ -143,9 +143,19 @@ impl World {
 
     /// Tells another view: what the drives are like, and which groups there are.
     pub fn see(&mut self, version: u64, states: &[DriveState], groups: impl IntoIterator<Item = GroupView>) {
-        let drives = (0..)
-            .zip(states)
-            .map(|(drive, &state)| (DriveId(drive), DriveView { shard: ShardId(0), domain: drive, state }));
+        self.see_in_nodes_of(1, version, states, groups);
+    }
+
+    /// Likewise; so many drives that follow each other are in one fault domain.
+    pub fn see_in_nodes_of(
+        &mut self,
+        size: u32,
+        version: u64,
+        states: &[DriveState],
+        groups: impl IntoIterator<Item = GroupView>,
+    ) {
+        let view = |drive, state| DriveView { shard: ShardId(0), domain: drive / size, state };
+        let drives = (0..).zip(states).map(|(drive, &state)| (DriveId(drive), view(drive, state)));
         let groups: BTreeMap<GroupId, GroupView> = (0..).map(GroupId).zip(groups).collect();
         let view = View { version, drives: drives.collect(), groups: groups.into() };
         self.step(Input::Order(Order::View(view)));
