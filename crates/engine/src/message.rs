@@ -185,6 +185,8 @@ pub struct Held {
     pub high: Seq,
     /// Records may have been behind `high` that damage has made unreadable: nobody here knows of what families.
     pub incomplete: bool,
+    /// The same, but a frame that was not whole is all that speaks for it: most likely it was never finished.
+    pub torn: bool,
     /// The drive has egroups of the family.
     pub egroups: bool,
     /// Checkpoint records among those held, in order.

@@ -138,6 +138,8 @@ pub enum Bug {
     CarriedUnchecked,
     /// Behind a last frame nothing was written, whether it can be read there or not.
     UnreadEndBelieved,
+    /// A last frame that is not whole was never finished, whatever may have become of it.
+    TornEndBelieved,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

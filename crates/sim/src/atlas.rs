@@ -121,7 +121,36 @@ impl World {
         self.node_stops(node, mood);
         let time = self.rng.random_range(200_000..self.parameters.round_us);
         self.queue.push(self.now + time, Event::NodeStarts(node));
+        if let Some(victim) = self.damageable()
+            && self.rng.random_ratio(1, 3)
+        {
+            self.end_badly(victim, mood);
+        }
         true
+    }
+
+    /// The victim's node ends at the same moment, with the other member of its logs, and comes back without that. What its drive
+    /// wrote last has become bad.
+    fn end_badly(&mut self, victim: usize, mood: Option<Mood>) {
+        let home = self.shards[self.drives[victim].shard].node;
+        if !self.nodes[home].up {
+            return;
+        }
+        self.node_stops(home, mood);
+        if let Some(at) = self.drives[victim].area_mut(Area::Log).newest_written(&mut self.rng) {
+            self.flip(victim, Area::Log, at);
+        }
+        let time = self.rng.random_range(1_000..100_000);
+        self.queue.push(self.now + time, Event::NodeStarts(home));
+    }
+
+    fn flip(&mut self, drive: usize, area: Area, at: usize) {
+        let platter = self.drives[drive].area_mut(area);
+        let bad = flipped(platter.content(at).as_ref().expect("it was written"), &mut self.rng);
+        platter.damage(at, Some(bad));
+        if self.trace {
+            println!("{:>10} flipped drive {drive} {area:?} block {at}", self.now);
+        }
     }
 
     /// Somebody has taken over what perhaps the absentee served, and has drained nothing of it yet.
@@ -198,11 +227,7 @@ impl World {
             if unreadable {
                 platter.make_unreadable(at);
             } else {
-                let bad = flipped(platter.content(at).as_ref().expect("it was written"), &mut self.rng);
-                platter.damage(at, Some(bad));
-                if self.trace {
-                    println!("{:>10} flipped drive {drive} {area:?} block {at}", self.now);
-                }
+                self.flip(drive, area, at);
             }
         }
         true

@@ -51,6 +51,8 @@ pub struct Platter {
     /// a read finds.
     unsafe_versions: BTreeMap<u32, Vec<Version>>,
     ended: u64,
+    /// Where the last write began.
+    newest: usize,
     /// Blocks that cannot be read until they are written again.
     unreadable: BTreeMap<u32, ()>,
     /// Blocks that hold something wrong, and what they should hold.
@@ -68,6 +70,7 @@ impl Platter {
             long_reads: RefCell::default(),
             unsafe_versions: BTreeMap::new(),
             ended: 0,
+            newest: 0,
             unreadable: BTreeMap::new(),
             damaged: BTreeMap::new(),
         }
@@ -139,6 +142,7 @@ impl Platter {
     /// A write of `pieces` ended.
     pub fn write(&mut self, first: usize, pieces: &[Buffer], durable: bool) {
         self.ended += 1;
+        self.newest = first;
         let mut at = first;
         for piece in pieces {
             for index in 0..piece.blocks() {
@@ -250,6 +254,12 @@ impl Platter {
             self.set(block as usize, right);
         }
         self.unreadable.clear();
+    }
+
+    /// One of the first two blocks of the last write: in a log, the header of a frame, or what it carries.
+    pub fn newest_written(&self, rng: &mut SmallRng) -> Option<usize> {
+        let at = self.newest + rng.random_range(0..2);
+        self.blocks.get(at)?.is_some().then_some(at)
     }
 
     /// A block that was written, near a random place.

@@ -396,3 +396,8 @@ fn a_ring_that_nobody_goes_round_any_more_is_caught() {
 fn wake_ups_for_nothing_are_caught() {
     is_caught(Bug::WokenForNothing, &[Plan::Takeover, Plan::Swarm]);
 }
+
+#[test]
+fn a_damaged_end_that_is_taken_for_one_that_was_never_finished_is_caught() {
+    is_caught_among(4 * SEEDS, Bug::TornEndBelieved, &[Plan::Away], |_| true);
+}

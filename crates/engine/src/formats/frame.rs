@@ -18,6 +18,9 @@ pub const RECORDS_IN_ONE_BLOCK: usize = records_in(1);
 /// Header blocks of one frame at most.
 pub const HEADER_BLOCKS_MAX: u64 = header_blocks(RECORDS_MAX);
 
+/// Of 28 bytes that tell a header. What lay there before differs in more: in those of the incarnation, at least.
+const MARKS_CHANGED_MAX: usize = 4;
+
 const _: () = assert!(HEADER_BLOCKS_MAX == 17 && RECORDS_IN_ONE_BLOCK == 62, "as docs/formats.md says");
 
 /// Header blocks of a frame of `records`.
@@ -82,9 +85,15 @@ pub enum Copied {
     On = 1,
     /// Likewise, but it could not be read any more: without a payload it says that there was one.
     Lost = 2,
-    /// No record: of the family records may be missing behind what is there, so nobody knows here where its log ends.
+    /// No record: of the family records may be missing behind what is there, so nobody knows here where its log ends. With a count of
+    /// [`TORN`] a frame was not whole that had some, up to this epoch: it was damaged, or, more likely, never finished.
     Unsure = 3,
 }
+
+/// See [`Copied::Unsure`].
+pub const TORN: u64 = 1;
+/// Stands for whoever had records in a frame that was not whole, where nobody knows who that was.
+pub const ANYBODY: FamilyId = FamilyId(u32::MAX);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
@@ -186,6 +195,19 @@ impl FrameHeader {
         (records <= RECORDS_MAX).then(|| header_blocks(records))
     }
 
+    /// Whether this block was the first one of a header, if some of its bytes have changed since.
+    pub fn resembles(block: &[u8], drive: DriveId, incarnation: u64, position: u64) -> bool {
+        let mut marks = [0; 40];
+        put_u32(&mut marks, 0, MAGIC);
+        put_u32(&mut marks, 8, VERSION);
+        put_u32(&mut marks, 12, drive.0);
+        put_u64(&mut marks, 16, incarnation);
+        put_u64(&mut marks, 32, position);
+        // Between them are the checksum and the number.
+        let at = (0..4).chain(8..24).chain(32..40);
+        block.len() >= FRAME_HEADER && at.filter(|&at| block[at] != marks[at]).count() <= MARKS_CHANGED_MAX
+    }
+
     /// The header in exactly these blocks.
     pub fn decode(bytes: &[u8]) -> Option<FrameHeader> {
         if bytes.len() < BLOCK || u32_at(bytes, 8) != VERSION {
@@ -277,6 +299,7 @@ mod tests {
         let mut random = SmallRng::seed_from_u64(1);
         for _ in 0..200 {
             let frame = random_frame(&mut random);
+            let position = frame.position;
             let mut bytes = frame.encode().bytes_mut().to_vec();
             let claimed = FrameHeader::claimed_blocks(&bytes[..BLOCK], DriveId(4), 99, frame.position);
             assert_eq!(claimed, Some(frame.header_blocks()));
@@ -284,6 +307,13 @@ mod tests {
             let at = random.random_range(0..bytes.len());
             bytes[at] ^= 1 << random.random_range(0..8);
             assert_eq!(FrameHeader::decode(&bytes), None, "byte {at}");
+            let resembles = |position, incarnation| {
+                FrameHeader::resembles(&bytes[..BLOCK], DriveId(4), incarnation, position)
+            };
+            assert!(resembles(position, 99), "byte {at}");
+            assert!(
+                !resembles(position ^ 0x0101_0101_0101, 99) && !resembles(position, 99 ^ 0x0101_0101_0101)
+            );
         }
     }
 

@@ -31,6 +31,7 @@ mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod torn_end;
 pub mod turns;
 
 pub use share_index::ENTRY_COST;

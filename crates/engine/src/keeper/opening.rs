@@ -244,7 +244,7 @@ impl Opening {
         if table.doubts() > DOUBTS_MAX {
             return Progress::Failed(DriveTrouble::TableDamaged);
         }
-        let log = SecondLook::new(scan.finish(), log.unreadable(), ring);
+        let log = SecondLook::new(scan, log.unreadable(), ring);
         let mut doubts = Doubts { log, table, unread: Vec::new(), looks: 1, again_at: None };
         let nothing_to_read = doubts.log.begin(desk);
         self.step = Step::Doubts(Box::new(doubts));
@@ -274,8 +274,7 @@ impl Opening {
             unreachable!("just seen");
         };
         doubts.table.finish(store, desk);
-        let (found, unknown) = doubts.log.finish();
-        let replayed = ring.replay(&found, unknown);
+        let replayed = ring.replay(&doubts.log.finish());
         for offset in replayed.damage {
             desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Log { offset } });
         }

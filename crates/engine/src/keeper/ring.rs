@@ -12,6 +12,7 @@ use crate::keeper::desk::Caller;
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring_carry::{Carried, Carrying};
 use crate::keeper::ring_read::LogReads;
+use crate::keeper::torn_end::TornEnd;
 use crate::limits::Limits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -102,6 +103,7 @@ pub(super) struct Ring {
     /// A block could not be read behind the last frame, when the drive was opened: of the families on the floor it is to be written that
     /// nobody knows where their logs end, before anything else is.
     pub is_end_unknown: bool,
+    pub torn_end: TornEnd,
 
     pub queue: VecDeque<Queued>,
     /// Blocks of what is queued and not void, with room for their headers.
@@ -150,6 +152,7 @@ impl Ring {
             missing: None,
             floor: None,
             is_end_unknown: false,
+            torn_end: TornEnd::default(),
             queue: VecDeque::new(),
             queued_blocks: 0,
             queued_to: 0,
@@ -309,6 +312,7 @@ impl Ring {
         if let Some(place) = holding.and_then(|holding| holding.unsure.take()) {
             self.let_go(&place);
         }
+        self.torn_end.untold.remove(&family);
         self.lift_floor(family);
     }
 

@@ -83,6 +83,7 @@ impl Ring {
         since: Epoch,
         desk: &mut Desk,
     ) {
+        self.note_since(caller.family, epoch, since);
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
         let older = holding.take_older(first, since);
         for place in &older {
@@ -104,13 +105,14 @@ impl Ring {
     pub fn held(&mut self, now: Time, family: FamilyId) -> Held {
         let room = self.room(now);
         let Some(holding) = self.holdings.get(&family) else {
-            return Held { room, incomplete: self.missing.is_some(), ..Held::default() };
+            let torn = self.is_torn_for(family);
+            return Held { room, incomplete: self.missing.is_some(), torn, ..Held::default() };
         };
         // What is behind the damage follows it: a gap would be noticed.
         let incomplete =
             self.missing.is_some_and(|missing| holding.last_frame().is_none_or(|number| number < missing))
-                || holding.unsure.is_some();
-        let mut held = Held { room, incomplete, ..Held::default() };
+                || holding.unsure.is_some_and(|place| !place.is_torn());
+        let mut held = Held { room, incomplete, torn: self.is_torn_for(family), ..Held::default() };
         for (seq, place) in holding.places.iter().filter(|(_, place)| place.is_settled(self.settled)) {
             if held.low == Seq(0) {
                 held.low = *seq;

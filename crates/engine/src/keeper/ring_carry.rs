@@ -6,7 +6,7 @@
 
 use crate::buffer::{BLOCK, Buffer, zeros};
 use crate::formats::frame::{
-    Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks,
+    ANYBODY, Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN, header_blocks,
 };
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
@@ -14,6 +14,7 @@ use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{LAST_BLOCKS, Ring};
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
+use crate::keeper::torn_end::unsure;
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -207,7 +208,8 @@ impl Ring {
     /// As many of them as go into a header of one block, `from` the frame that is kept for them.
     pub(super) fn unsure_of_the_floor(&self, from: u64) -> Vec<(u64, RecordHeader, Buffer)> {
         let families = self.floor.iter().flat_map(|(_, families)| families);
-        families.take(RECORDS_IN_ONE_BLOCK).map(|&family| (from, unsure(family), zeros(0))).collect()
+        let records = families.map(|&family| (from, unsure(family, Epoch(0), 0), zeros(0)));
+        records.take(RECORDS_IN_ONE_BLOCK).collect()
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -255,8 +257,8 @@ impl Ring {
                 let header = holding.header(family, seq, place, Copied::On);
                 load.records.push((number, header, zeros(0)));
             }
-            if holding.unsure.is_some_and(|place| place.home == Home::Frame(number)) {
-                load.records.push((number, unsure(family), zeros(0)));
+            if let Some(place) = holding.unsure.filter(|place| place.home == Home::Frame(number)) {
+                load.records.push((number, unsure(family, place.epoch, place.count), zeros(0)));
             }
             for (&seq, place) in holding.lost.iter().filter(|(_, place)| place.payload_len == 0) {
                 if place.home == Home::Frame(number) {
@@ -497,33 +499,25 @@ impl Ring {
 
     fn settle_unsure(&mut self, number: u64, family: FamilyId, from: u64) {
         let is_wanted = self.has_floor_for(family);
-        let holding = self.holdings.get_mut(&family).filter(|holding| {
-            is_wanted || holding.unsure.is_some_and(|place| place.home == Home::Frame(from))
-        });
-        let Some(holding) = holding else {
-            self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
-            return;
+        let untold = self.torn_end.untold.remove(&family);
+        let known = self.holdings.get(&family).and_then(|holding| holding.unsure);
+        let carried = known.filter(|place| place.home == Home::Frame(from));
+        let record = match (untold, carried) {
+            _ if is_wanted => unsure(family, Epoch(0), 0),
+            (Some(epoch), _) if family != ANYBODY => unsure(family, epoch, TORN),
+            (_, Some(place)) => unsure(family, place.epoch, place.count),
+            _ => {
+                self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
+                if family == ANYBODY {
+                    self.put_torn_anybody(number);
+                }
+                return;
+            }
         };
-        let record = unsure(family);
-        let former = holding.unsure.replace(super::ring_replay::place_of(number, 0, &record));
+        let place = super::ring_replay::place_of(number, 0, &record);
+        let former = self.holdings.entry(family).or_default().unsure.replace(place);
         former.iter().for_each(|former| self.let_go(former));
         self.lift_floor(family);
-    }
-}
-
-/// What says that nobody knows here where the log of a family ends. It has no number.
-fn unsure(family: FamilyId) -> RecordHeader {
-    RecordHeader {
-        family,
-        epoch: Epoch(0),
-        seq: Seq(0),
-        kind: RecordKind::Data,
-        payload_crc: 0,
-        payload_len: 0,
-        block: 0,
-        count: 0,
-        begin: Seq(0),
-        copied: Copied::Unsure,
     }
 }
 

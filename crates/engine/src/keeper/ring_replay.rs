@@ -4,11 +4,12 @@
 //! there; one that never settled is either held as if it had, or gone for ever.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::{Copied, RecordHeader, RecordKind};
+use crate::formats::frame::{ANYBODY, Copied, RecordHeader, RecordKind};
 use crate::identity::{Epoch, FamilyId, Seq};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
+use crate::keeper::second_look::Findings;
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,9 +79,10 @@ pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
 }
 
 impl Ring {
-    /// Makes an empty ring what the frames found say. Where block `unknown` lies there may have been more of them, which nobody can
-    /// read: then nobody knows here where any log ends.
-    pub(super) fn replay(&mut self, found: &BTreeMap<u64, FoundFrame>, unknown: Option<u64>) -> Replayed {
+    /// Makes an empty ring what the frames found say. Where a block could not be read there may have been more of them: then nobody knows
+    /// here where any log ends.
+    pub(super) fn replay(&mut self, findings: &Findings) -> Replayed {
+        let Findings { found, unknown, .. } = findings;
         let mut chain = chain(found);
         let mut damage = Vec::new();
         let mut missing = chain.missing.iter().peekable();
@@ -107,6 +109,7 @@ impl Ring {
             self.session_first = chain.seen + NUMBERS_SKIPPED;
             self.next_number = self.session_first;
         }
+        self.note_torn_end(findings, chain.last);
         self.put_floor(chain.missing.first().copied());
         self.count_dead();
         Replayed { damage, dropped: chain.seen > chain.last }
@@ -118,7 +121,7 @@ impl Ring {
         let may_have_more = |holding: &Holding| {
             let has_some = !holding.places.is_empty() || !holding.lost.is_empty();
             (has_some || holding.trimmed > Seq(0) || holding.durable_fence.is_some())
-                && holding.unsure.is_none()
+                && holding.unsure.is_none_or(|place| place.is_torn())
                 && holding.last_frame().is_none_or(|number| number < last)
         };
         let families = self.holdings.iter().filter(|(_, holding)| may_have_more(holding));
@@ -137,6 +140,9 @@ impl Ring {
                 RecordKind::Fence => self.replay_fence(number, record),
                 RecordKind::Trim => self.replay_trim(record),
                 RecordKind::Drop => self.replay_drop(record),
+                _ if record.copied == Copied::Unsure && record.family == ANYBODY => {
+                    self.put_torn_anybody(number)
+                }
                 _ if record.copied == Copied::Unsure => self.replay_unsure(number, payload, record),
                 _ if record.copied == Copied::Lost => self.replay_lost(number, payload, record),
                 _ if *sound => self.replay_record(number, payload, record),

@@ -5,7 +5,7 @@ use crate::buffer::BLOCK;
 use crate::formats::frame::FrameHeader;
 use crate::identity::DriveId;
 use crc_fast::{CrcAlgorithm, Digest};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A frame with a sound header.
 pub struct FoundFrame {
@@ -19,6 +19,8 @@ pub struct RingScan {
     drive: DriveId,
     incarnation: u64,
     found: BTreeMap<u64, FoundFrame>,
+    /// Blocks that look like the beginning of a header, and of none that is sound.
+    suspects: BTreeSet<u64>,
     header: Option<HeaderBlocks>,
     payload: Option<PayloadBlocks>,
 }
@@ -41,7 +43,8 @@ struct PayloadBlocks {
 
 impl RingScan {
     pub fn new(drive: DriveId, incarnation: u64) -> Self {
-        Self { drive, incarnation, found: BTreeMap::new(), header: None, payload: None }
+        let (found, suspects) = (BTreeMap::new(), BTreeSet::new());
+        Self { drive, incarnation, found, suspects, header: None, payload: None }
     }
 
     /// The blocks from block `position` on, which is right behind those that were fed before.
@@ -51,10 +54,10 @@ impl RingScan {
         }
     }
 
-    /// The frames found, by number.
-    pub fn finish(mut self) -> BTreeMap<u64, FoundFrame> {
+    /// The frames found, by number, and the blocks where there may have been more.
+    pub fn finish(mut self) -> (BTreeMap<u64, FoundFrame>, BTreeSet<u64>) {
         self.give_up_header();
-        self.found
+        (self.found, self.suspects)
     }
 
     fn feed_block(&mut self, position: u64, block: &[u8]) {
@@ -74,21 +77,29 @@ impl RingScan {
         match FrameHeader::claimed_blocks(block, self.drive, self.incarnation, position) {
             Some(1) => match FrameHeader::decode(block) {
                 Some(frame) => self.open(frame),
-                None => self.take_payload(block),
+                None => self.suspect(position, block),
             },
             Some(blocks) => {
                 let len = blocks as usize * BLOCK;
                 self.header = Some(HeaderBlocks { position, bytes: block.to_vec(), len });
             }
+            None if FrameHeader::resembles(block, self.drive, self.incarnation, position) => {
+                self.suspect(position, block)
+            }
             None => self.take_payload(block),
         }
+    }
+
+    fn suspect(&mut self, position: u64, block: &[u8]) {
+        self.suspects.insert(position);
+        self.take_payload(block);
     }
 
     /// What looked like the first block of a header is none: the blocks behind it are looked at again.
     fn give_up_header(&mut self) {
         let Some(header) = self.header.take() else { return };
         let (first, rest) = header.bytes.split_at(BLOCK);
-        self.take_payload(first);
+        self.suspect(header.position, first);
         self.feed(header.position + 1, rest);
     }
 

@@ -172,6 +172,7 @@ impl Ring {
         }
         let still = self.frames.iter().skip(self.dead).take_while(|frame| frame.live == 0);
         let Some(last) = still.last().map(|frame| frame.number) else { return };
+        self.forget_torn_anybody(last);
         for (family, holding) in &mut self.holdings {
             if holding.durable_fence.is_some_and(|(_, number)| number <= last) && !holding.fence_moving {
                 self.wanted_fences.entry(*family).or_default();
@@ -215,7 +216,8 @@ impl Ring {
         }
         let fences: BTreeSet<&FamilyId> = fences.iter().collect();
         let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
-        let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number).min();
+        let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number);
+        let needed = needed.chain(self.torn_anybody()).min();
         let needed = needed.filter(|_| !planted(Bug::FencesLeftBehind));
         let is_carried =
             |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
@@ -228,6 +230,7 @@ impl Ring {
     /// families nobody knows any more where their logs end.
     pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
         let unsure = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
+        let unsure = if unsure.is_empty() { self.untold_torn() } else { unsure };
         let Some(position) = self.place(1, 0).filter(|_| dropped || !unsure.is_empty()) else {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;

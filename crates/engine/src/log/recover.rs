@@ -263,17 +263,19 @@ impl Volume {
         }
         let last = segments.last().expect("a family with a log has segments");
         let is_lost = |drive: &DriveId| ctx.is_lost(*drive);
-        // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may.
-        let (mut sound, mut unsound, mut silent) = (0, Vec::new(), 0);
+        // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may. Whose newest frame is not
+        // whole knows, if that was never finished; if it was damaged since, only somebody else can tell.
+        let (mut sound, mut torn, mut unsound, mut silent) = (0, 0, Vec::new(), 0);
         for drive in &last.members {
             match recovery.fenced.get(drive) {
                 Some(held) if held.incomplete => unsound.push(*drive),
+                Some(held) if held.torn => torn += 1,
                 Some(_) => sound += 1,
                 None if !is_lost(drive) => silent += 1,
                 None => {}
             }
         }
-        if sound == 0 && !unsound.is_empty() && silent > 0 {
+        if sound == 0 && torn + unsound.len() > 0 && silent > 0 {
             return;
         }
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
@@ -312,7 +314,10 @@ impl Volume {
                 .members
                 .iter()
                 .all(|drive| recovery.fenced.get(drive).is_none_or(|held| held.high == Seq(0)));
-        if is_empty && sound == 0 && recovery.fenced.values().any(|held| held.egroups && held.incomplete) {
+        if is_empty
+            && sound + torn == 0
+            && recovery.fenced.values().any(|held| held.egroups && held.incomplete)
+        {
             return self.fail(FamilyTrouble::RecordLost(last.first), ctx);
         }
         recovery.tried.clear();

@@ -130,9 +130,9 @@ fn a_member_that_comes_late_is_heard_about_checkpoints() {
     assert!(whole && waited > 0, "{waited}");
 }
 
-/// The last thing written was acknowledged by both members. One of them comes back first, and does not give a block of its newest frame.
-/// Gives whether it was waited for the other, wherever that block is, and nothing was lost.
-fn an_end_that_cannot_be_read() -> bool {
+/// The last thing written was acknowledged by both members. One of them comes back first, once or again, and its newest frame is bad
+/// somewhere. Gives whether it was waited for the other, wherever that is, and nothing was lost.
+fn a_bad_end(make_bad: fn(&mut World, usize), lives: usize) -> bool {
     let mut world = settled();
     let before = log(&world, 0).to_vec();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
@@ -140,13 +140,15 @@ fn an_end_that_cannot_be_read() -> bool {
     let changed: Vec<usize> =
         changed.filter(|(_, (before, after))| before != after).map(|(block, _)| block).collect();
     assert!(changed.len() >= 2, "a frame has a header and a payload: {changed:?}");
-    let crashed = world.areas.clone();
+    let crashed = (world.areas.clone(), world.record.clone());
     for block in changed {
-        world.areas = crashed.clone();
-        world.unreadable = [(DriveId(0), Area::Log, block)].into();
-        world.kill(Limits::small());
-        world.open_drive(DriveId(0), false);
-        world.pass(20 * SECONDS);
+        (world.areas, world.record) = crashed.clone();
+        make_bad(&mut world, block);
+        for _ in 0..lives {
+            world.kill(Limits::small());
+            world.open_drive(DriveId(0), false);
+            world.pass(20 * SECONDS);
+        }
         see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
         world.step(Input::Order(Order::OpenFamily(world.record.clone())));
         world.pass(60 * SECONDS);
@@ -160,6 +162,71 @@ fn an_end_that_cannot_be_read() -> bool {
         reads_well(&mut world, &pattern(7, BLOCK));
     }
     true
+}
+
+fn an_end_that_cannot_be_read() -> bool {
+    a_bad_end(|world, block| world.unreadable = [(DriveId(0), Area::Log, block)].into(), 1)
+}
+
+fn an_end_that_is_damaged(lives: usize) -> bool {
+    a_bad_end(|world, block| damage(world, 0, block), lives)
+}
+
+/// The very first thing that was ever written, with a header of which this byte has changed. Gives whether it was read.
+fn a_first_write_that_is_damaged(byte: usize) -> bool {
+    let mut world = World::new(2, 2, Limits::small());
+    assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+    world.areas.get_mut(&(DriveId(0), Area::Log)).expect("it is there")[byte] ^= 1;
+    world.kill(Limits::small());
+    world.open_drive(DriveId(0), false);
+    see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(60 * SECONDS);
+    if is_ready(&world) {
+        return false;
+    }
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 2, &[DriveState::Up; 2]);
+    world.pass(SECONDS);
+    assert!(is_ready(&world), "byte {byte}: {:?}", world.notices);
+    world.read(0, BLOCK as u32) == pattern(7, BLOCK)
+}
+
+#[test]
+fn a_member_whose_end_is_damaged_does_not_say_alone_where_the_log_ends() {
+    assert!(an_end_that_is_damaged(1) && an_end_that_is_damaged(2));
+    // The checksum, a mark, what follows them, and the payload.
+    for byte in [4, 0, 200, BLOCK] {
+        assert!(a_first_write_that_is_damaged(byte), "byte {byte}");
+    }
+}
+
+#[test]
+fn an_end_that_was_never_finished_is_the_end_when_nobody_else_is_left() {
+    let mut world = settled();
+    let finished = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    let torn = log(&world, 0).chunks(BLOCK).zip(finished.chunks(BLOCK));
+    let torn = torn.map(|(one, other)| one != other).collect::<Vec<_>>();
+    damage(&mut world, 0, torn.iter().rposition(|&differs| differs).expect("something was written"));
+    world.kill(Limits::small());
+    world.open_drive(DriveId(0), false);
+    see(&mut world, 1, &[DriveState::Up, DriveState::Lost]);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(SECONDS);
+    assert!(is_ready(&world) && !is_failed(&world), "{:?}", world.notices);
+    reads_well(&mut world, &pattern(2, BLOCK));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn believing_an_end_that_is_damaged_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+
+    let waited = with(Bug::TornEndBelieved, || {
+        [an_end_that_is_damaged(1), a_first_write_that_is_damaged(4), a_first_write_that_is_damaged(BLOCK)]
+    });
+    assert_eq!(waited, [false; 3]);
 }
 
 #[test]

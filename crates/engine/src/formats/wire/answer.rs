@@ -25,11 +25,12 @@ const REFUSED_DRIVE_GONE: u32 = 106;
 
 pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
     match answer {
-        Ok(Answer::Fenced(Held { low, high, incomplete, egroups, checkpoints, room })) => {
+        Ok(Answer::Fenced(Held { low, high, incomplete, torn, egroups, checkpoints, room })) => {
             writer.u32(FENCED);
             writer.u64(low.0);
             writer.u64(high.0);
             writer.u32(u32::from(*incomplete));
+            writer.u32(u32::from(*torn));
             writer.u32(u32::from(*egroups));
             writer.u64(*room);
             writer.count(checkpoints.len());
@@ -91,9 +92,10 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
     Some(match reader.u32()? {
         FENCED => {
             let (low, high) = (reader.seq()?, reader.seq()?);
-            let (incomplete, egroups, room) = (reader.flag()?, reader.flag()?, reader.u64()?);
+            let (incomplete, torn, egroups) = (reader.flag()?, reader.flag()?, reader.flag()?);
+            let room = reader.u64()?;
             let checkpoints = reader.list(8, Reader::seq)?;
-            Ok(Answer::Fenced(Held { low, high, incomplete, egroups, checkpoints, room }))
+            Ok(Answer::Fenced(Held { low, high, incomplete, torn, egroups, checkpoints, room }))
         }
         APPENDED => Ok(Answer::Appended { up_to: reader.seq()?, room: reader.u64()? }),
         TRIMMED => Ok(Answer::Trimmed { room: reader.u64()? }),

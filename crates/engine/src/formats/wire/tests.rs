@@ -186,6 +186,7 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
             low: some_seq(random),
             high: some_seq(random),
             incomplete: random.random(),
+            torn: random.random(),
             egroups: random.random(),
             checkpoints: (0..random.random_range(0..9)).map(|_| some_seq(random)).collect(),
             room: random.random(),

@@ -385,7 +385,7 @@ impl Rig {
         for block in 0..self.geometry.log / BLOCK as u64 {
             scan.feed(block, &self.drive.read((Area::Log, block)));
         }
-        scan.finish().into_iter().map(|(number, found)| (number, found.header)).collect()
+        scan.finish().0.into_iter().map(|(number, found)| (number, found.header)).collect()
     }
 
     fn damages(&self) -> usize {
