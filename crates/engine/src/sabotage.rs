@@ -94,6 +94,10 @@ pub enum Bug {
     OpeningDrivesForgotten,
     /// What a log was written on too few drives stays there as it is, though there are others by now.
     ThinSegmentsStay,
+    /// A part of a log that nobody can give a copy of keeps those behind it from getting theirs.
+    LateCopiesStuck,
+    /// Copies that come late take the room that lets a ring go on.
+    LateCopiesTakeAll,
     /// A drive is named as a member of a part of the log before it has any of it.
     LateMemberNamedEarly,
     /// Records that come late count as appended when they came: what is newer and of an older epoch is void.

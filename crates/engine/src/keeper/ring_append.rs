@@ -200,7 +200,10 @@ impl Ring {
         if records.is_empty() {
             return self.answer_when_settled(now, caller, epoch, last, desk);
         }
-        if !self.has_space(cost_of(records.iter())) {
+        let cost = cost_of(records.iter());
+        // They are data that has a copy: what lets go of records goes first.
+        let has_room = self.free() + self.dead_blocks() >= cost + self.reserve();
+        if !self.has_space(cost) || !has_room && !planted(Bug::LateCopiesTakeAll) {
             return desk.refuse(caller, Refusal::LogFull);
         }
         let holding = self.holdings.get_mut(&family).expect("still there");

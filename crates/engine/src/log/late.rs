@@ -5,13 +5,15 @@
 //! Leaves to others: what stays in the log (`volume/staying.rs`), members of what is written now (`append`), how records lie that
 //! come late (`keeper/ring_append.rs`).
 
+use crate::buffer::BLOCK;
 use crate::context::{Context, Purpose, is_lost};
 use crate::formats::record::Record;
 use crate::identity::{DriveId, Epoch, Seq, Time};
+use crate::interface::Segment;
 use crate::message::{Answer, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When a ring had no room, or no member could give a record, it is tried again after this time.
 const AGAIN_US: u64 = 500_000;
@@ -37,6 +39,8 @@ struct Job {
 #[derive(Debug, Default)]
 pub(crate) struct LateCopies {
     job: Option<Job>,
+    /// Jobs that nobody could go on with: others have their turn.
+    passed: BTreeMap<Seq, Job>,
     /// A question is on its way: one at a time.
     is_asking: bool,
     again_at: Option<Time>,
@@ -57,41 +61,52 @@ impl Volume {
             return;
         }
         self.late.again_at = None;
-        let Some(wish) = self.wanted_late_copy(ctx) else {
-            self.late.job = None;
+        if !self.is_safer_in_log(ctx.view) || planted(Bug::ThinSegmentsStay) {
+            (self.late.job, self.late.passed) = (None, BTreeMap::new());
             return;
-        };
-        let job = self.late.job.take().filter(|job| job.wish == wish);
-        let mut job = job.unwrap_or(Job { wish, next: wish.first, tried: BTreeSet::new() });
-        let needed = self.log.trim.next();
-        if job.next < needed {
-            job.next = needed;
-            job.tried.clear();
         }
-        if job.next > wish.last || planted(Bug::LateMemberNamedEarly) {
-            ctx.counters.late_copies += 1;
-            return self.log.add_member(wish.first, wish.drive, ctx);
+        if !self.stays_in_log(ctx) {
+            return;
         }
-        match self.late_source(&job, ctx) {
-            Some(source) => {
+        let wishes = self.wanted_late_copies(ctx);
+        self.late.passed.retain(|_, job| wishes.contains(&job.wish));
+        for wish in wishes {
+            let begun = self.late.job.take_if(|job| job.wish == wish);
+            let begun = begun.or_else(|| self.late.passed.remove(&wish.first));
+            let mut job = begun.unwrap_or(Job { wish, next: wish.first, tried: BTreeSet::new() });
+            let needed = self.log.trim.next();
+            if job.next < needed {
+                job.next = needed;
+                job.tried.clear();
+            }
+            if job.next > wish.last || planted(Bug::LateMemberNamedEarly) {
+                ctx.counters.late_copies += 1;
+                return self.log.add_member(wish.first, wish.drive, ctx);
+            }
+            if let Some(source) = self.late_source(&job, ctx) {
                 let bytes = u32::try_from(ctx.limits.frame_bytes_max).expect("frames are smaller than 4 GiB");
                 self.ask_late(source, Question::ReadLog { from: job.next, bytes }, ctx);
+                let other = self.late.job.replace(job);
+                self.late.passed.extend(other.map(|other| (other.wish.first, other)));
+                return;
             }
-            None => {
-                job.tried.clear();
-                self.late.again_at = Some(ctx.now.after(AGAIN_US));
+            self.late.passed.insert(wish.first, job);
+            if planted(Bug::LateCopiesStuck) {
+                break;
             }
         }
-        self.late.job = Some(job);
+        self.late.job = None;
+        // Who could not give a record is asked again. Who is away is as soon as the view says that it came.
+        for job in self.late.passed.values_mut().filter(|job| !job.tried.is_empty()) {
+            job.tried.clear();
+            self.late.again_at = Some(ctx.now.after(AGAIN_US));
+        }
     }
 
-    /// The oldest segment that is needed and has fewer copies than there could be, and a present member that lacks it.
-    fn wanted_late_copy(&self, ctx: &Context) -> Option<Wish> {
-        if !self.is_safer_in_log(ctx.view) || planted(Bug::ThinSegmentsStay) {
-            return None;
-        }
+    /// Segments that are needed and have fewer copies than there could be, the oldest first, each with a present member that lacks it.
+    fn wanted_late_copies(&self, ctx: &Context) -> Vec<Wish> {
         let copies = self.placing.log_reach();
-        self.log.segments.windows(2).find_map(|two| {
+        let wish = |two: &[Segment]| {
             let [segment, next] = two else { unreachable!("windows of two") };
             let left = segment.members.iter().filter(|&&drive| !is_lost(ctx.view, drive)).count();
             let last = next.first.previous();
@@ -99,7 +114,8 @@ impl Volume {
             let lacks_it = |drive: &DriveId| ctx.is_up(*drive) && !segment.members.contains(drive);
             let drive = if is_thin { self.log.members().find(lacks_it) } else { None };
             Some(Wish { first: segment.first, since: segment.epoch, last, drive: drive? })
-        })
+        };
+        self.log.segments.windows(2).filter_map(wish).collect()
     }
 
     /// A member of the segment that may give the next record; own drives first.
@@ -123,7 +139,10 @@ impl Volume {
                 let Wish { first, since, last, drive: to } = job.wish;
                 let wanted = (job.next.0..=last.0).map(Seq);
                 let piece = records.into_iter().zip(wanted).take_while(|(record, seq)| record.seq == *seq);
-                let records: Vec<Record> = piece.map(|(record, _)| record).collect();
+                let mut records: Vec<Record> = piece.map(|(record, _)| record).collect();
+                // Those without a payload take a block of a ring as well, at worst, and more of them were read than of others.
+                let fits = (ctx.limits.frame_bytes_max / BLOCK).max(1);
+                records.truncate(fits);
                 if records.is_empty() {
                     job.tried.insert(drive);
                 } else {

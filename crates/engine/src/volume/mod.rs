@@ -554,7 +554,7 @@ impl Volume {
         // What is done for a vDisk that is served is not due before: it would be asked for again and again.
         let served = [
             self.map.pages.wake_at(),
-            self.late.wake_at(),
+            self.late.wake_at().filter(|_| !self.log.is_changing()),
             self.drain.wake_at(&self.overlay),
             self.checkpointing.wake_at(),
             self.placing.wake_at(now),

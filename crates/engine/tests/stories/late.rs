@@ -57,6 +57,48 @@ fn a_drive_that_was_alone_is_lost() -> u64 {
     (0..16).filter(is_there).count() as u64
 }
 
+/// Three drives of a node whose neighbour is away: a log is written on the second alone, then, when that is down, on the first alone. The
+/// third comes, and then the first is lost. What it alone had the third has; the rest is there when the second is back. Gives how many of
+/// 8 pieces are read.
+fn a_part_that_nobody_can_give_is_before_another() -> u64 {
+    use DriveState::{Down, Lost, Up};
+    let mut world = World::sized(6, 2, Limits::default(), Geometry { log: LOG, data: 64 << 20 });
+    let members = [[0, 3], [1, 4], [2, 5]].map(|members| members.map(DriveId).to_vec());
+    let see = |world: &mut World, version: u64, states: [DriveState; 3]| {
+        let groups = members.clone().map(|members| GroupView { members, former: Vec::new() });
+        let states = [states[0], states[1], states[2], Down, Down, Down];
+        world.see_in_nodes_of(3, version, &states, groups);
+    };
+    see(&mut world, 2, [Down, Up, Down]);
+    write(&mut world, 0..4);
+    see(&mut world, 3, [Up, Down, Down]);
+    write(&mut world, 4..8);
+    see(&mut world, 4, [Up, Down, Up]);
+    world.pass(5 * SECONDS);
+    world.kill(Limits::default());
+    [1, 2].into_iter().for_each(|drive| world.open_drive(DriveId(drive), false));
+    see(&mut world, 1, [Lost, Up, Up]);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(SECONDS);
+    if !world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
+        return 0;
+    }
+    let is_there = |at: &u64| world.read(at * PIECE, PIECE as u32) == pattern(1 + at, PIECE as usize);
+    (0..8).filter(is_there).count() as u64
+}
+
+#[test]
+fn a_part_that_nobody_can_give_does_not_stand_before_another() {
+    assert_eq!(a_part_that_nobody_can_give_is_before_another(), 8);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn late_copies_that_wait_for_each_other_are_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert_eq!(with(Bug::LateCopiesStuck, a_part_that_nobody_can_give_is_before_another), 0);
+}
+
 #[test]
 fn what_was_written_on_one_drive_has_another_copy_when_there_is_another() {
     assert_eq!(a_drive_that_was_alone_is_lost(), 16);

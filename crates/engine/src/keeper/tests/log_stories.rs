@@ -514,3 +514,30 @@ pub(super) fn late_data_is_let_in() -> bool {
 fn data_that_comes_too_late_goes_before_what_lets_go_of_the_oldest_record() {
     assert!(late_data_is_let_in());
 }
+
+/// A ring gets copies of another log's records as long as it takes them, and then what its own families write. Gives whether that fits.
+fn a_ring_that_is_given_copies_late() -> bool {
+    let mut rig = Rig::small(3);
+    // Whose record is the oldest one may take more.
+    rig.append_ok(3, 1, 1, vec![data(1, 1, 1)]);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    for seq in 1.. {
+        let late = Question::AppendLate { first: Seq(1), since: Epoch(1), records: vec![data(seq, 1, 1)] };
+        if rig.ask(2, 2, late).is_err() {
+            break;
+        }
+    }
+    (2..10).all(|seq| rig.append(1, 1, 1, vec![data(seq, 1, 1)]).is_ok())
+}
+
+#[test]
+fn copies_that_come_late_leave_room_for_what_lets_go() {
+    assert!(a_ring_that_is_given_copies_late());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn copies_that_take_all_are_seen() {
+    use crate::sabotage::{Bug, with};
+    assert!(!with(Bug::LateCopiesTakeAll, a_ring_that_is_given_copies_late));
+}
