@@ -144,6 +144,8 @@ pub enum Bug {
     UnreadEndBelieved,
     /// A last frame that is not whole was never finished, whatever may have become of it.
     TornEndBelieved,
+    /// What is behind such an end on one drive was never acknowledged, also if another member has it.
+    TornEndCounts,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

@@ -265,17 +265,17 @@ impl Volume {
         let is_lost = |drive: &DriveId| ctx.is_lost(*drive);
         // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may. Whose newest frame is not
         // whole knows, if that was never finished; if it was damaged since, only somebody else can tell.
-        let (mut sound, mut torn, mut unsound, mut silent) = (0, 0, Vec::new(), 0);
+        let (mut sound, mut torn, mut unsound, mut silent) = (0, Vec::new(), Vec::new(), 0);
         for drive in &last.members {
             match recovery.fenced.get(drive) {
                 Some(held) if held.incomplete => unsound.push(*drive),
-                Some(held) if held.torn => torn += 1,
+                Some(held) if held.torn => torn.push(*drive),
                 Some(_) => sound += 1,
                 None if !is_lost(drive) => silent += 1,
                 None => {}
             }
         }
-        if sound == 0 && torn + unsound.len() > 0 && silent > 0 {
+        if sound == 0 && torn.len() + unsound.len() > 0 && silent > 0 {
             return;
         }
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
@@ -303,7 +303,9 @@ impl Volume {
         if recovery.cut.is_none() {
             recovery.counted = recovery.fenced.keys().copied().collect();
             if sound > 0 {
-                recovery.counted.retain(|drive| !unsound.contains(drive));
+                // Nor where what was acknowledged ends: what only others have behind that is not written again, which may be cut short.
+                let counts = |drive: &DriveId| !torn.contains(drive) || planted(Bug::TornEndCounts);
+                recovery.counted.retain(|drive| !unsound.contains(drive) && counts(drive));
             }
         }
         // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
@@ -315,7 +317,7 @@ impl Volume {
                 .iter()
                 .all(|drive| recovery.fenced.get(drive).is_none_or(|held| held.high == Seq(0)));
         if is_empty
-            && sound + torn == 0
+            && sound + torn.len() == 0
             && recovery.fenced.values().any(|held| held.egroups && held.incomplete)
         {
             return self.fail(FamilyTrouble::RecordLost(last.first), ctx);

@@ -201,6 +201,35 @@ fn a_member_whose_end_is_damaged_does_not_say_alone_where_the_log_ends() {
     }
 }
 
+/// Both members are there, and the newest frame of one is damaged. The opening ends when the config store has taken its new part of the
+/// log, before anything is written there. Gives whether the last write is there for the next owner.
+fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    let mut blocks = log(&world, 0).chunks(BLOCK).zip(before.chunks(BLOCK));
+    let block = blocks.rposition(|(one, other)| one != other).expect("something was written");
+    damage(&mut world, 0, block);
+    world.kill(Limits::small());
+    world.open_drives(false);
+    world.unheard = true;
+    world.open_families();
+    world.pass(SECONDS);
+    assert!(!is_ready(&world), "it has not heard that it may write");
+    world.kill(Limits::small());
+    world.unheard = false;
+    world.open_drives(false);
+    world.open_families();
+    world.pass(SECONDS);
+    assert!(is_ready(&world), "{:?}", world.notices);
+    world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
+}
+
+#[test]
+fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
+    assert!(an_opening_beside_a_damaged_end_is_cut_short());
+}
+
 #[test]
 fn an_end_that_was_never_finished_is_the_end_when_nobody_else_is_left() {
     let mut world = settled();
@@ -227,6 +256,7 @@ fn believing_an_end_that_is_damaged_is_seen() {
         [an_end_that_is_damaged(1), a_first_write_that_is_damaged(4), a_first_write_that_is_damaged(BLOCK)]
     });
     assert_eq!(waited, [false; 3]);
+    assert!(!with(Bug::TornEndCounts, an_opening_beside_a_damaged_end_is_cut_short));
 }
 
 #[test]
