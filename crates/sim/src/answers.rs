@@ -312,7 +312,7 @@ impl World {
             None => 1,
             // Rot may have eaten its copy between the write and now; that is not the engine's doing.
             Some(_) if is_well => factor - 1,
-            Some(_) if self.absentee.is_some() => 1,
+            Some(victim) if self.absentee.is_some() && !self.is_alone(family, victim) => 1,
             Some(_) => 0,
         };
         if wanted == 0 {

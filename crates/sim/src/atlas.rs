@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    fn mood(&mut self) -> Mood {
+    pub(crate) fn mood(&mut self) -> Mood {
         match self.rng.random_range(0..4) {
             0 => Mood::LosesAll,
             1 => Mood::KeepsAll,
@@ -114,65 +114,13 @@ impl World {
         true
     }
 
-    /// The absentee goes, mostly for seconds.
-    fn send_away(&mut self) -> bool {
-        let Some(node) = self.absentee.filter(|&node| self.nodes[node].up) else { return false };
-        let mood = self.rng.random_bool(0.5).then(|| self.mood());
-        self.node_stops(node, mood);
-        let time = self.rng.random_range(200_000..self.parameters.round_us);
-        self.queue.push(self.now + time, Event::NodeStarts(node));
-        if let Some(victim) = self.damageable()
-            && self.rng.random_ratio(1, 3)
-        {
-            self.end_badly(victim, mood);
-        }
-        true
-    }
-
-    /// The victim's node ends at the same moment, with the other member of its logs, and comes back without that. What its drive
-    /// wrote last has become bad.
-    fn end_badly(&mut self, victim: usize, mood: Option<Mood>) {
-        let home = self.shards[self.drives[victim].shard].node;
-        if !self.nodes[home].up {
-            return;
-        }
-        self.node_stops(home, mood);
-        if let Some(at) = self.drives[victim].area_mut(Area::Log).newest_written(&mut self.rng) {
-            self.flip(victim, Area::Log, at);
-        }
-        let time = self.rng.random_range(1_000..100_000);
-        self.queue.push(self.now + time, Event::NodeStarts(home));
-    }
-
-    fn flip(&mut self, drive: usize, area: Area, at: usize) {
+    pub(crate) fn flip(&mut self, drive: usize, area: Area, at: usize) {
         let platter = self.drives[drive].area_mut(area);
         let bad = flipped(platter.content(at).as_ref().expect("it was written"), &mut self.rng);
         platter.damage(at, Some(bad));
         if self.trace {
             println!("{:>10} flipped drive {drive} {area:?} block {at}", self.now);
         }
-    }
-
-    /// Somebody has taken over what perhaps the absentee served, and has drained nothing of it yet.
-    pub fn taken_over(&mut self) {
-        let is_away = self.absentee.is_some_and(|node| !self.nodes[node].up);
-        if let Some(victim) = self.victim.filter(|_| is_away)
-            && self.rng.random_ratio(1, 4)
-        {
-            let soon = self.rng.random_range(0..20_000);
-            self.queue.push(self.now + soon, Event::DriveLost(victim));
-        }
-    }
-
-    /// The victim is lost at once, and with it the process of its node: whoever serves from there has in memory what the drive had.
-    pub fn lose(&mut self, drive: usize) {
-        if self.victim != Some(drive) || self.phase != Phase::Trouble {
-            return;
-        }
-        let node = self.shards[self.drives[drive].shard].node;
-        self.node_stops(node, None);
-        self.queue.push(self.now + 10_000, Event::NodeStarts(node));
-        self.drive_replaced(drive);
     }
 
     /// Most of the round is still to come.
@@ -214,7 +162,7 @@ impl World {
     }
 
     /// A drive that may be damaged: the victim, where there is one.
-    fn damageable(&self) -> Option<usize> {
+    pub(crate) fn damageable(&self) -> Option<usize> {
         self.victim.filter(|&drive| !self.control.drives[drive].retired)
     }
 
@@ -271,7 +219,7 @@ impl World {
 
     fn take_drive(&mut self, replace: bool) -> bool {
         let Some(drive) = self.removable() else { return false };
-        if self.drives[drive].gone {
+        if self.drives[drive].gone || replace && !self.may_lose(drive) {
             return false;
         }
         self.drives[drive].gone = true;

@@ -5,6 +5,7 @@
 //! the fault atlas (`atlas`) breaks things, the control plane (`control`) brings them back, and the judges
 //! (`judge`) say whether all promises were kept. `docs/simulator.md` tells how to use it.
 
+pub mod absence;
 pub mod answers;
 pub mod atlas;
 pub mod client;

@@ -223,7 +223,7 @@ impl World {
         self.progress.since = self.now;
         self.progress.asked.clear();
         self.progress.thrown_away = false;
-        if let Some(victim) = self.victim.filter(|_| self.absentee.is_some())
+        if let Some(victim) = self.victim.filter(|&victim| self.absentee.is_some() && self.may_lose(victim))
             && self.rng.random_ratio(2, 3)
         {
             // At the last moment at which the absentee may be away.

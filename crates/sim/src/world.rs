@@ -114,6 +114,8 @@ pub struct World {
     pub victim: Option<usize>,
     /// The node that may be away beside it in this round.
     pub absentee: Option<usize>,
+    /// When the victim may have had last what nobody else that is there has.
+    pub alone_at: u64,
     /// All drives that were victims so far.
     pub lied: BTreeSet<DriveId>,
     pub failure: Option<String>,
@@ -157,6 +159,7 @@ impl World {
             progress: Progress::new(),
             victim: None,
             absentee: None,
+            alone_at: 0,
             lied: BTreeSet::new(),
             failure: None,
             trace,
@@ -294,6 +297,7 @@ impl World {
                 ("blocks read that were read ahead", blocks[Source::Ahead as usize]),
                 ("blocks read from drives", blocks[Source::Local as usize] + blocks[Source::Remote as usize]),
                 ("egroups that followed their vDisk", engine.counters().egroups_followed),
+                ("copies of parts of logs made late", engine.counters().late_copies),
                 ("copies of parts of logs made late", engine.counters().late_copies),
                 ("units that came back to the cache", units.returned),
                 ("units evicted from the cache", units.evicted),

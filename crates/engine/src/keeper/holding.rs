@@ -62,10 +62,10 @@ pub(super) struct Holding {
     pub fence: Epoch,
     /// The highest fence that is durable, and the frame it is in.
     pub durable_fence: Option<(Epoch, u64)>,
-    /// Of those who have fenced since the drive was opened: the epoch of the first, and the highest in which the last part of the log was
-    /// begun, as they said.
-    pub fenced_first: Epoch,
+    /// The highest epoch in which the last part of the log was begun, as those said who have fenced since the drive was opened.
     pub log_since: Epoch,
+    /// A frame that was not whole may have had some of the part that was begun in this epoch, as of anybody.
+    pub torn: Option<Epoch>,
     /// A frame with a newer fence, or a new copy of the durable one, is in flight.
     pub fence_moving: bool,
     pub fence_waiters: Vec<(Caller, Epoch)>,

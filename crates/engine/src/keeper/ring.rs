@@ -308,9 +308,10 @@ impl Ring {
 
     /// The family has an owner who knows where its log ends, or is no more.
     pub fn release(&mut self, family: FamilyId) {
-        let holding = self.holdings.get_mut(&family);
-        if let Some(place) = holding.and_then(|holding| holding.unsure.take()) {
-            self.let_go(&place);
+        if let Some(holding) = self.holdings.get_mut(&family) {
+            holding.torn = None;
+            let unsure = holding.unsure.take();
+            unsure.iter().for_each(|place| self.let_go(place));
         }
         self.torn_end.untold.remove(&family);
         self.lift_floor(family);

@@ -83,7 +83,7 @@ impl Ring {
         since: Epoch,
         desk: &mut Desk,
     ) {
-        self.note_since(caller.family, epoch, since);
+        let is_news = self.note_since(now, caller.family, since);
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
         let older = holding.take_older(first, since);
         for place in &older {
@@ -92,7 +92,9 @@ impl Ring {
         self.count_dead();
         let holding = self.holdings.get_mut(&caller.family).expect("still there");
         // What was taken away now is not to be back after a crash.
-        let durable = older.is_empty() && holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch);
+        let durable = older.is_empty()
+            && !is_news
+            && holding.durable_fence.is_some_and(|(durable, _)| durable >= epoch);
         if durable || planted(Bug::FenceForgotten) {
             let held = self.held(now, caller.family);
             return desk.answer(caller, Ok(Answer::Fenced(held)));

@@ -86,6 +86,8 @@ pub(super) struct Carried {
     /// Where the new frame has its payload, and of how many bytes.
     pub payload: u64,
     pub payload_len: u32,
+    /// Of what says that an end is not known: what it says.
+    pub doubt: (Epoch, u64),
 }
 
 impl Carrying {
@@ -474,9 +476,9 @@ impl Ring {
 
     /// A frame counts: what it carries on is held there from now on, as far as it is held at all.
     pub fn settle_carried(&mut self, number: u64, carried: Vec<Carried>) {
-        for Carried { family, seq, is_lost, from, payload, payload_len } in carried {
+        for Carried { family, seq, is_lost, from, payload, payload_len, doubt } in carried {
             if seq == Seq(0) {
-                self.settle_unsure(number, family, from);
+                self.settle_unsure(number, family, from, doubt);
                 continue;
             }
             let place = self.holdings.get_mut(&family).and_then(|holding| {
@@ -497,27 +499,26 @@ impl Ring {
         }
     }
 
-    fn settle_unsure(&mut self, number: u64, family: FamilyId, from: u64) {
-        let is_wanted = self.has_floor_for(family);
-        let untold = self.torn_end.untold.remove(&family);
+    fn settle_unsure(&mut self, number: u64, family: FamilyId, from: u64, doubt: (Epoch, u64)) {
+        let (epoch, count) = doubt;
+        let is_told = count == TORN && self.torn_end.untold.remove(&family).is_some();
+        let is_floor = count != TORN && self.has_floor_for(family);
         let known = self.holdings.get(&family).and_then(|holding| holding.unsure);
-        let carried = known.filter(|place| place.home == Home::Frame(from));
-        let record = match (untold, carried) {
-            _ if is_wanted => unsure(family, Epoch(0), 0),
-            (Some(epoch), _) if family != ANYBODY => unsure(family, epoch, TORN),
-            (_, Some(place)) => unsure(family, place.epoch, place.count),
-            _ => {
-                self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
-                if family == ANYBODY {
-                    self.put_torn_anybody(number);
-                }
-                return;
+        let is_carried = known.is_some_and(|place| place.home == Home::Frame(from));
+        if family == ANYBODY || !is_told && !is_floor && !is_carried {
+            self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
+            if family == ANYBODY {
+                self.put_torn_anybody(number);
             }
-        };
+            return;
+        }
+        let record = unsure(family, epoch, count);
         let place = super::ring_replay::place_of(number, 0, &record);
         let former = self.holdings.entry(family).or_default().unsure.replace(place);
         former.iter().for_each(|former| self.let_go(former));
-        self.lift_floor(family);
+        if is_floor {
+            self.lift_floor(family);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::{ANYBODY, Copied, RecordHeader, RecordKind};
-use crate::identity::{Epoch, FamilyId, Seq};
+use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
@@ -81,7 +81,7 @@ pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
 impl Ring {
     /// Makes an empty ring what the frames found say. Where a block could not be read there may have been more of them: then nobody knows
     /// here where any log ends.
-    pub(super) fn replay(&mut self, findings: &Findings) -> Replayed {
+    pub(super) fn replay(&mut self, now: Time, findings: &Findings) -> Replayed {
         let Findings { found, unknown, .. } = findings;
         let mut chain = chain(found);
         let mut damage = Vec::new();
@@ -109,8 +109,8 @@ impl Ring {
             self.session_first = chain.seen + NUMBERS_SKIPPED;
             self.next_number = self.session_first;
         }
-        self.note_torn_end(findings, chain.last);
         self.put_floor(chain.missing.first().copied());
+        self.note_torn_end(now, findings, chain.last);
         self.count_dead();
         Replayed { damage, dropped: chain.seen > chain.last }
     }
@@ -195,6 +195,9 @@ impl Ring {
         let lost = holding.lost.remove(&record.seq);
         let place = place_of(number, payload, record);
         holding.was_carried |= place.carried;
+        if record.copied == Copied::No {
+            holding.torn = None;
+        }
         let former = holding.places.insert(record.seq, place);
         self.frames.back_mut().expect("just added").live += 1;
         let unsure = holding.unsure.take_if(|_| record.copied == Copied::No);
@@ -204,6 +207,7 @@ impl Ring {
     fn replay_fence(&mut self, number: u64, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         holding.fence = holding.fence.max(record.epoch);
+        holding.torn = record.block.checked_sub(1).map(|epoch| Epoch(epoch as u32));
         let void = holding.take_older(record.seq, Epoch(record.count as u32));
         let former = holding.durable_fence.replace((record.epoch, number));
         self.frames.back_mut().expect("just added").fences += 1;
@@ -216,6 +220,7 @@ impl Ring {
     fn replay_trim(&mut self, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         let gone = holding.take_trimmed(record.seq);
+        holding.torn = None;
         let unsure = holding.unsure.take();
         gone.iter().chain(&unsure).for_each(|place| self.let_go(place));
     }

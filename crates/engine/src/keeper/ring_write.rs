@@ -3,7 +3,8 @@
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::frame::{
-    Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks, records_in,
+    Copied, FrameHeader, HEADER_BLOCKS_MAX, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, header_blocks,
+    records_in,
 };
 use crate::formats::payload;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
@@ -230,8 +231,13 @@ impl Ring {
     /// families nobody knows any more where their logs end.
     pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
         let unsure = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
-        let unsure = if unsure.is_empty() { self.untold_torn() } else { unsure };
-        let Some(position) = self.place(1, 0).filter(|_| dropped || !unsure.is_empty()) else {
+        // All in one frame: once it counts, the next opening does not see what was torn any more.
+        let fits = |&blocks: &u64| self.place(blocks, 0).is_some();
+        let blocks = if unsure.is_empty() { (1..=HEADER_BLOCKS_MAX).rev().find(fits) } else { None };
+        let unsure = if unsure.is_empty() { self.untold_torn(blocks.unwrap_or(1)) } else { unsure };
+        let Some(position) =
+            self.place(header_blocks(unsure.len()), 0).filter(|_| dropped || !unsure.is_empty())
+        else {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;
         };
@@ -286,7 +292,8 @@ impl Ring {
         for (from, record, payload) in carried {
             let (family, seq, payload_len) = (record.family, record.seq, record.payload_len);
             let is_lost = record.copied == Copied::Lost;
-            flying.carried.push(Carried { family, seq, is_lost, from, payload: 0, payload_len });
+            let doubt = (record.epoch, record.count);
+            flying.carried.push(Carried { family, seq, is_lost, from, payload: 0, payload_len, doubt });
             header.records.push(record);
             if !payload.is_empty() {
                 push_pieces(&mut pieces, payload);
@@ -333,13 +340,9 @@ impl Ring {
                 holding.fence_moving = true;
                 flying.fences.push((family, holding.fence));
                 let since = u64::from(wanted.since.0);
-                header.records.push(own_record(
-                    family,
-                    RecordKind::Fence,
-                    holding.fence,
-                    wanted.first,
-                    since,
-                ));
+                let fence = own_record(family, RecordKind::Fence, holding.fence, wanted.first, since);
+                let block = holding.torn.map_or(0, |epoch| u64::from(epoch.0) + 1);
+                header.records.push(RecordHeader { block, ..fence });
             } else if let Some(family) = self.untold_trims.pop_first() {
                 let trimmed = self.holdings.get(&family).map_or(Seq(0), |holding| holding.trimmed);
                 header.records.push(own_record(family, RecordKind::Trim, Epoch(0), trimmed, 0));

@@ -4,8 +4,8 @@
 //! Leaves to others: when that matters (`log/recover.rs`: only while every other member is away).
 
 use crate::buffer::{Buffer, zeros};
-use crate::formats::frame::{ANYBODY, Copied, RECORDS_IN_ONE_BLOCK, RecordHeader, RecordKind, TORN};
-use crate::identity::{Epoch, FamilyId, Seq};
+use crate::formats::frame::{ANYBODY, Copied, RECORDS_MAX, RecordHeader, RecordKind, TORN, records_in};
+use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::keeper::holding::Place;
 use crate::keeper::ring::Ring;
 use crate::keeper::ring_scan::FoundFrame;
@@ -19,9 +19,14 @@ pub(super) struct TornEnd {
     /// Families for which that is to be written before anything else is, and the highest epoch of what they had there.
     pub untold: BTreeMap<FamilyId, Epoch>,
     /// Of one nobody knows whose records it had: of families without anything in this frame or later. It is written in that frame, which
-    /// that keeps until the ring has something else to do with it.
+    /// that keeps until a quarter of the ring lies behind it.
     anybody: Option<u64>,
+    /// Who has not been asked for until then was not waited for: its owner lives, and knows better.
+    anybody_until: Time,
 }
+
+/// So long after the opening of a drive whoever has no owner is fenced.
+const ASKED_US: u64 = 120_000_000;
 
 impl Place {
     /// Whether it only says that a frame was not whole.
@@ -31,8 +36,9 @@ impl Place {
 }
 
 impl Ring {
-    /// Looks at what comes behind the last frame that counts. The session that begins is numbered already.
-    pub(super) fn note_torn_end(&mut self, findings: &Findings, last: u64) {
+    /// Looks at what comes behind the last frame that counts. What is missing before that is known already.
+    pub(super) fn note_torn_end(&mut self, now: Time, findings: &Findings, last: u64) {
+        self.torn_end.anybody_until = now.after(ASKED_US);
         if planted(Bug::TornEndBelieved) {
             return;
         }
@@ -42,11 +48,12 @@ impl Ring {
         if findings.is_header_torn {
             self.torn_end.untold.insert(ANYBODY, Epoch(0));
         }
-        let holdings = &self.holdings;
-        // Of whom more than that is missing, that is known.
+        let (holdings, floor) = (&self.holdings, self.floor.as_ref());
+        // Of whom more than that is missing, that is known, and what is written.
         let is_news = |family: &FamilyId| {
             let known = holdings.get(family).and_then(|holding| holding.unsure);
             known.is_none_or(|place| place.is_torn())
+                && floor.is_none_or(|(_, families)| !families.contains(family))
         };
         self.torn_end.untold.retain(|family, _| is_news(family));
     }
@@ -73,10 +80,12 @@ impl Ring {
         }
     }
 
-    /// The ring is to be freed up to the frame of this number: so much has been written since that it is not known any more of those who
-    /// have written nothing.
+    /// The ring is to be freed up to the frame of this number.
     pub(super) fn forget_torn_anybody(&mut self, up_to: u64) {
-        if self.torn_end.anybody.is_some_and(|number| number <= up_to) {
+        let Some(number) = self.torn_end.anybody.filter(|number| *number <= up_to) else { return };
+        let position = self.frame_mut(number).expect("what it says keeps it").position;
+        let behind = (self.head + self.blocks - position) % self.blocks;
+        if behind > self.blocks / 4 {
             self.let_go_of_anybody();
             self.count_dead();
         }
@@ -89,30 +98,31 @@ impl Ring {
 
     /// Whether a frame that is not whole may have had more of the family, in the last part of its log.
     pub(super) fn is_torn_for(&self, family: FamilyId) -> bool {
-        let untold = self.torn_end.untold.contains_key(&ANYBODY).then_some(self.session_first);
-        let anybody = untold.or(self.torn_end.anybody);
-        let Some(holding) = self.holdings.get(&family) else { return anybody.is_some() };
+        let Some(holding) = self.holdings.get(&family) else { return false };
         let marked = holding.unsure.filter(Place::is_torn).map(|place| place.epoch);
-        let mut had = marked.into_iter().chain(self.torn_end.untold.get(&family).copied());
-        let has_later = |number| holding.last_frame().is_some_and(|last| last >= number);
-        // It was written before the first of those came who have fenced since.
-        let may_be_its =
-            anybody.is_some_and(|number| !has_later(number)) && holding.log_since < holding.fenced_first;
-        had.any(|epoch| epoch >= holding.log_since) || may_be_its
+        let untold = self.torn_end.untold.get(&family).copied();
+        marked.into_iter().chain(untold).chain(holding.torn).any(|epoch| epoch >= holding.log_since)
     }
 
-    /// Its last part was begun in epoch `since`, says somebody of `epoch`.
-    pub(super) fn note_since(&mut self, family: FamilyId, epoch: Epoch, since: Epoch) {
+    /// The last part of its log was begun in epoch `since`, says somebody who asks for it. Gives whether that it may be torn is to be
+    /// written with the fence: another one who asks may come after the next opening.
+    pub(super) fn note_since(&mut self, now: Time, family: FamilyId, since: Epoch) -> bool {
+        let torn = &self.torn_end;
+        let anybody = torn.anybody.or(torn.untold.contains_key(&ANYBODY).then_some(self.session_first));
+        let anybody = anybody.filter(|_| now < torn.anybody_until);
         let holding = self.holdings.entry(family).or_default();
         holding.log_since = holding.log_since.max(since);
-        if holding.fenced_first == Epoch(0) {
-            holding.fenced_first = epoch;
+        let has_later = |number| holding.last_frame().is_some_and(|last| last >= number);
+        if holding.torn.is_some() || anybody.is_none_or(has_later) {
+            return false;
         }
+        holding.torn = Some(since);
+        true
     }
 
-    /// As many of those that are not told yet as go into a header of one block.
-    pub(super) fn untold_torn(&self) -> Vec<(u64, RecordHeader, Buffer)> {
-        let untold = self.torn_end.untold.iter().take(RECORDS_IN_ONE_BLOCK);
+    /// Those that are not told yet, as far as they go into a header of so many blocks.
+    pub(super) fn untold_torn(&self, blocks: u64) -> Vec<(u64, RecordHeader, Buffer)> {
+        let untold = self.torn_end.untold.iter().take(records_in(blocks).min(RECORDS_MAX));
         untold.map(|(&family, &epoch)| (0, unsure(family, epoch, TORN), zeros(0))).collect()
     }
 }

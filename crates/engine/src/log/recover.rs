@@ -115,17 +115,16 @@ impl Recovery {
     }
 
     /// The newest checkpoint that members of this segment have told of, as far as the log is known to go.
-    fn newest_of(&self, segments: &[Segment], index: usize) -> Option<Seq> {
+    fn newest_of(&self, segments: &[Segment], index: usize, cut: Option<Seq>) -> Option<Seq> {
         let segment = &segments[index];
         let end = segments.get(index + 1).map_or(Seq(u64::MAX), |next| next.first);
-        let inside =
-            |seq: &Seq| segment.first <= *seq && *seq < end && self.cut.is_none_or(|cut| *seq <= cut);
+        let inside = |seq: &Seq| segment.first <= *seq && *seq < end && cut.is_none_or(|cut| *seq <= cut);
         let told = segment.drives().filter_map(|drive| self.fenced.get(&drive));
         told.flat_map(|held| held.checkpoints.iter().copied().filter(inside)).max()
     }
 
     fn newest_told(&self, segments: &[Segment]) -> Option<Seq> {
-        (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index))
+        (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index, self.cut))
     }
 
     /// Whether a member has told that it has this record, or had it before some damage.
@@ -262,6 +261,7 @@ impl Volume {
             return;
         }
         let last = segments.last().expect("a family with a log has segments");
+        let last_members = &last.members;
         let is_lost = |drive: &DriveId| ctx.is_lost(*drive);
         // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may. Whose newest frame is not
         // whole knows, if that was never finished; if it was damaged since, only somebody else can tell.
@@ -278,6 +278,25 @@ impl Volume {
         if sound == 0 && torn.len() + unsound.len() > 0 && silent > 0 {
             return;
         }
+        // Their word is where the log was found to end too.
+        let mut counted: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
+        if sound > 0 {
+            // What only others have behind that end is not written again, which may be cut short; nor is anything read from it.
+            let is_left_out = |drive: &DriveId| {
+                unsound.contains(drive) || torn.contains(drive) && !planted(Bug::TornEndCounts)
+            };
+            counted.retain(|drive| !is_left_out(drive));
+        } else if !unsound.is_empty() {
+            // Something was damaged, and nobody knows better: none of what they have is given up.
+            let end = |drive: &DriveId| recovery.fenced.get(drive).map_or(Seq(0), |held| held.high);
+            let last = torn.iter().chain(&unsound).map(end).max().expect("there are some");
+            counted.retain(|drive| !last_members.contains(drive) || end(drive) == last);
+        }
+        let ends = last.members.iter().filter(|drive| counted.contains(drive));
+        let ends = ends.filter_map(|drive| recovery.fenced.get(drive)).map(|held| held.high);
+        let is_left_out = counted.len() < recovery.fenced.len() && !planted(Bug::CheckpointBehindTheEnd);
+        let end = is_left_out.then(|| ends.fold(last.first.previous(), Seq::max));
+        let cut = recovery.cut.or(end);
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
         // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
         let mut newest = None;
@@ -294,19 +313,14 @@ impl Volume {
                 // Nobody is left who knows where the log ended, so what was acknowledged there is lost.
                 return self.fail(FamilyTrouble::RecordLost(segment.first), ctx);
             }
-            newest = recovery.newest_of(&segments, index);
+            newest = recovery.newest_of(&segments, index, cut);
             if newest.is_some() {
                 break;
             }
         }
-        // Where the log was found to end is their word too.
         if recovery.cut.is_none() {
-            recovery.counted = recovery.fenced.keys().copied().collect();
-            if sound > 0 {
-                // Nor where what was acknowledged ends: what only others have behind that is not written again, which may be cut short.
-                let counts = |drive: &DriveId| !torn.contains(drive) || planted(Bug::TornEndCounts);
-                recovery.counted.retain(|drive| !unsound.contains(drive) && counts(drive));
-            }
+            recovery.counted = counted;
+            recovery.cut = cut;
         }
         // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
         // leaves behind if it went around the log and was cut short; but not where a part of the ring is lost.

@@ -225,6 +225,46 @@ fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
     world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
 }
 
+/// The newest checkpoint came to one member only, and behind it that one has a header that was never finished. The vDisk is opened with
+/// both, written to, and opened once more. Gives whether it is whole.
+fn a_checkpoint_lies_before_a_torn_end() -> bool {
+    let mut world = settled();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    world.hung = Some((DriveId(1), Area::Log, 1));
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    world.pass(2 * SECONDS);
+    world.hung = None;
+    // Blocks begin with a magic only where a header does.
+    let blocks: Vec<&[u8]> = log(&world, 0).chunks(BLOCK).collect();
+    let end =
+        blocks.iter().rposition(|block| block.iter().any(|&b| b != 0)).expect("something was written") + 1;
+    let header = blocks[..end].iter().rfind(|block| block[..4] == blocks[0][..4]).expect("a frame has one");
+    let mut torn = header.to_vec();
+    torn[32..40].copy_from_slice(&(end as u64).to_le_bytes());
+    world.kill(Limits::small());
+    let area = world.areas.get_mut(&(DriveId(0), Area::Log)).expect("it is there");
+    area[end * BLOCK..][..BLOCK].copy_from_slice(&torn);
+    world.open_drives(false);
+    world.open_families();
+    world.pass(SECONDS);
+    assert!(is_ready(&world) && !is_failed(&world), "{:?}", world.notices);
+    assert_eq!(world.write(3 << 20, &pattern(8, BLOCK)), Reply::Done);
+    world.kill(Limits::small());
+    world.open_drives(false);
+    world.open_families();
+    world.pass(SECONDS);
+    if !is_ready(&world) || is_failed(&world) {
+        return false;
+    }
+    reads_well(&mut world, &pattern(7, BLOCK));
+    world.read(3 << 20, BLOCK as u32) == pattern(8, BLOCK)
+}
+
+#[test]
+fn a_checkpoint_of_which_only_a_torn_member_knows_is_not_read_from() {
+    assert!(a_checkpoint_lies_before_a_torn_end());
+}
+
 #[test]
 fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
     assert!(an_opening_beside_a_damaged_end_is_cut_short());
@@ -257,6 +297,7 @@ fn believing_an_end_that_is_damaged_is_seen() {
     });
     assert_eq!(waited, [false; 3]);
     assert!(!with(Bug::TornEndCounts, an_opening_beside_a_damaged_end_is_cut_short));
+    assert!(!with(Bug::CheckpointBehindTheEnd, a_checkpoint_lies_before_a_torn_end));
 }
 
 #[test]

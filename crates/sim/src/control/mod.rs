@@ -250,6 +250,7 @@ impl World {
         self.renew_leases();
         self.look_around();
         self.detect();
+        self.note_alone();
         for entry in self.control.drives.iter_mut().filter(|entry| entry.state != DriveState::Down) {
             entry.down_since = self.now;
         }

@@ -14,6 +14,31 @@ struct Family {
     /// ... and of what was only sent, in order.
     sent: BTreeMap<u64, Record>,
     calls: Vec<(u64, u64)>,
+    /// What was written while this drive was no member, and it has not been given.
+    elsewhere: Vec<Elsewhere>,
+    /// Copies of that on their way.
+    late: Vec<(u64, Vec<Record>)>,
+}
+
+/// A part of a log on other drives.
+struct Elsewhere {
+    first: u64,
+    since: u32,
+    records: BTreeMap<u64, Record>,
+}
+
+impl Family {
+    /// The record with the highest number that anybody has.
+    fn last(&self) -> u64 {
+        let here = self.acknowledged.last_key_value().map_or(self.trimmed, |(seq, _)| *seq);
+        let elsewhere = self.elsewhere.iter().filter_map(|part| part.records.last_key_value());
+        elsewhere.map(|(seq, _)| *seq).fold(here, u64::max)
+    }
+
+    /// It is here, or needed no more.
+    fn has_come(&mut self, seq: u64) {
+        self.elsewhere.iter_mut().for_each(|part| drop(part.records.remove(&seq)));
+    }
 }
 
 fn random_record(random: &mut SmallRng, seq: u64, mark: u64, largest: usize) -> Record {
@@ -71,6 +96,42 @@ impl Story {
         self.collect();
     }
 
+    /// The log goes on without this drive for a while, and then with it again, perhaps under another owner.
+    fn write_elsewhere(&mut self, number: u32) {
+        let family = self.families.get_mut(&number).expect("one of these");
+        // What was refused is not sent again.
+        if !family.calls.is_empty() || !family.sent.is_empty() {
+            return;
+        }
+        let (first, since) = (family.next, family.epoch);
+        let mut records = BTreeMap::new();
+        for _ in 0..self.rig.random.random_range(1..8) {
+            self.mark += 1;
+            let record = random_record(&mut self.rig.random, family.next, self.mark, self.largest);
+            records.insert(family.next, record);
+            family.next += 1;
+        }
+        family.elsewhere.push(Elsewhere { first, since, records });
+        family.epoch += self.rig.random.random_range(0..2);
+        family.first = family.next;
+    }
+
+    /// The drive is given some of what it lacks.
+    fn append_late(&mut self, number: u32) {
+        let family = self.families.get_mut(&number).expect("one of these");
+        let part = family.elsewhere.iter().find(|part| !part.records.is_empty());
+        let Some(&Elsewhere { first, since, ref records }) = part else { return };
+        let piece = self.rig.random.random_range(1..4);
+        let run = records.values().zip(records.values().skip(1)).take_while(|(a, b)| a.seq.next() == b.seq);
+        let piece = piece.min(1 + run.count());
+        let records: Vec<Record> = records.values().take(piece).cloned().collect();
+        let question =
+            Question::AppendLate { first: Seq(first), since: Epoch(since), records: records.clone() };
+        let call = self.rig.begin(number, family.epoch, question);
+        self.families.get_mut(&number).expect("one of these").late.push((call, records));
+        self.collect();
+    }
+
     /// After a crash: owners that were fenced are refused.
     fn check_fences(&mut self) -> bool {
         let fenced: Vec<(u32, u32)> = self.fenced.iter().map(|(&other, &epoch)| (other, epoch)).collect();
@@ -95,6 +156,22 @@ impl Story {
         });
         for family in self.families.values_mut() {
             let answers = &mut self.rig.answers;
+            let mut given = Vec::new();
+            family.late.retain_mut(|(call, records)| match answers.remove(call) {
+                None => true,
+                Some(Ok(Answer::Appended { .. })) => {
+                    given.append(records);
+                    false
+                }
+                Some(Err(Refusal::LogFull | Refusal::Fenced(_))) => false,
+                other => panic!("{other:?}"),
+            });
+            for record in given {
+                family.has_come(record.seq.0);
+                if record.seq.0 > family.trimmed {
+                    family.acknowledged.insert(record.seq.0, record);
+                }
+            }
             let mut lowest_refused = None;
             family.calls.retain(|(call, last)| match answers.remove(call) {
                 None => true,
@@ -117,8 +194,7 @@ impl Story {
             });
             if lowest_refused.is_some() && family.calls.is_empty() {
                 // Begin again behind what was acknowledged, in a new epoch: others may have been accepted.
-                family.next =
-                    family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq) + 1;
+                family.next = family.last() + 1;
                 family.first = family.next;
                 family.epoch += 1;
                 family.sent.clear();
@@ -133,6 +209,7 @@ impl Story {
         family.trimmed =
             if self.rig.random.random() { high } else { self.rig.random.random_range(low..=high) };
         family.acknowledged = family.acknowledged.split_off(&(family.trimmed + 1));
+        (low..=family.trimmed).for_each(|seq| family.has_come(seq));
         let (epoch, up_to) = (family.epoch, Seq(family.trimmed));
         let call = self.rig.begin(number, epoch, Question::Trim { up_to });
         assert!(matches!(self.rig.answers.remove(&call), Some(Ok(Answer::Trimmed { .. }))));
@@ -144,6 +221,7 @@ impl Story {
         family.trimmed = family.trimmed.max(family.next - 1);
         family.acknowledged.clear();
         family.sent.clear();
+        family.elsewhere.clear();
         // As a new owner, who goes on from here.
         family.epoch += 1;
         let (epoch, up_to) = (family.epoch, Seq(family.trimmed));
@@ -171,8 +249,13 @@ impl Story {
                 assert_eq!(read.get(seq), Some(record), "family {number} record {seq}");
             }
             let high = family.acknowledged.last_key_value().map_or(family.trimmed, |(seq, _)| *seq);
-            let mut end = high;
+            let mut end = high.max(family.first - 1);
             for (seq, record) in read.range(high + 1..) {
+                // It came although nobody has heard of it.
+                let late = family.elsewhere.iter().find_map(|part| part.records.get(seq));
+                if late == Some(record) {
+                    continue;
+                }
                 assert_eq!(*seq, end + 1, "no gaps");
                 assert_eq!(family.sent.get(seq), Some(record), "family {number} record {seq}");
                 end = *seq;
@@ -181,6 +264,7 @@ impl Story {
             family.acknowledged = read.into_iter().filter(|(seq, _)| *seq > family.trimmed).collect();
             family.sent.clear();
             family.calls.clear();
+            family.late.clear();
             family.epoch = epoch;
             family.next = end + 1;
             family.first = end + 1;
@@ -188,13 +272,15 @@ impl Story {
     }
 }
 
-#[test]
-fn the_ring_goes_round_with_trims_fences_and_crashes() {
+/// Through appends, trims, fences and crashes, with copies that come late or without.
+pub(super) fn goes_round(with_late: bool) {
     for seed in 0..24 {
         let mut story = Story::new(seed);
         for _ in 0..1500 {
             let family = story.rig.random.random_range(1..=3);
             match story.rig.random.random_range(0..100) {
+                0..2 if with_late => story.write_elsewhere(family),
+                2..10 if with_late => story.append_late(family),
                 0..45 => story.append(family),
                 45..50 => story.trim(family),
                 50..52 => story.rig.wake(),
@@ -231,6 +317,16 @@ fn the_ring_goes_round_with_trims_fences_and_crashes() {
         let used = story.rig.keeper.log_bytes_used();
         assert!(used <= story.rig.keeper.log_bytes() / 4, "seed {seed}: {used} bytes are still used");
     }
+}
+
+#[test]
+fn the_ring_goes_round_with_trims_fences_and_crashes() {
+    goes_round(false);
+}
+
+#[test]
+fn the_ring_goes_round_with_copies_that_come_late() {
+    goes_round(true);
 }
 
 /// Two families go on beside one that lets go of nothing, with fences and crashes. How many of their records were let in.
