@@ -401,3 +401,13 @@ fn wake_ups_for_nothing_are_caught() {
 fn a_damaged_end_that_is_taken_for_one_that_was_never_finished_is_caught() {
     is_caught_among(4 * SEEDS, Bug::TornEndBelieved, &[Plan::Away], |_| true);
 }
+
+#[test]
+fn a_part_of_a_log_that_is_left_with_one_copy_is_caught() {
+    is_caught_by_the_one(Bug::ThinSegmentsStay, Plan::Away, 107_282);
+}
+
+#[test]
+fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
+    is_caught_by_the_one(Bug::LateMemberNamedEarly, Plan::Away, 105_850);
+}
