@@ -146,8 +146,6 @@ pub enum Bug {
     TornEndBelieved,
     /// What is behind such an end on one drive was never acknowledged, also if another member has it.
     TornEndCounts,
-    /// A checkpoint counts that is behind the end of the log, on a drive that does not say where that is.
-    CheckpointBehindTheEnd,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.
     LateDeletion,
     /// A deletion is asked for until it is answered, whatever was asked since; drives know better.

@@ -274,7 +274,7 @@ impl Opening {
             unreachable!("just seen");
         };
         doubts.table.finish(store, desk);
-        let replayed = ring.replay(now, &doubts.log.finish());
+        let replayed = ring.replay(&doubts.log.finish());
         for offset in replayed.damage {
             desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Log { offset } });
         }

@@ -143,6 +143,7 @@ impl Ring {
         records: Vec<Record>,
         desk: &mut Desk,
     ) {
+        self.note_asked(now);
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
         holding.asked_at = now;
         let (Some(low), Some(last)) = (records.first().map(|r| r.seq), records.last().map(|r| r.seq)) else {

@@ -5,7 +5,7 @@
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::{ANYBODY, Copied, RecordHeader, RecordKind};
-use crate::identity::{Epoch, FamilyId, Seq, Time};
+use crate::identity::{Epoch, FamilyId, Seq};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
@@ -81,7 +81,7 @@ pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
 impl Ring {
     /// Makes an empty ring what the frames found say. Where a block could not be read there may have been more of them: then nobody knows
     /// here where any log ends.
-    pub(super) fn replay(&mut self, now: Time, findings: &Findings) -> Replayed {
+    pub(super) fn replay(&mut self, findings: &Findings) -> Replayed {
         let Findings { found, unknown, .. } = findings;
         let mut chain = chain(found);
         let mut damage = Vec::new();
@@ -110,7 +110,7 @@ impl Ring {
             self.next_number = self.session_first;
         }
         self.put_floor(chain.missing.first().copied());
-        self.note_torn_end(now, findings, chain.last);
+        self.note_torn_end(findings, chain.last);
         self.count_dead();
         Replayed { damage, dropped: chain.seen > chain.last }
     }

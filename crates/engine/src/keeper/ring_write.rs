@@ -231,12 +231,14 @@ impl Ring {
     /// families nobody knows any more where their logs end.
     pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
         let unsure = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
+        // What lets go of the oldest frame needs the last block more, unless frames were dropped: then this one lies where they did.
+        let left = if dropped || self.dead > 0 { 0 } else { LAST_BLOCKS };
         // All in one frame: once it counts, the next opening does not see what was torn any more.
-        let fits = |&blocks: &u64| self.place(blocks, 0).is_some();
+        let fits = |&blocks: &u64| self.place(blocks, left).is_some();
         let blocks = if unsure.is_empty() { (1..=HEADER_BLOCKS_MAX).rev().find(fits) } else { None };
         let unsure = if unsure.is_empty() { self.untold_torn(blocks.unwrap_or(1)) } else { unsure };
         let Some(position) =
-            self.place(header_blocks(unsure.len()), 0).filter(|_| dropped || !unsure.is_empty())
+            self.place(header_blocks(unsure.len()), left).filter(|_| dropped || !unsure.is_empty())
         else {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;

@@ -22,11 +22,11 @@ pub(super) struct TornEnd {
     /// that keeps until a quarter of the ring lies behind it.
     anybody: Option<u64>,
     /// Who has not been asked for until then was not waited for: its owner lives, and knows better.
-    anybody_until: Time,
+    anybody_until: Option<Time>,
 }
 
-/// So long after the opening of a drive whoever has no owner is fenced.
-const ASKED_US: u64 = 120_000_000;
+/// So long after somebody came who knows of a log here, all have come who look for one.
+const ASKED_US: u64 = 600_000_000;
 
 impl Place {
     /// Whether it only says that a frame was not whole.
@@ -37,8 +37,7 @@ impl Place {
 
 impl Ring {
     /// Looks at what comes behind the last frame that counts. What is missing before that is known already.
-    pub(super) fn note_torn_end(&mut self, now: Time, findings: &Findings, last: u64) {
-        self.torn_end.anybody_until = now.after(ASKED_US);
+    pub(super) fn note_torn_end(&mut self, findings: &Findings, last: u64) {
         if planted(Bug::TornEndBelieved) {
             return;
         }
@@ -104,12 +103,18 @@ impl Ring {
         marked.into_iter().chain(untold).chain(holding.torn).any(|epoch| epoch >= holding.log_since)
     }
 
+    /// Owners reach this drive.
+    pub(super) fn note_asked(&mut self, now: Time) {
+        self.torn_end.anybody_until.get_or_insert(now.after(ASKED_US));
+    }
+
     /// The last part of its log was begun in epoch `since`, says somebody who asks for it. Gives whether that it may be torn is to be
     /// written with the fence: another one who asks may come after the next opening.
     pub(super) fn note_since(&mut self, now: Time, family: FamilyId, since: Epoch) -> bool {
+        self.note_asked(now);
         let torn = &self.torn_end;
         let anybody = torn.anybody.or(torn.untold.contains_key(&ANYBODY).then_some(self.session_first));
-        let anybody = anybody.filter(|_| now < torn.anybody_until);
+        let anybody = anybody.filter(|_| torn.anybody_until.is_some_and(|until| now < until));
         let holding = self.holdings.entry(family).or_default();
         holding.log_since = holding.log_since.max(since);
         let has_later = |number| holding.last_frame().is_some_and(|last| last >= number);

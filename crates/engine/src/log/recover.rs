@@ -60,6 +60,8 @@ pub(crate) struct Recovery {
     full: FullMembers,
     /// Those whose word counts for where the log ends: later ones are only read from.
     counted: BTreeSet<DriveId>,
+    /// Those of them that may lack what was acknowledged at the end, while others are sure to have it.
+    behind: BTreeSet<DriveId>,
     /// Found out to be the last record, see [`Volume::end_before`].
     cut: Option<Seq>,
     /// What the opening began with, for reading anew.
@@ -95,6 +97,7 @@ impl Recovery {
             fences: BTreeMap::new(),
             full: FullMembers::default(),
             counted: BTreeSet::new(),
+            behind: BTreeSet::new(),
             cut: None,
             rollback: None,
             tried: BTreeSet::new(),
@@ -280,21 +283,21 @@ impl Volume {
         }
         // Their word is where the log was found to end too.
         let mut counted: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
+        let mut behind = BTreeSet::new();
         if sound > 0 {
-            // What only others have behind that end is not written again, which may be cut short; nor is anything read from it.
-            let is_left_out = |drive: &DriveId| {
-                unsound.contains(drive) || torn.contains(drive) && !planted(Bug::TornEndCounts)
-            };
-            counted.retain(|drive| !is_left_out(drive));
+            counted.retain(|drive| !unsound.contains(drive));
+            // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
+            behind.extend(torn.iter().copied().filter(|_| !planted(Bug::TornEndCounts)));
         } else if !unsound.is_empty() {
             // Something was damaged, and nobody knows better: none of what they have is given up.
             let end = |drive: &DriveId| recovery.fenced.get(drive).map_or(Seq(0), |held| held.high);
             let last = torn.iter().chain(&unsound).map(end).max().expect("there are some");
             counted.retain(|drive| !last_members.contains(drive) || end(drive) == last);
         }
+        // What only they have who do not count, a checkpoint as well, was never acknowledged.
         let ends = last.members.iter().filter(|drive| counted.contains(drive));
         let ends = ends.filter_map(|drive| recovery.fenced.get(drive)).map(|held| held.high);
-        let is_left_out = counted.len() < recovery.fenced.len() && !planted(Bug::CheckpointBehindTheEnd);
+        let is_left_out = counted.len() < recovery.fenced.len();
         let end = is_left_out.then(|| ends.fold(last.first.previous(), Seq::max));
         let cut = recovery.cut.or(end);
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
@@ -320,6 +323,7 @@ impl Volume {
         }
         if recovery.cut.is_none() {
             recovery.counted = counted;
+            recovery.behind = behind;
             recovery.cut = cut;
         }
         // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
@@ -431,14 +435,27 @@ impl Volume {
         let recovery = self.recovery();
         let before = std::mem::replace(recovery, Recovery::new(stage));
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
-        let Recovery { fenced, asked, fences, full, counted, cut, rollback, missed, reading, loads, .. } =
-            before;
+        let Recovery {
+            fenced,
+            asked,
+            fences,
+            full,
+            counted,
+            behind,
+            cut,
+            rollback,
+            missed,
+            reading,
+            loads,
+            ..
+        } = before;
         *recovery = Recovery {
             fenced,
             asked,
             fences,
             full,
             counted,
+            behind,
             cut,
             rollback,
             missed,
@@ -500,11 +517,11 @@ impl Volume {
             .members
             .iter()
             .filter(|drive| recovery.counted.contains(drive))
-            .map(|drive| recovery.fenced[drive].high.max(before));
+            .map(|drive| (recovery.fenced[drive].high.max(before), recovery.behind.contains(drive)));
         let (mut highest, mut lowest) = (before, Seq(u64::MAX));
-        for end in ends {
+        for (end, is_behind) in ends {
             highest = highest.max(end);
-            lowest = lowest.min(end);
+            lowest = if is_behind { lowest } else { lowest.min(end) };
         }
         let highest = recovery.cut.map_or(highest, |cut| cut.min(highest));
         // What is below `replay_from` is not needed: a member whose records were all trimmed lacks nothing.
@@ -549,7 +566,9 @@ impl Volume {
     fn complete(&mut self, lowest: Seq, highest: Seq, ctx: &mut Context) {
         let recovery = self.recovery();
         let tail = std::mem::take(&mut recovery.tail);
-        let counted = std::mem::take(&mut recovery.counted);
+        let (mut counted, behind) =
+            (std::mem::take(&mut recovery.counted), std::mem::take(&mut recovery.behind));
+        counted.retain(|drive| !behind.contains(drive));
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };

@@ -297,7 +297,6 @@ fn believing_an_end_that_is_damaged_is_seen() {
     });
     assert_eq!(waited, [false; 3]);
     assert!(!with(Bug::TornEndCounts, an_opening_beside_a_damaged_end_is_cut_short));
-    assert!(!with(Bug::CheckpointBehindTheEnd, a_checkpoint_lies_before_a_torn_end));
 }
 
 #[test]

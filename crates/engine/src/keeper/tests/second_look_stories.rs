@@ -197,7 +197,7 @@ fn who_was_not_waited_for_is_not_doubted_because_of_what_may_have_been_anybodys(
         let mut rig = torn(block, byte);
         assert!(fence(&mut rig, 1, 2, 1).torn);
         // All who had no owner have one, or wait for one.
-        rig.now = rig.now.after(200_000_000);
+        rig.now = rig.now.after(700_000_000);
         assert!(fence(&mut rig, 1, 3, 1).torn, "byte {byte} of block {block}: it was asked for before");
         assert!(!fence(&mut rig, 2, 3, 1).torn && !fence(&mut rig, 3, 1, 0).torn);
     }
