@@ -92,7 +92,7 @@ impl Contents {
             scan.feed(offset / BLOCK as u64, bytes);
             progress(bytes.len() as u64);
         });
-        self.frames = scan.finish();
+        self.frames = scan.finish().0;
         self.chain = chain(&self.frames);
         if let (Some(first), Some(last)) = (self.chain.missing.first(), self.chain.missing.last()) {
             let count = self.chain.missing.len();

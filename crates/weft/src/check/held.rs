@@ -73,9 +73,12 @@ pub fn replay(frames: &BTreeMap<u64, FoundFrame>, chain: &Chain) -> BTreeMap<Fam
         let frame = &frames[number];
         let mut payload = frame.header.position + frame.header.header_blocks();
         for (header, sound) in frame.header.records.iter().zip(&frame.sound) {
+            // No record, and of anybody, perhaps.
+            if header.copied == Copied::Unsure {
+                continue;
+            }
             let held = families.entry(header.family).or_default();
             match header.kind {
-                _ if header.copied == Copied::Unsure => {}
                 RecordKind::Fence => {
                     held.fence = held.fence.max(header.epoch);
                     held.void(header.seq, Epoch(header.count as u32));
