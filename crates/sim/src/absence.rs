@@ -37,7 +37,7 @@ impl World {
     /// The victim's node ends at the same moment, with the other member of its logs, and comes back without that. What its drive
     /// wrote last has become bad.
     fn end_badly(&mut self, victim: usize, mood: Option<Mood>) {
-        let home = self.shards[self.drives[victim].shard].node;
+        let home = self.node_of(victim);
         if !self.nodes[home].up {
             return;
         }
@@ -53,7 +53,8 @@ impl World {
         self.nodes.len() == 2 && self.victim.is_some()
     }
 
-    fn node_of(&self, drive: usize) -> usize {
+    /// The node that a drive is in.
+    pub(crate) fn node_of(&self, drive: usize) -> usize {
         self.shards[self.drives[drive].shard].node
     }
 
@@ -87,8 +88,9 @@ impl World {
 
     /// Whether no log was written on this drive alone, or only so long ago that others have all of it by now.
     pub fn may_lose(&self, drive: usize) -> bool {
-        let is_alone = (0..self.control.families.len()).any(|family| self.is_alone(family, drive));
-        !self.is_pair() || !is_alone || self.now >= self.alone_at + ALONE_US * self.parameters.slowness
+        !self.is_pair()
+            || self.now >= self.alone_at + ALONE_US * self.parameters.slowness
+            || !(0..self.control.families.len()).any(|family| self.is_alone(family, drive))
     }
 
     /// Somebody has taken over what perhaps the absentee served, and has drained nothing of it yet.

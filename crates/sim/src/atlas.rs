@@ -97,7 +97,7 @@ impl World {
         let node = match self.victim {
             // Only the victim's node may go, and only if others are left.
             Some(_) if self.nodes.len() == 1 => return false,
-            Some(drive) => self.shards[self.drives[drive].shard].node,
+            Some(drive) => self.node_of(drive),
             None => self.rng.random_range(0..self.nodes.len()),
         };
         if !self.nodes[node].up {

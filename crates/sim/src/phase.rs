@@ -189,12 +189,12 @@ impl World {
                 (0..self.drives.len()).filter(|&drive| !self.control.drives[drive].retired).collect();
             // Mostly those are lost that had room.
             let small = self.parameters.small_node.filter(|_| self.rng.random_ratio(3, 4));
-            there.retain(|&drive| Some(self.shards[self.drives[drive].shard].node) != small);
+            there.retain(|&drive| Some(self.node_of(drive)) != small);
             let victim = there[self.rng.random_range(0..there.len())];
             self.victim = Some(victim);
             self.lied.insert(DriveId(victim as u32));
             if self.parameters.absences {
-                let home = self.shards[self.drives[victim].shard].node;
+                let home = self.node_of(victim);
                 let others = (0..self.nodes.len()).filter(|&node| node != home && Some(node) != small);
                 self.absentee = others.choose(&mut self.rng);
             }

@@ -107,8 +107,7 @@ impl Ring {
     pub fn held(&mut self, now: Time, family: FamilyId) -> Held {
         let room = self.room(now);
         let Some(holding) = self.holdings.get(&family) else {
-            let torn = self.is_torn_for(family);
-            return Held { room, incomplete: self.missing.is_some(), torn, ..Held::default() };
+            return Held { room, incomplete: self.missing.is_some(), ..Held::default() };
         };
         // What is behind the damage follows it: a gap would be noticed.
         let incomplete =

@@ -8,6 +8,7 @@
 //! end of the log is the highest record any of them holds; what is above the lowest of their ends is on some
 //! only, was never acknowledged, and is appended again.
 
+mod ends;
 mod full;
 mod loading;
 
@@ -23,6 +24,7 @@ use crate::message::{Answer, Held, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
+use ends::{Ends, Members};
 use full::FullMembers;
 use loading::Load;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -58,12 +60,8 @@ pub(crate) struct Recovery {
     /// Fences that were answered by drives that get several: see [`fences_of`].
     fences: BTreeMap<DriveId, usize>,
     full: FullMembers,
-    /// Those whose word counts for where the log ends: later ones are only read from.
-    counted: BTreeSet<DriveId>,
-    /// Those of them that may lack what was acknowledged at the end, while others are sure to have it.
-    behind: BTreeSet<DriveId>,
-    /// Found out to be the last record, see [`Volume::end_before`].
-    cut: Option<Seq>,
+    /// Whose word counts for where the log ends, and where it was cut, see [`Volume::end_before`].
+    ends: Ends,
     /// What the opening began with, for reading anew.
     rollback: Option<Rollback>,
     /// Members tried for the record that is needed now.
@@ -96,9 +94,7 @@ impl Recovery {
             asked: BTreeSet::new(),
             fences: BTreeMap::new(),
             full: FullMembers::default(),
-            counted: BTreeSet::new(),
-            behind: BTreeSet::new(),
-            cut: None,
+            ends: Ends::default(),
             rollback: None,
             tried: BTreeSet::new(),
             reading: false,
@@ -127,7 +123,7 @@ impl Recovery {
     }
 
     fn newest_told(&self, segments: &[Segment]) -> Option<Seq> {
-        (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index, self.cut))
+        (0..segments.len()).rev().find_map(|index| self.newest_of(segments, index, self.ends.cut))
     }
 
     /// Whether a member has told that it has this record, or had it before some damage.
@@ -264,42 +260,14 @@ impl Volume {
             return;
         }
         let last = segments.last().expect("a family with a log has segments");
-        let last_members = &last.members;
         let is_lost = |drive: &DriveId| ctx.is_lost(*drive);
-        // Whoever has lost a part of its ring does not know where the log ended, as long as somebody else may. Whose newest frame is not
-        // whole knows, if that was never finished; if it was damaged since, only somebody else can tell.
-        let (mut sound, mut torn, mut unsound, mut silent) = (0, Vec::new(), Vec::new(), 0);
-        for drive in &last.members {
-            match recovery.fenced.get(drive) {
-                Some(held) if held.incomplete => unsound.push(*drive),
-                Some(held) if held.torn => torn.push(*drive),
-                Some(_) => sound += 1,
-                None if !is_lost(drive) => silent += 1,
-                None => {}
-            }
-        }
-        if sound == 0 && torn.len() + unsound.len() > 0 && silent > 0 {
+        let members = Members::of(last, &recovery.fenced, is_lost);
+        if members.wait() {
             return;
         }
         // Their word is where the log was found to end too.
-        let mut counted: BTreeSet<DriveId> = recovery.fenced.keys().copied().collect();
-        let mut behind = BTreeSet::new();
-        if sound > 0 {
-            counted.retain(|drive| !unsound.contains(drive));
-            // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
-            behind.extend(torn.iter().copied().filter(|_| !planted(Bug::TornEndCounts)));
-        } else if !unsound.is_empty() {
-            // Something was damaged, and nobody knows better: none of what they have is given up.
-            let end = |drive: &DriveId| recovery.fenced.get(drive).map_or(Seq(0), |held| held.high);
-            let last = torn.iter().chain(&unsound).map(end).max().expect("there are some");
-            counted.retain(|drive| !last_members.contains(drive) || end(drive) == last);
-        }
-        // What only they have who do not count, a checkpoint as well, was never acknowledged.
-        let ends = last.members.iter().filter(|drive| counted.contains(drive));
-        let ends = ends.filter_map(|drive| recovery.fenced.get(drive)).map(|held| held.high);
-        let is_left_out = counted.len() < recovery.fenced.len();
-        let end = is_left_out.then(|| ends.fold(last.first.previous(), Seq::max));
-        let cut = recovery.cut.or(end);
+        let ends = Ends::of(last, &recovery.fenced, &members);
+        let cut = recovery.ends.cut.or(ends.cut);
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
         // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
         let mut newest = None;
@@ -321,10 +289,8 @@ impl Volume {
                 break;
             }
         }
-        if recovery.cut.is_none() {
-            recovery.counted = counted;
-            recovery.behind = behind;
-            recovery.cut = cut;
+        if recovery.ends.cut.is_none() {
+            recovery.ends = ends;
         }
         // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
         // leaves behind if it went around the log and was cut short; but not where a part of the ring is lost.
@@ -335,7 +301,7 @@ impl Volume {
                 .iter()
                 .all(|drive| recovery.fenced.get(drive).is_none_or(|held| held.high == Seq(0)));
         if is_empty
-            && sound + torn.len() == 0
+            && members.are_damaged()
             && recovery.fenced.values().any(|held| held.egroups && held.incomplete)
         {
             return self.fail(FamilyTrouble::RecordLost(last.first), ctx);
@@ -417,7 +383,7 @@ impl Volume {
         if seq <= lowest || (planted(Bug::FirstBaseKept) && !has_base) {
             return false;
         }
-        recovery.cut = Some(seq.previous());
+        recovery.ends.cut = Some(seq.previous());
         if has_base {
             recovery.found.clear();
             recovery.tried.clear();
@@ -435,34 +401,19 @@ impl Volume {
         let recovery = self.recovery();
         let before = std::mem::replace(recovery, Recovery::new(stage));
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
-        let Recovery {
-            fenced,
-            asked,
-            fences,
-            full,
-            counted,
-            behind,
-            cut,
-            rollback,
-            missed,
-            reading,
-            loads,
-            ..
-        } = before;
         *recovery = Recovery {
-            fenced,
-            asked,
-            fences,
-            full,
-            counted,
-            behind,
-            cut,
-            rollback,
-            missed,
-            reading,
-            loads,
+            fenced: before.fenced,
+            asked: before.asked,
+            fences: before.fences,
+            full: before.full,
+            ends: before.ends,
+            rollback: before.rollback,
+            missed: before.missed,
+            reading: before.reading,
+            loads: before.loads,
             ..Recovery::new(stage)
         };
+        let rollback = recovery.rollback;
         self.snapshots = Snapshots::default();
         self.snapshots.rollback = rollback;
     }
@@ -508,22 +459,11 @@ impl Volume {
         self.advance_opening(ctx);
     }
 
-    /// The highest record any counted member of the last segment holds, and the lowest of their ends.
+    /// The highest record that counts, and the lowest of the ends.
     fn ends(&mut self) -> (Seq, Seq) {
         let last = self.log.segments.last().expect("a family with a log has segments").clone();
         let recovery = self.recovery();
-        let before = last.first.previous();
-        let ends = last
-            .members
-            .iter()
-            .filter(|drive| recovery.counted.contains(drive))
-            .map(|drive| (recovery.fenced[drive].high.max(before), recovery.behind.contains(drive)));
-        let (mut highest, mut lowest) = (before, Seq(u64::MAX));
-        for (end, is_behind) in ends {
-            highest = highest.max(end);
-            lowest = if is_behind { lowest } else { lowest.min(end) };
-        }
-        let highest = recovery.cut.map_or(highest, |cut| cut.min(highest));
+        let (highest, lowest) = recovery.ends.range(&last, &recovery.fenced);
         // What is below `replay_from` is not needed: a member whose records were all trimmed lacks nothing.
         (highest, lowest.max(recovery.replay_from.previous()))
     }
@@ -566,9 +506,7 @@ impl Volume {
     fn complete(&mut self, lowest: Seq, highest: Seq, ctx: &mut Context) {
         let recovery = self.recovery();
         let tail = std::mem::take(&mut recovery.tail);
-        let (mut counted, behind) =
-            (std::mem::take(&mut recovery.counted), std::mem::take(&mut recovery.behind));
-        counted.retain(|drive| !behind.contains(drive));
+        let ends = std::mem::take(&mut recovery.ends);
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
@@ -580,7 +518,7 @@ impl Volume {
         let mut old: Vec<Segment> = self.log.segments.clone();
         for segment in &mut old {
             let (answered, silent): (Vec<DriveId>, Vec<DriveId>) =
-                segment.members.iter().partition(|drive| counted.contains(drive));
+                segment.members.iter().partition(|drive| ends.has_all(drive));
             if !answered.is_empty() {
                 segment.members = answered;
                 segment.absent.extend(silent);

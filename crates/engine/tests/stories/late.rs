@@ -31,7 +31,17 @@ fn begin_again(world: &mut World, drives: &[u32], first: DriveState) -> bool {
     drives.iter().for_each(|&drive| world.open_drive(DriveId(drive), false));
     see(world, 1, first, DriveState::Up);
     world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    is_ready(world)
+}
+
+fn is_ready(world: &World) -> bool {
     world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }))
+}
+
+/// How many of so many pieces are read as they were written.
+fn are_there(world: &mut World, pieces: u64) -> u64 {
+    let is_there = |at: &u64| world.read(at * PIECE, PIECE as u32) == pattern(1 + at, PIECE as usize);
+    (0..pieces).filter(is_there).count() as u64
 }
 
 /// A log is written on two drives, on one, on both again, and by its next owner. Until that one comes, what only the one drive has
@@ -53,8 +63,7 @@ fn a_drive_that_was_alone_is_lost() -> u64 {
     if !begin_again(&mut world, &[1], Lost) {
         return 0;
     }
-    let is_there = |at: &u64| world.read(at * PIECE, PIECE as u32) == pattern(1 + at, PIECE as usize);
-    (0..16).filter(is_there).count() as u64
+    are_there(&mut world, 16)
 }
 
 /// Three drives of a node whose neighbour is away: a log is written on the second alone, then, when that is down, on the first alone. The
@@ -80,11 +89,10 @@ fn a_part_that_nobody_can_give_is_before_another() -> u64 {
     see(&mut world, 1, [Lost, Up, Up]);
     world.step(Input::Order(Order::OpenFamily(world.record.clone())));
     world.pass(SECONDS);
-    if !world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
+    if !is_ready(&world) {
         return 0;
     }
-    let is_there = |at: &u64| world.read(at * PIECE, PIECE as u32) == pattern(1 + at, PIECE as usize);
-    (0..8).filter(is_there).count() as u64
+    are_there(&mut world, 8)
 }
 
 #[test]

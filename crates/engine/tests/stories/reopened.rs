@@ -130,15 +130,33 @@ fn a_member_that_comes_late_is_heard_about_checkpoints() {
     assert!(whole && waited > 0, "{waited}");
 }
 
+/// Blocks of the log of drive 0 that are not as they were.
+fn changed(world: &World, before: &[u8]) -> Vec<usize> {
+    let blocks = before.chunks(BLOCK).zip(log(world, 0).chunks(BLOCK)).enumerate();
+    blocks.filter(|(_, (before, after))| before != after).map(|(block, _)| block).collect()
+}
+
+/// The vDisk is opened beside drive 0 alone. If nothing comes of that for a minute, the other drive comes. Gives whether it was waited for.
+fn waits_for_the_other(world: &mut World) -> bool {
+    see(world, 1, &[DriveState::Up, DriveState::Down]);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(60 * SECONDS);
+    if is_ready(world) {
+        return false;
+    }
+    world.open_drive(DriveId(1), false);
+    see(world, 2, &[DriveState::Up; 2]);
+    world.pass(SECONDS);
+    true
+}
+
 /// The last thing written was acknowledged by both members. One of them comes back first, once or again, and its newest frame is bad
 /// somewhere. Gives whether it was waited for the other, wherever that is, and nothing was lost.
 fn a_bad_end(make_bad: fn(&mut World, usize), lives: usize) -> bool {
     let mut world = settled();
     let before = log(&world, 0).to_vec();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let changed = before.chunks(BLOCK).zip(log(&world, 0).chunks(BLOCK)).enumerate();
-    let changed: Vec<usize> =
-        changed.filter(|(_, (before, after))| before != after).map(|(block, _)| block).collect();
+    let changed = changed(&world, &before);
     assert!(changed.len() >= 2, "a frame has a header and a payload: {changed:?}");
     let crashed = (world.areas.clone(), world.record.clone());
     for block in changed {
@@ -149,15 +167,9 @@ fn a_bad_end(make_bad: fn(&mut World, usize), lives: usize) -> bool {
             world.open_drive(DriveId(0), false);
             world.pass(20 * SECONDS);
         }
-        see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
-        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
-        world.pass(60 * SECONDS);
-        if is_ready(&world) {
+        if !waits_for_the_other(&mut world) {
             return false;
         }
-        world.open_drive(DriveId(1), false);
-        see(&mut world, 2, &[DriveState::Up; 2]);
-        world.pass(SECONDS);
         assert!(is_ready(&world), "block {block}: {:?}", world.notices);
         reads_well(&mut world, &pattern(7, BLOCK));
     }
@@ -179,15 +191,9 @@ fn a_first_write_that_is_damaged(byte: usize) -> bool {
     world.areas.get_mut(&(DriveId(0), Area::Log)).expect("it is there")[byte] ^= 1;
     world.kill(Limits::small());
     world.open_drive(DriveId(0), false);
-    see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
-    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
-    world.pass(60 * SECONDS);
-    if is_ready(&world) {
+    if !waits_for_the_other(&mut world) {
         return false;
     }
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 2, &[DriveState::Up; 2]);
-    world.pass(SECONDS);
     assert!(is_ready(&world), "byte {byte}: {:?}", world.notices);
     world.read(0, BLOCK as u32) == pattern(7, BLOCK)
 }
@@ -207,9 +213,8 @@ fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
     let mut world = settled();
     let before = log(&world, 0).to_vec();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let mut blocks = log(&world, 0).chunks(BLOCK).zip(before.chunks(BLOCK));
-    let block = blocks.rposition(|(one, other)| one != other).expect("something was written");
-    damage(&mut world, 0, block);
+    let last = changed(&world, &before).pop().expect("something was written");
+    damage(&mut world, 0, last);
     world.kill(Limits::small());
     world.open_drives(false);
     world.unheard = true;
@@ -275,9 +280,8 @@ fn an_end_that_was_never_finished_is_the_end_when_nobody_else_is_left() {
     let mut world = settled();
     let finished = log(&world, 0).to_vec();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let torn = log(&world, 0).chunks(BLOCK).zip(finished.chunks(BLOCK));
-    let torn = torn.map(|(one, other)| one != other).collect::<Vec<_>>();
-    damage(&mut world, 0, torn.iter().rposition(|&differs| differs).expect("something was written"));
+    let last = changed(&world, &finished).pop().expect("something was written");
+    damage(&mut world, 0, last);
     world.kill(Limits::small());
     world.open_drive(DriveId(0), false);
     see(&mut world, 1, &[DriveState::Up, DriveState::Lost]);

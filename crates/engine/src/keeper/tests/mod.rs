@@ -354,7 +354,12 @@ impl Rig {
     }
 
     fn fence(&mut self, family: u32, epoch: u32) -> crate::message::Held {
-        match self.ask(family, epoch, Question::Fence { first: Seq(1), since: Epoch(0) }) {
+        self.fence_from(family, epoch, 1, 0)
+    }
+
+    /// By whom the last part of the log begins with `first`, in epoch `since`.
+    fn fence_from(&mut self, family: u32, epoch: u32, first: u64, since: u32) -> crate::message::Held {
+        match self.ask(family, epoch, Question::Fence { first: Seq(first), since: Epoch(since) }) {
             Ok(Answer::Fenced(held)) => held,
             other => panic!("{other:?}"),
         }

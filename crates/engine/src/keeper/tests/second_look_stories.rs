@@ -139,10 +139,7 @@ fn torn(block: u64, byte: usize) -> Rig {
 }
 
 fn fence(rig: &mut Rig, family: u32, epoch: u32, since: u32) -> crate::message::Held {
-    match rig.ask(family, epoch, Question::Fence { first: Seq(3), since: Epoch(since) }) {
-        Ok(Answer::Fenced(held)) => held,
-        other => panic!("{other:?}"),
-    }
+    rig.fence_from(family, epoch, 3, since)
 }
 
 /// The header with any of its marks, or its checksum, and the payload.

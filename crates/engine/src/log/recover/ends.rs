@@ -1,0 +1,97 @@
+//! Where a log ends, and whose word counts for that (decisions 0030 and 0058).
+//! Promises: nothing that was acknowledged is behind the end, nor appended again, as long as one member knows it.
+//! Leaves to others: asking the members, and reading what they hold (`log/recover.rs`).
+
+use crate::identity::{DriveId, Seq};
+use crate::interface::Segment;
+use crate::message::Held;
+use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Members of the last segment, by what they know of its end.
+pub(super) struct Members {
+    sound: usize,
+    /// Their newest frame is not whole: they know, if that was never finished; if it was damaged since, only somebody else can tell.
+    torn: Vec<DriveId>,
+    /// They have lost a part of their ring.
+    unsound: Vec<DriveId>,
+    /// They have not answered, and may come.
+    silent: usize,
+}
+
+impl Members {
+    pub fn of(last: &Segment, fenced: &BTreeMap<DriveId, Held>, is_lost: impl Fn(&DriveId) -> bool) -> Self {
+        let mut members = Self { sound: 0, torn: Vec::new(), unsound: Vec::new(), silent: 0 };
+        for drive in &last.members {
+            match fenced.get(drive) {
+                Some(held) if held.incomplete => members.unsound.push(*drive),
+                Some(held) if held.torn => members.torn.push(*drive),
+                Some(_) => members.sound += 1,
+                None if !is_lost(drive) => members.silent += 1,
+                None => {}
+            }
+        }
+        members
+    }
+
+    /// Whether nobody who has answered is sure, and somebody may come who is.
+    pub fn wait(&self) -> bool {
+        self.sound == 0 && self.torn.len() + self.unsound.len() > 0 && self.silent > 0
+    }
+
+    /// Whether all who have answered have lost something.
+    pub fn are_damaged(&self) -> bool {
+        self.sound + self.torn.len() == 0
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// Those whose word counts: later ones are only read from.
+    counted: BTreeSet<DriveId>,
+    /// Those of them that may lack what was acknowledged at the end, while others are sure to have it.
+    behind: BTreeSet<DriveId>,
+    /// Found out to be the last record.
+    pub cut: Option<Seq>,
+}
+
+impl Ends {
+    pub fn of(last: &Segment, fenced: &BTreeMap<DriveId, Held>, members: &Members) -> Self {
+        let Members { sound, torn, unsound, .. } = members;
+        let mut ends = Self { counted: fenced.keys().copied().collect(), ..Self::default() };
+        if *sound > 0 {
+            ends.counted.retain(|drive| !unsound.contains(drive));
+            // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
+            ends.behind.extend(torn.iter().filter(|_| !planted(Bug::TornEndCounts)));
+        } else if !unsound.is_empty() {
+            // Something was damaged, and nobody knows better: none of what they have is given up.
+            let end = |drive: &DriveId| fenced.get(drive).map_or(Seq(0), |held| held.high);
+            let highest = torn.iter().chain(unsound).map(end).max().expect("there are some");
+            ends.counted.retain(|drive| !last.members.contains(drive) || end(drive) == highest);
+        }
+        if ends.counted.len() < fenced.len() {
+            // What only they have who do not count, a checkpoint as well, was never acknowledged.
+            ends.cut = Some(ends.range(last, fenced).0);
+        }
+        ends
+    }
+
+    /// The highest record any counted member of the last segment holds, and the lowest of the ends of those who are not behind.
+    pub fn range(&self, last: &Segment, fenced: &BTreeMap<DriveId, Held>) -> (Seq, Seq) {
+        let before = last.first.previous();
+        let (mut highest, mut lowest) = (before, Seq(u64::MAX));
+        for drive in last.members.iter().filter(|drive| self.counted.contains(drive)) {
+            let end = fenced[drive].high.max(before);
+            highest = highest.max(end);
+            if !self.behind.contains(drive) {
+                lowest = lowest.min(end);
+            }
+        }
+        (self.cut.map_or(highest, |cut| cut.min(highest)), lowest)
+    }
+
+    /// Whether this drive has all that was acknowledged in segments that it is a member of.
+    pub fn has_all(&self, drive: &DriveId) -> bool {
+        self.counted.contains(drive) && !self.behind.contains(drive)
+    }
+}
