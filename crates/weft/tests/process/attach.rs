@@ -272,7 +272,7 @@ fn a_drive_that_hangs_keeps_no_node_from_starting() {
     below.signal(libc::SIGSTOP);
     let node = Node::start(&dir, &[]);
     assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
-    assert!(node.log_text().contains("does not answer"), "{}", node.log_text());
+    node.wait_for_log("does not answer");
     expect(&nbd_uri(&socket, "v"), 5, "0 1M");
     write(&nbd_uri(&socket, "v"), 6, "1M 1M");
     step("it answers again");

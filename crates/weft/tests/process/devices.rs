@@ -160,7 +160,7 @@ fn a_drive_is_found_under_its_new_name() {
     let gone = ["--drive", "/dev/disk/by-id/weft-none", "--drive", a.path.as_str()];
     let node = Node::start(&dir, &gone);
     assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
-    assert!(node.log_text().contains("there is no /dev/disk/by-id/weft-none"), "{}", node.log_text());
+    node.wait_for_log("there is no /dev/disk/by-id/weft-none");
     expect(&nbd_uri(&socket, "v"), 5, "0 4M");
     node.stop();
 }

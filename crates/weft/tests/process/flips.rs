@@ -68,7 +68,7 @@ fn with_two_copies_a_flipped_block_is_answered_repaired_and_reported() {
     let damage = |name: &str| node.json(&["stats"])["damage"][name].as_u64().expect("damage is counted");
     wait_until("what was read is reported", || damage("copies_bad") > 0);
     wait_until("what was read is repaired", || damage("copies_repaired") > 0);
-    assert!(node.log_text().contains("damaged"), "the log names the place");
+    node.wait_for_log("damaged");
     // Once more: what was repaired stays so, and what was not read before is answered as well.
     for block in 0..BLOCKS {
         let bytes = read_block(&mut client, block).expect("the other copy answers");
@@ -100,7 +100,7 @@ fn with_one_copy_a_flipped_block_fails_and_the_others_do_not() {
             Err(error) => assert_eq!((block, error), (77, EIO), "only the damaged block fails"),
         }
     }
-    wait_until("the place is named", || node.log_text().contains("77"));
+    node.wait_for_log("77");
     // Writing it again heals it.
     client.write(77 * BLOCK as u64, &content(77, 2)).expect("a write works");
     assert!(read_block(&mut client, 77).expect("it is good again") == content(77, 2));

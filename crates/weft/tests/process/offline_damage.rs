@@ -100,9 +100,7 @@ fn copies_that_went_with_a_lost_drive_are_missed() {
     assert_eq!((&problem["drive"], &problem["vdisk"]), (&1.into(), &"a".into()), "{told:#}");
     // With another drive in its place everything is copied.
     let node = Node::start(&dir, &["--drives", "2", "--drive-size", "256M"]);
-    crate::support::wait_until("the copies are made again", || {
-        node.log_text().contains("all copies are where they belong")
-    });
+    node.wait_for_log("all copies are where they belong");
     assert_eq!(node.json(&["status"])["trouble"], json!([]), "there is a drive for each copy");
     node.stop();
     let (code, told) = check(&dir);

@@ -49,9 +49,7 @@ fn what_an_old_drive_holds_of_a_deleted_vdisk_goes() {
     }
 
     let node = Node::start(&dir, &ARGUMENTS);
-    wait_until("the drive is told what is no more", || {
-        node.log_text().contains("something of a vDisk that was deleted")
-    });
+    node.wait_for_log("something of a vDisk that was deleted");
     let free = || -> Vec<u64> {
         let stats = node.json(&["stats"]);
         let drives = stats["drives"].as_array().expect("statistics list the drives").iter();
@@ -88,7 +86,7 @@ fn another_nodes_drive_of_the_same_number_is_not_taken_for_its_own() {
     }
     let reads_well = || read_all(&scratch.socket("own-v"), "v", 5);
     let node = Node::start(&own, &ARGUMENTS);
-    assert!(node.log_text().contains("of another node or of another life"), "{}", node.log_text());
+    node.wait_for_log("of another node or of another life");
     assert!(node.ready.contains("drives up 1 of 2"), "{}", node.ready);
     reads_well();
     node.stop();

@@ -161,6 +161,16 @@ impl Node {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Waits until the node has told `text`. What it tells comes beside what it does: one that is ready may not have told yet why it
+    /// goes without a drive.
+    pub fn wait_for_log(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log_text().contains(text) {
+            assert!(Instant::now() < deadline, "waited in vain for {text:?} in: {}", self.log_text());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     pub fn dir_text(&self) -> &str {
         self.dir.to_str().expect("the scratch directory has a plain name")
     }
