@@ -107,7 +107,8 @@ impl Control {
         match &entry.serving {
             Serving::Ready | Serving::Elsewhere => {}
             Serving::Opening => {
-                return Err(Refusal::unavailable(format!("vDisk {vdisk} is still being opened")));
+                let awaited = self.awaited_by(family).map_or(String::new(), |awaited| format!(": {awaited}"));
+                return Err(Refusal::unavailable(format!("vDisk {vdisk} is still being opened{awaited}")));
             }
             Serving::Failed(reason) => {
                 return Err(Refusal::conflict(format!(

@@ -368,6 +368,22 @@ impl Control {
         self.families.iter().find(|(_, family)| family.config.name == name).map(|(&id, _)| id)
     }
 
+    /// What a vDisk that is being opened may wait for, and what to do about that; None: for nothing but its opening.
+    fn awaited_by(&self, family: FamilyId) -> Option<String> {
+        if let Part::Member(member) = &self.part {
+            return member.awaited_by(family);
+        }
+        let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
+        let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
+        (!away.is_empty()).then(|| {
+            format!(
+                "what it needs may be on a drive that is away (drive {}); bring that back, and start the node again if the drive was \
+                 missing when it started",
+                away.join(", ")
+            )
+        })
+    }
+
     /// Lines about what is not as it should be.
     fn trouble(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -376,8 +392,6 @@ impl Control {
         {
             lines.push(refusal.line);
         }
-        let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
-        let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
         for (id, drive) in &self.drives {
             match self.standing_view(*id, drive) {
                 ("down", reason) => lines.push(format!("drive {id} is down: {reason}")),
@@ -398,7 +412,7 @@ impl Control {
             let name = self.families.get(family).map_or("of before", |family| &family.config.name);
             lines.push(format!("vDisk {name} is deleted, and its record cannot be removed yet: {trouble}"));
         }
-        for family in self.families.values() {
+        for (id, family) in &self.families {
             let name = &family.config.name;
             if let Serving::Failed(reason) = &family.serving {
                 lines.push(format!(
@@ -406,12 +420,11 @@ impl Control {
                      others, until it is served again or deleted"
                 ));
             }
-            if family.serving == Serving::Opening && !away.is_empty() && self.stage == Stage::Ready {
-                lines.push(format!(
-                    "vDisk {name} is not served yet: what it needs may be on a drive that is away (drive {}); bring that back, and start \
-                     the node again if the drive was missing when it started",
-                    away.join(", ")
-                ));
+            if family.serving == Serving::Opening
+                && self.stage == Stage::Ready
+                && let Some(awaited) = self.awaited_by(*id)
+            {
+                lines.push(format!("vDisk {name} is not served yet: {awaited}"));
             }
             for (address, reason) in &family.export_trouble {
                 lines.push(format!("vDisk {name} is not exported at {address}: {reason}"));

@@ -314,7 +314,7 @@ impl Control {
         let is_open = matches!(entry.serving, Serving::Ready | Serving::Elsewhere);
         let served = served.map(|served| served && is_open);
         let (state, trouble) = match &entry.serving {
-            Serving::Opening => ("opening", String::new()),
+            Serving::Opening => ("opening", self.awaited_by(family).unwrap_or_default()),
             Serving::Ready => ("ready", String::new()),
             Serving::Failed(reason) => ("failed", reason.clone()),
             Serving::Dropping => ("deleting", String::new()),

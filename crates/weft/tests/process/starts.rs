@@ -1,5 +1,7 @@
 //! Directories and addresses that a node does not start with, and leaves as they are.
 
+use serde_json::Value;
+
 use crate::support::{
     Node, Scratch, await_ready, expect, nbd_uri, spawn_node_telling, wait_until, weft_output, write,
 };
@@ -94,13 +96,17 @@ fn vdisks_on_drives_that_are_there_are_served_although_one_waits_for_a_drive_tha
     let node = Node::start(&dir, &[]);
     expect(&nbd_uri(&both, "both"), 7, "0 1M");
     write(&nbd_uri(&both, "both"), 8, "1M 1M");
-    let states = |node: &Node| -> Vec<String> {
-        let listed = node.json(&["vdisk", "ls"]);
-        let vdisks = listed.as_array().or_else(|| listed["vdisks"].as_array()).expect("a list").clone();
-        vdisks.iter().map(|vdisk| vdisk["state"].as_str().expect("it has a state").to_string()).collect()
-    };
-    let waiting = states(&node).iter().filter(|state| *state == "opening").count();
-    assert!(waiting > 0, "some have what they need on the drive that is away: {:?}", states(&node));
+    let listed = node.json(&["vdisk", "ls"]);
+    let vdisks = listed.as_array().or_else(|| listed["vdisks"].as_array()).expect("a list");
+    let waiting: Vec<&Value> = vdisks.iter().filter(|vdisk| vdisk["state"] == "opening").collect();
+    assert!(!waiting.is_empty(), "some have what they need on the drive that is away: {listed:#}");
+    for vdisk in waiting {
+        let trouble = vdisk["trouble"].as_str().expect("a line");
+        assert!(trouble.contains("drive 1"), "{vdisk:#}");
+        let name = vdisk["name"].as_str().expect("it has a name");
+        let shown = node.weft(&["vdisk", "show", name]);
+        assert!(shown.contains("drive that is away (drive 1)"), "{shown}");
+    }
     let told = node.weft(&["status"]);
     assert!(told.contains("is not served yet") && told.contains("drive 1"), "{told}");
     node.stop();

@@ -49,7 +49,11 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
     let has_lease = member.has_lease();
     let waiting = member.served.iter().filter_map(|(family, served)| {
         let why = match &served.phase {
-            Phase::Opening => member.opening_line(*family),
+            Phase::Opening => {
+                let awaited =
+                    member.awaited_by(*family).map_or(String::new(), |awaited| format!("; {awaited}"));
+                format!("it is being opened{awaited}")
+            }
             Phase::Failed(failure) => failure.reason.clone(),
             Phase::Ready | Phase::Settling { .. } if !has_lease => {
                 "its node has no lease: etcd does not answer it".to_string()
@@ -286,8 +290,8 @@ impl Member {
         lines.take(LINES_MAX).collect()
     }
 
-    /// What a vDisk that is being opened may wait for.
-    fn opening_line(&self, family: FamilyId) -> String {
+    /// What a vDisk that is being opened may wait for; None: nothing of its log is away.
+    pub(in crate::control) fn awaited_by(&self, family: FamilyId) -> Option<String> {
         let record = self.mirror.families.get(&family).map(|family| &family.record);
         let named: BTreeSet<u32> = record
             .iter()
@@ -296,13 +300,9 @@ impl Member {
             .copied()
             .collect();
         let away: Vec<String> = named.difference(&drives_up(&self.mirror)).map(u32::to_string).collect();
-        if away.is_empty() {
-            return "it is being opened".to_string();
-        }
-        format!(
-            "it is being opened; drive(s) {} of its log are away, and what only they have is waited for",
-            away.join(", ")
-        )
+        (!away.is_empty()).then(|| {
+            format!("drive(s) {} of its log are away, and what only they have is waited for", away.join(", "))
+        })
     }
 
     /// A line for each node to which the way from here is poor.
