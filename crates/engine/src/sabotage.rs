@@ -144,6 +144,10 @@ pub enum Bug {
     UnreadEndBelieved,
     /// A last frame that is not whole was never finished, whatever may have become of it.
     TornEndBelieved,
+    /// Where nobody knows whose records a frame had, that is known only as long as its place is not another one's.
+    AnybodyForgotten,
+    /// Who was doubted once is not doubted for another end.
+    OldDoubtHides,
     /// What is behind such an end on one drive was never acknowledged, also if another member has it.
     TornEndCounts,
     /// A copy is deleted by what was asked before it was put there, and that is asked for until it is answered.

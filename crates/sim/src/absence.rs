@@ -47,6 +47,19 @@ impl World {
         }
         let time = self.rng.random_range(1_000..100_000);
         self.queue.push(self.now + time, Event::NodeStarts(home));
+        if self.rng.random_ratio(1, 3) {
+            let again = time + self.rng.random_range(1_000..1_000_000);
+            self.queue.push(self.now + again, Event::EndsBadly(victim));
+        }
+    }
+
+    /// It ends so once more, with what it has written since: what it has said of that end is bad too.
+    pub fn end_badly_again(&mut self, victim: usize) {
+        let is_away = self.absentee.is_some_and(|node| !self.nodes[node].up);
+        if is_away && self.damageable() == Some(victim) && self.phase == Phase::Trouble {
+            let mood = self.rng.random_bool(0.5).then(|| self.mood());
+            self.end_badly(victim, mood);
+        }
     }
 
     fn is_pair(&self) -> bool {

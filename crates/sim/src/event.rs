@@ -88,6 +88,8 @@ pub enum Event {
     DriveReturns(usize),
     /// A drive that was taken out is replaced by an empty one.
     DriveReplaced(usize),
+    /// The node of the round's victim ends, and what the drive wrote last is bad.
+    EndsBadly(usize),
     /// The victim of this round is lost at once.
     DriveLost(usize),
     /// The control plane compares what is with what should be.

@@ -341,6 +341,7 @@ impl World {
             }
             Event::DriveReplaced(_) => {}
             Event::DriveLost(drive) => self.lose(drive),
+            Event::EndsBadly(drive) => self.end_badly_again(drive),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

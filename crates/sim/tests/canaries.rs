@@ -403,6 +403,11 @@ fn a_damaged_end_that_is_taken_for_one_that_was_never_finished_is_caught() {
 }
 
 #[test]
+fn what_nobody_knows_of_a_ring_and_is_forgotten_is_caught() {
+    is_caught_among(4 * SEEDS, Bug::AnybodyForgotten, &[Plan::Away], |_| true);
+}
+
+#[test]
 fn a_part_of_a_log_that_is_left_with_one_copy_is_caught() {
     is_caught_by_the_one(Bug::ThinSegmentsStay, Plan::Away, 107_282);
 }

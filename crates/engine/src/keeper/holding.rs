@@ -49,6 +49,13 @@ pub(super) struct Run {
     pub high: Seq,
 }
 
+/// Where records may be missing: in the part of the log that was begun in epoch `since`, as its owner said, and `before` this frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub since: Epoch,
+    pub before: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Holding {
     pub places: BTreeMap<Seq, Place>,
@@ -64,8 +71,8 @@ pub(super) struct Holding {
     pub durable_fence: Option<(Epoch, u64)>,
     /// The highest epoch in which the last part of the log was begun, as those said who have fenced since the drive was opened.
     pub log_since: Epoch,
-    /// A frame that was not whole may have had some of the part that was begun in this epoch, as of anybody.
-    pub torn: Option<Epoch>,
+    /// A frame of which nobody knows whose records it had may have had some of this family.
+    pub torn: Option<Doubt>,
     /// A frame with a newer fence, or a new copy of the durable one, is in flight.
     pub fence_moving: bool,
     pub fence_waiters: Vec<(Caller, Epoch)>,

@@ -40,6 +40,8 @@ pub(super) struct Flying {
     pub fences: Vec<(FamilyId, Epoch)>,
     pub drops: Vec<FamilyId>,
     pub carried: Vec<Carried>,
+    /// What it says of records that may have been anybody's: which are not meant.
+    pub anybody: Option<u64>,
 }
 
 /// A record that waits for a frame.

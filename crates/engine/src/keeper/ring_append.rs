@@ -301,7 +301,9 @@ impl Ring {
     pub fn trim(&mut self, now: Time, family: FamilyId, up_to: Seq) {
         let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
         let gone = holding.take_trimmed(up_to);
-        if gone.is_empty() {
+        // Its owner knows where its log ends, also if nothing is left of it here.
+        let is_doubted = holding.torn.is_some() || holding.unsure.is_some();
+        if gone.is_empty() && !is_doubted && !self.torn_end.untold.contains_key(&family) {
             return;
         }
         gone.iter().for_each(|place| self.let_go(place));

@@ -5,9 +5,7 @@
 //! be read any more it stays known that it was there.
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::formats::frame::{
-    ANYBODY, Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN, header_blocks,
-};
+use crate::formats::frame::{Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN, header_blocks};
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Desk, Work};
@@ -201,17 +199,17 @@ impl Ring {
 
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
     fn load_the_unsure(&mut self, number: u64) {
-        let records = self.unsure_of_the_floor(number);
+        let mut records = self.unsure_of_the_floor(number);
+        records.truncate(RECORDS_IN_ONE_BLOCK);
         if !records.is_empty() {
             self.carrying.load = Some(Load { records, ..Load::of(vec![(number, 0)], true) });
         }
     }
 
-    /// As many of them as go into a header of one block, `from` the frame that is kept for them.
+    /// What is written of them, `from` the frame that is kept for them.
     pub(super) fn unsure_of_the_floor(&self, from: u64) -> Vec<(u64, RecordHeader, Buffer)> {
         let families = self.floor.iter().flat_map(|(_, families)| families);
-        let records = families.map(|&family| (from, unsure(family, Epoch(0), 0), zeros(0)));
-        records.take(RECORDS_IN_ONE_BLOCK).collect()
+        families.map(|&family| (from, unsure(family, Epoch(0), 0), zeros(0))).collect()
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -505,11 +503,8 @@ impl Ring {
         let is_floor = count != TORN && self.has_floor_for(family);
         let known = self.holdings.get(&family).and_then(|holding| holding.unsure);
         let is_carried = known.is_some_and(|place| place.home == Home::Frame(from));
-        if family == ANYBODY || !is_told && !is_floor && !is_carried {
+        if !is_told && !is_floor && !is_carried {
             self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
-            if family == ANYBODY {
-                self.put_torn_anybody(number);
-            }
             return;
         }
         let record = unsure(family, epoch, count);

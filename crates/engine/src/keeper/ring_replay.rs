@@ -6,7 +6,7 @@
 use crate::buffer::BLOCK;
 use crate::formats::frame::{ANYBODY, Copied, RecordHeader, RecordKind};
 use crate::identity::{Epoch, FamilyId, Seq};
-use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::holding::{Doubt, Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
 use crate::keeper::second_look::Findings;
@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const NUMBERS_SKIPPED: u64 = 1000;
 
 /// The frames that count.
+#[derive(Default)]
 pub struct Chain {
     /// In order.
     pub kept: Vec<u64>,
@@ -26,6 +27,8 @@ pub struct Chain {
     pub seen: u64,
     /// The last frame that counts, whether it is there or not.
     pub last: u64,
+    /// Behind that one some are there, and not one before them.
+    pub has_gap_behind: bool,
 }
 
 /// What came out of a replay.
@@ -40,19 +43,20 @@ pub(super) struct Replayed {
 /// Tells which frames count.
 pub fn chain(found: &BTreeMap<u64, FoundFrame>) -> Chain {
     let Some((&seen, newest)) = found.last_key_value() else {
-        return Chain { kept: Vec::new(), missing: Vec::new(), seen: 0, last: 0 };
+        return Chain::default();
     };
     // Of what was in flight at the end nothing counts from the first frame on that is not whole: a frame
     // settles only with all before it, so nothing of that was ever acknowledged.
     let newest = &newest.header;
     let whole = |number: &u64| found.get(number).is_some_and(|frame| frame.sound.iter().all(|sound| *sound));
-    let mut unsettled = (newest.settled + 1).max(newest.session_first)..=seen;
-    let last = match unsettled.find(|number| !whole(number)) {
+    let unsettled = (newest.settled + 1).max(newest.session_first)..=seen;
+    let last = match unsettled.clone().find(|number| !whole(number)) {
         Some(torn) if torn == newest.session_first => newest.session_after,
         Some(torn) => torn - 1,
         None => seen,
     };
-    let mut chain = Chain { kept: Vec::new(), missing: Vec::new(), seen, last };
+    let has_gap_behind = unsettled.clone().any(|number| !found.contains_key(&number));
+    let mut chain = Chain { kept: Vec::new(), missing: Vec::new(), seen, last, has_gap_behind };
     let mut top = last;
     let mut tail = None;
     while let Some((&number, frame)) = found.range(..=top).next_back() {
@@ -110,7 +114,7 @@ impl Ring {
             self.next_number = self.session_first;
         }
         self.put_floor(chain.missing.first().copied());
-        self.note_torn_end(findings, chain.last);
+        self.note_torn_end(findings, &chain);
         self.count_dead();
         Replayed { damage, dropped: chain.seen > chain.last }
     }
@@ -141,7 +145,9 @@ impl Ring {
                 RecordKind::Trim => self.replay_trim(record),
                 RecordKind::Drop => self.replay_drop(record),
                 _ if record.copied == Copied::Unsure && record.family == ANYBODY => {
-                    self.put_torn_anybody(number)
+                    // Before decision 0059 it was about the frame that it was in.
+                    let before = if record.begin == Seq(0) { number } else { record.begin.0 };
+                    self.put_torn_anybody(number, before)
                 }
                 _ if record.copied == Copied::Unsure => self.replay_unsure(number, payload, record),
                 _ if record.copied == Copied::Lost => self.replay_lost(number, payload, record),
@@ -207,7 +213,8 @@ impl Ring {
     fn replay_fence(&mut self, number: u64, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         holding.fence = holding.fence.max(record.epoch);
-        holding.torn = record.block.checked_sub(1).map(|epoch| Epoch(epoch as u32));
+        let since = record.block.checked_sub(1).map(|epoch| Epoch(epoch as u32));
+        holding.torn = since.map(|since| Doubt { since, before: record.begin.0 });
         let void = holding.take_older(record.seq, Epoch(record.count as u32));
         let former = holding.durable_fence.replace((record.epoch, number));
         self.frames.back_mut().expect("just added").fences += 1;

@@ -13,6 +13,7 @@ use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::Home;
 use crate::keeper::ring::{Flying, Frame, LAST_BLOCKS, Ring};
 use crate::keeper::ring_carry::Carried;
+use crate::keeper::torn_end;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +48,7 @@ impl Ring {
     /// True if a frame was written.
     fn write_next(&mut self, now: Time, desk: &mut Desk) -> bool {
         self.skip_void();
-        self.carry_fences();
+        self.carry_fences(now);
         let (records, payload) = self.gather();
         let riders = self.riders();
         if records > 0 {
@@ -69,7 +70,8 @@ impl Ring {
         }
         let trims_due = self.untold_since.is_some_and(|since| now.since(since) >= TRIM_TOLD_US);
         let rests = self.rests && self.flying.is_empty();
-        let urgent = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || trims_due || rests;
+        let is_told = !self.wanted_fences.is_empty() || !self.wanted_drops.is_empty() || self.wants_anybody();
+        let urgent = is_told || trims_due || rests;
         // Dead frames are free only when a durable frame says so: if nothing else does, an empty one.
         let wanted = records > 0 || self.carrying.waits_for_room() || self.dead_blocks() >= self.blocks / 16;
         let reclaims = self.flying.is_empty() && self.dead > 0 && self.used() > self.blocks / 4 && wanted;
@@ -162,18 +164,19 @@ impl Ring {
 
     /// Records of the keeper's own that want to go with the next frame.
     fn riders(&self) -> usize {
-        self.wanted_fences.len() + self.wanted_drops.len() + self.untold_trims.len()
+        let anybody = usize::from(self.wants_anybody());
+        self.wanted_fences.len() + self.wanted_drops.len() + self.untold_trims.len() + anybody
     }
 
     /// A fence in the oldest frames, all else of which is dead, keeps them from being freed. When space
     /// is wanted, it moves on: the newest fence of a family is always in the ring.
-    fn carry_fences(&mut self) {
+    fn carry_fences(&mut self, now: Time) {
         if self.used() <= self.blocks / 4 || !self.flying.is_empty() {
             return;
         }
         let still = self.frames.iter().skip(self.dead).take_while(|frame| frame.live == 0);
         let Some(last) = still.last().map(|frame| frame.number) else { return };
-        self.forget_torn_anybody(last);
+        self.carry_anybody(now, last);
         for (family, holding) in &mut self.holdings {
             if holding.durable_fence.is_some_and(|(_, number)| number <= last) && !holding.fence_moving {
                 self.wanted_fences.entry(*family).or_default();
@@ -201,24 +204,27 @@ impl Ring {
         if planted(Bug::LastBlockTaken) {
             return oldest.is_none_or(|oldest| oldest.live == 0);
         }
-        let fences = self.fences_next(RECORDS_IN_ONE_BLOCK);
-        !self.is_on_the_floor() && oldest.is_some_and(|oldest| self.tail_beside(&fences) > oldest.number)
+        let anybody = self.wants_anybody();
+        let fences = self.fences_next(RECORDS_IN_ONE_BLOCK - usize::from(anybody));
+        let lets_go = |oldest: &Frame| self.tail_beside(&fences, anybody) > oldest.number;
+        !self.is_on_the_floor() && oldest.is_some_and(lets_go)
     }
 
-    /// The oldest frame still needed beside a frame with these fences, which says so. What earlier frames on their way say stays said:
-    /// they count before it does.
-    fn tail_beside(&self, fences: &[FamilyId]) -> u64 {
+    /// The oldest frame still needed beside a frame with these fences, and perhaps what may have been anybody's, which says so. What
+    /// earlier frames on their way say stays said: they count before it does.
+    fn tail_beside(&self, fences: &[FamilyId], anybody: bool) -> u64 {
         let told = self.flying.back().map_or(0, |flying| flying.tail);
         let tail = self.tail_number().max(told);
         let settled = self.frames.len() - self.flying.len();
         let is_free = |at: usize| at < settled && self.frames[at].live == 0;
-        if fences.is_empty() || !is_free(self.dead) || planted(Bug::LastBlockTaken) {
+        let moves = !fences.is_empty() || anybody;
+        if !moves || !is_free(self.dead) || planted(Bug::LastBlockTaken) {
             return tail;
         }
         let fences: BTreeSet<&FamilyId> = fences.iter().collect();
         let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
         let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number);
-        let needed = needed.chain(self.torn_anybody()).min();
+        let needed = needed.chain(self.torn_anybody().filter(|_| !anybody)).min();
         let needed = needed.filter(|_| !planted(Bug::FencesLeftBehind));
         let is_carried =
             |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
@@ -230,20 +236,20 @@ impl Ring {
     /// Writes a frame before anything else of this session, if one is needed: it says what counts if frames were `dropped`, and of which
     /// families nobody knows any more where their logs end.
     pub fn write_first(&mut self, dropped: bool, desk: &mut Desk) -> bool {
-        let unsure = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
         // What lets go of the oldest frame needs the last block more, unless frames were dropped: then this one lies where they did.
         let left = if dropped || self.dead > 0 { 0 } else { LAST_BLOCKS };
         // All in one frame: once it counts, the next opening does not see what was torn any more.
         let fits = |&blocks: &u64| self.place(blocks, left).is_some();
-        let blocks = if unsure.is_empty() { (1..=HEADER_BLOCKS_MAX).rev().find(fits) } else { None };
-        let unsure = if unsure.is_empty() { self.untold_torn(blocks.unwrap_or(1)) } else { unsure };
-        let Some(position) =
-            self.place(header_blocks(unsure.len()), left).filter(|_| dropped || !unsure.is_empty())
-        else {
+        let blocks = (1..=HEADER_BLOCKS_MAX).rev().find(fits).unwrap_or(1);
+        let told = self.first_to_tell(blocks);
+        let anybody = usize::from(self.wants_anybody());
+        let is_wanted = dropped || told.len() + anybody > 0;
+        let blocks = header_blocks(told.len() + anybody);
+        let Some(position) = self.place(blocks, left).filter(|_| is_wanted) else {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;
         };
-        self.write_frame_with(position, 0, 0, unsure, desk);
+        self.write_frame_with(position, 0, anybody, told, desk);
         true
     }
 
@@ -261,8 +267,10 @@ impl Ring {
         desk: &mut Desk,
     ) {
         let number = self.next_number;
+        let anybody = if riders > 0 { self.take_anybody() } else { None };
+        let riders = riders - usize::from(anybody.is_some());
         let fences = self.fences_next(riders);
-        let tail = self.tail_beside(&fences);
+        let tail = self.tail_beside(&fences, anybody.is_some());
         let mut flying = Flying {
             number,
             written: false,
@@ -272,6 +280,7 @@ impl Ring {
             fences: Vec::new(),
             drops: Vec::new(),
             carried: Vec::new(),
+            anybody,
         };
         let mut header = FrameHeader {
             drive: desk.drive,
@@ -301,6 +310,7 @@ impl Ring {
                 push_pieces(&mut pieces, payload);
             }
         }
+        header.records.extend(anybody.map(torn_end::anybody));
         let mut payload = position + header.header_blocks();
         for (carried, record) in flying.carried.iter_mut().zip(&header.records) {
             carried.payload = payload;
@@ -343,8 +353,9 @@ impl Ring {
                 flying.fences.push((family, holding.fence));
                 let since = u64::from(wanted.since.0);
                 let fence = own_record(family, RecordKind::Fence, holding.fence, wanted.first, since);
-                let block = holding.torn.map_or(0, |epoch| u64::from(epoch.0) + 1);
-                header.records.push(RecordHeader { block, ..fence });
+                let block = holding.torn.map_or(0, |doubt| u64::from(doubt.since.0) + 1);
+                let begin = Seq(holding.torn.map_or(0, |doubt| doubt.before));
+                header.records.push(RecordHeader { block, begin, ..fence });
             } else if let Some(family) = self.untold_trims.pop_first() {
                 let trimmed = self.holdings.get(&family).map_or(Seq(0), |holding| holding.trimmed);
                 header.records.push(own_record(family, RecordKind::Trim, Epoch(0), trimmed, 0));
@@ -422,6 +433,9 @@ impl Ring {
             self.settle_carried(flying.number, flying.carried);
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
+            }
+            if let Some(before) = flying.anybody {
+                self.put_torn_anybody(flying.number, before);
             }
             self.count_dead();
             self.free_before(flying.tail);

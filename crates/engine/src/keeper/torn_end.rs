@@ -1,13 +1,16 @@
 //! The end of a ring, where a frame is not whole. Most likely it was never finished, and nothing of it was ever acknowledged; but a frame
 //! that settled and was damaged since looks no different, as long as no later one says that it had settled.
-//! Promises: whoever asks where a log ends hears that this drive alone cannot tell, also after later openings, until an owner has found out.
-//! Leaves to others: when that matters (`log/recover.rs`: only while every other member is away).
+//! Promises: whoever asks where a log ends hears that this drive alone cannot tell, also after later openings, until an owner has found out;
+//! so does who has nothing behind a frame of which nobody knows what was in it.
+//! Leaves to others: when that matters (`log/recover.rs`: only while every other member is away), and what is known to have been there
+//! (`ring_replay`).
 
 use crate::buffer::{Buffer, zeros};
 use crate::formats::frame::{ANYBODY, Copied, RECORDS_MAX, RecordHeader, RecordKind, TORN, records_in};
 use crate::identity::{Epoch, FamilyId, Seq, Time};
-use crate::keeper::holding::Place;
+use crate::keeper::holding::{Doubt, Place};
 use crate::keeper::ring::Ring;
+use crate::keeper::ring_replay::Chain;
 use crate::keeper::ring_scan::FoundFrame;
 use crate::keeper::second_look::Findings;
 use crate::sabotage::{Bug, planted};
@@ -18,11 +21,20 @@ use std::collections::BTreeMap;
 pub(super) struct TornEnd {
     /// Families for which that is to be written before anything else is, and the highest epoch of what they had there.
     pub untold: BTreeMap<FamilyId, Epoch>,
-    /// Of one nobody knows whose records it had: of families without anything in this frame or later. It is written in that frame, which
-    /// that keeps until a quarter of the ring lies behind it.
-    anybody: Option<u64>,
+    anybody: Option<Anybody>,
+    /// The same, to be written with the next frame that has room for it: anew, or because the frame that says it is to be free.
+    wanted: Option<u64>,
     /// Who has not been asked for until then was not waited for: its owner lives, and knows better.
     anybody_until: Option<Time>,
+}
+
+/// Nobody knows whose records a frame had that is not whole, or not there.
+#[derive(Clone, Copy)]
+struct Anybody {
+    /// Who has something in this frame, or a later one, is not meant.
+    before: u64,
+    /// The frame in which that is written, and which it keeps.
+    told_in: u64,
 }
 
 /// So long after somebody came who knows of a log here, all have come who look for one.
@@ -36,25 +48,31 @@ impl Place {
 }
 
 impl Ring {
-    /// Looks at what comes behind the last frame that counts. What is missing before that is known already.
-    pub(super) fn note_torn_end(&mut self, findings: &Findings, last: u64) {
+    /// Looks at what comes behind the last frame that counts, and before it where something is missing.
+    pub(super) fn note_torn_end(&mut self, findings: &Findings, chain: &Chain) {
         if planted(Bug::TornEndBelieved) {
             return;
         }
-        for (_, frame) in findings.found.range(last + 1..) {
+        for (_, frame) in findings.found.range(chain.last + 1..) {
             self.note_torn(frame);
         }
-        if findings.is_header_torn {
-            self.torn_end.untold.insert(ANYBODY, Epoch(0));
-        }
-        let (holdings, floor) = (&self.holdings, self.floor.as_ref());
         // Of whom more than that is missing, that is known, and what is written.
+        let floor = self.floor.as_ref().filter(|_| self.is_end_unknown);
         let is_news = |family: &FamilyId| {
-            let known = holdings.get(family).and_then(|holding| holding.unsure);
+            let known = self.holdings.get(family).and_then(|holding| holding.unsure);
             known.is_none_or(|place| place.is_torn())
                 && floor.is_none_or(|(_, families)| !families.contains(family))
         };
         self.torn_end.untold.retain(|family, _| is_news(family));
+        let is_anybodys = findings.is_header_torn || self.is_end_unknown || chain.has_gap_behind;
+        let before = match self.missing {
+            _ if is_anybodys => Some(self.session_first),
+            // What was in it is not known here as soon as the ring is free beyond it.
+            missing => missing.map(|missing| missing + 1),
+        };
+        self.torn_end.wanted = before
+            .filter(|before| self.torn_end.anybody.is_none_or(|known| known.before < *before))
+            .filter(|_| !planted(Bug::AnybodyForgotten));
     }
 
     fn note_torn(&mut self, frame: &FoundFrame) {
@@ -66,33 +84,43 @@ impl Ring {
         }
     }
 
-    /// A frame that counts says that one that was not whole may have been anybody's.
-    pub(super) fn put_torn_anybody(&mut self, number: u64) {
-        self.frame_mut(number).expect("a frame that counts is there").fences += 1;
+    /// A frame that counts says that what is missing `before` another may have been anybody's.
+    pub(super) fn put_torn_anybody(&mut self, told_in: u64, before: u64) {
+        self.frame_mut(told_in).expect("a frame that counts is there").fences += 1;
         self.let_go_of_anybody();
-        self.torn_end.anybody = Some(number);
+        self.torn_end.anybody = Some(Anybody { before, told_in });
     }
 
     fn let_go_of_anybody(&mut self) {
-        if let Some(number) = self.torn_end.anybody.take() {
-            self.frame_mut(number).expect("what it says keeps it").fences -= 1;
+        if let Some(Anybody { told_in, .. }) = self.torn_end.anybody.take() {
+            self.frame_mut(told_in).expect("what it says keeps it").fences -= 1;
         }
     }
 
-    /// The ring is to be freed up to the frame of this number.
-    pub(super) fn forget_torn_anybody(&mut self, up_to: u64) {
-        let Some(number) = self.torn_end.anybody.filter(|number| *number <= up_to) else { return };
-        let position = self.frame_mut(number).expect("what it says keeps it").position;
-        let behind = (self.head + self.blocks - position) % self.blocks;
-        if behind > self.blocks / 4 {
+    /// The ring is to be freed up to the frame of this number: what keeps it is told again, as long as somebody may ask.
+    pub(super) fn carry_anybody(&mut self, now: Time, up_to: u64) {
+        let Some(anybody) = self.torn_end.anybody.filter(|anybody| anybody.told_in <= up_to) else { return };
+        if self.torn_end.anybody_until.is_some_and(|until| now >= until) || planted(Bug::AnybodyForgotten) {
             self.let_go_of_anybody();
             self.count_dead();
+        } else {
+            self.torn_end.wanted = Some(anybody.before);
         }
     }
 
     /// The frame that says it.
     pub(super) fn torn_anybody(&self) -> Option<u64> {
-        self.torn_end.anybody
+        self.torn_end.anybody.map(|anybody| anybody.told_in)
+    }
+
+    /// Whether the next frame is to say it.
+    pub(super) fn wants_anybody(&self) -> bool {
+        self.torn_end.wanted.is_some()
+    }
+
+    /// What the next frame is to say of it: which records are not meant.
+    pub(super) fn take_anybody(&mut self) -> Option<u64> {
+        self.torn_end.wanted.take()
     }
 
     /// Whether a frame that is not whole may have had more of the family, in the last part of its log.
@@ -100,7 +128,8 @@ impl Ring {
         let Some(holding) = self.holdings.get(&family) else { return false };
         let marked = holding.unsure.filter(Place::is_torn).map(|place| place.epoch);
         let untold = self.torn_end.untold.get(&family).copied();
-        marked.into_iter().chain(untold).chain(holding.torn).any(|epoch| epoch >= holding.log_since)
+        let anybody = holding.torn.map(|doubt| doubt.since);
+        marked.into_iter().chain(untold).chain(anybody).any(|epoch| epoch >= holding.log_since)
     }
 
     /// Owners reach this drive.
@@ -113,23 +142,43 @@ impl Ring {
     pub(super) fn note_since(&mut self, now: Time, family: FamilyId, since: Epoch) -> bool {
         self.note_asked(now);
         let torn = &self.torn_end;
-        let anybody = torn.anybody.or(torn.untold.contains_key(&ANYBODY).then_some(self.session_first));
+        let anybody = torn.anybody.map(|anybody| anybody.before).max(torn.wanted);
         let anybody = anybody.filter(|_| torn.anybody_until.is_some_and(|until| now < until));
         let holding = self.holdings.entry(family).or_default();
         holding.log_since = holding.log_since.max(since);
-        let has_later = |number| holding.last_frame().is_some_and(|last| last >= number);
-        if holding.torn.is_some() || anybody.is_none_or(has_later) {
+        let Some(before) = anybody else { return false };
+        let is_later = holding.last_frame().is_some_and(|last| last >= before);
+        // Once for each: who asks again has begun anew since. What was noted of another says nothing of this one.
+        let is_noted = |noted: Doubt| noted.before >= before || planted(Bug::OldDoubtHides);
+        if is_later || holding.torn.is_some_and(is_noted) {
             return false;
         }
-        holding.torn = Some(since);
+        holding.torn = Some(Doubt { since, before });
         true
     }
 
-    /// Those that are not told yet, as far as they go into a header of so many blocks.
-    pub(super) fn untold_torn(&self, blocks: u64) -> Vec<(u64, RecordHeader, Buffer)> {
-        let untold = self.torn_end.untold.iter().take(records_in(blocks).min(RECORDS_MAX));
-        untold.map(|(&family, &epoch)| (0, unsure(family, epoch, TORN), zeros(0))).collect()
+    /// What is to be told before anything else is written, as far as it goes into a header of so many blocks.
+    pub(super) fn first_to_tell(&mut self, blocks: u64) -> Vec<(u64, RecordHeader, Buffer)> {
+        let floor = if self.is_end_unknown { self.unsure_of_the_floor(0) } else { Vec::new() };
+        let torn = self.torn_end.untold.iter();
+        let torn = torn.map(|(&family, &epoch)| (0, unsure(family, epoch, TORN), zeros(0)));
+        let mut told: Vec<_> = floor.into_iter().chain(torn).collect();
+        let room = records_in(blocks).min(RECORDS_MAX) - 1;
+        if told.len() > room {
+            // Once this frame counts, the next opening does not see any more what is left.
+            let is_told = self.torn_end.anybody.is_some_and(|anybody| anybody.before >= self.session_first);
+            if !is_told && !planted(Bug::AnybodyForgotten) {
+                self.torn_end.wanted = Some(self.session_first);
+            }
+            told.truncate(room);
+        }
+        told
     }
+}
+
+/// What says of anybody that records may be missing `before` this frame.
+pub(super) fn anybody(before: u64) -> RecordHeader {
+    RecordHeader { begin: Seq(before), ..unsure(ANYBODY, Epoch(0), TORN) }
 }
 
 /// What says that nobody knows here where the log of a family ends. It has no number.

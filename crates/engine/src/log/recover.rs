@@ -364,7 +364,9 @@ impl Volume {
         }
         let missed = recovery.missed.filter(|(of, _)| *of == seq).unwrap_or((seq, ctx.now));
         recovery.missed = Some(missed);
-        ctx.now.since(missed.1) < MISSED_US_MAX
+        // What others say of the end is believed only if one of them is sure.
+        let is_believed = recovery.ends.is_confirmed || planted(Bug::TornEndBelieved);
+        !is_believed || ctx.now.since(missed.1) < MISSED_US_MAX
     }
 
     /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
@@ -507,6 +509,7 @@ impl Volume {
         let recovery = self.recovery();
         let tail = std::mem::take(&mut recovery.tail);
         let ends = std::mem::take(&mut recovery.ends);
+        let fenced = recovery.fenced.clone();
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
@@ -516,9 +519,10 @@ impl Volume {
         // Members that were away may lack the end of a segment: they do not count for it. What was acknowledged they have, should those
         // who count be lost before it is drained.
         let mut old: Vec<Segment> = self.log.segments.clone();
-        for segment in &mut old {
+        let lasts: Vec<Seq> = old.iter().skip(1).map(|next| next.first.previous()).chain([highest]).collect();
+        for (segment, last) in old.iter_mut().zip(lasts) {
             let (answered, silent): (Vec<DriveId>, Vec<DriveId>) =
-                segment.members.iter().partition(|drive| ends.has_all(drive));
+                segment.members.iter().partition(|drive| ends.has_all(drive, last, &fenced));
             if !answered.is_empty() {
                 segment.members = answered;
                 segment.absent.extend(silent);

@@ -60,7 +60,7 @@ impl Contents {
             egroups: BTreeMap::new(),
             replaced: Vec::new(),
             frames: BTreeMap::new(),
-            chain: Chain { kept: Vec::new(), missing: Vec::new(), seen: 0, last: 0 },
+            chain: Chain::default(),
             held: BTreeMap::new(),
         };
         contents.read_log(findings, progress);

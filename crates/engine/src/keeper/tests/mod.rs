@@ -13,6 +13,7 @@ mod proof_stories;
 mod second_look_stories;
 mod share_model;
 mod share_stories;
+mod torn_end_stories;
 mod turn_stories;
 
 use super::ring_scan::RingScan;
@@ -262,10 +263,15 @@ impl Rig {
     }
 
     fn wake(&mut self) {
+        self.wake_only();
+        self.run();
+    }
+
+    fn wake_only(&mut self) {
         if let Some(at) = self.keeper.wake_at() {
             self.now = self.now.max(at);
             self.keeper.on_wake(self.now, &mut self.effects);
-            self.run();
+            self.take_effects();
         }
     }
 

@@ -9,6 +9,7 @@ use super::log_stories::{
     late_data_is_let_in, many_ask_while_a_frame_frees, the_own_shard_is_heard_among_many,
 };
 use super::share_stories::{is_as_written, refill, rot, write as share};
+use super::torn_end_stories::{an_only_record_is_missed, is_doubted_for_another_end};
 use super::*;
 use crate::identity::EgroupId;
 use crate::message::Class;
@@ -172,4 +173,16 @@ fn entries_that_are_not_kept_are_seen() {
 #[test]
 fn late_data_that_is_refused_is_seen() {
     assert!(!with(Bug::LateDataRefused, late_data_is_let_in));
+}
+
+#[test]
+fn what_may_have_been_anybodys_is_forgotten() {
+    assert!(!with(Bug::AnybodyForgotten, || an_only_record_is_missed(0)));
+    assert!(an_only_record_is_missed(0));
+}
+
+#[test]
+fn an_old_doubt_hides_a_new_one() {
+    assert!(!with(Bug::OldDoubtHides, || is_doubted_for_another_end(0, 200)));
+    assert!(is_doubted_for_another_end(0, 200));
 }

@@ -1,7 +1,6 @@
 //! What was not sound when a drive was opened is looked at again, and where nobody can look it is known that nobody knows.
 
 use super::*;
-use crate::formats::frame::RECORDS_IN_ONE_BLOCK;
 use crate::identity::EgroupId;
 use crate::interface::DriveTrouble;
 use crate::message::Class;
@@ -122,125 +121,6 @@ fn what_was_written_before_a_rest_is_missed_if_it_is_damaged() {
             let is_missed = rig.damages() == 1 && (held.high == Seq(3) || held.incomplete);
             assert_eq!(is_missed, rests || !is_last, "block {block}");
         }
-    }
-}
-
-/// Family 1 has three records, the last of which is behind one of family 2, in the last frame of the ring. A bit of this block of it
-/// changes, and the drive is opened.
-fn torn(block: u64, byte: usize) -> Rig {
-    let mut rig = Rig::small(3);
-    for (family, seq) in [(1, 1), (1, 2), (2, 1), (1, 3)] {
-        rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
-    }
-    rig.drive.durable.get_mut(&(Area::Log, 6 + block)).expect("written")[byte] ^= 1;
-    rig.reopen();
-    assert_eq!(rig.damages(), 0, "most likely it was never finished");
-    rig
-}
-
-fn fence(rig: &mut Rig, family: u32, epoch: u32, since: u32) -> crate::message::Held {
-    rig.fence_from(family, epoch, 3, since)
-}
-
-/// The header with any of its marks, or its checksum, and the payload.
-const TORN_AT: [(u64, usize); 6] = [(0, 0), (0, 4), (0, 16), (0, 32), (0, 200), (1, 200)];
-
-#[test]
-fn a_torn_end_is_the_end_for_who_knows_better_and_doubtful_for_others() {
-    for (block, byte) in TORN_AT {
-        let mut rig = torn(block, byte);
-        for lives in 0..4 {
-            let held = fence(&mut rig, 1, 2 + lives, 1);
-            let at = format!("byte {byte} of block {block}, life {lives}");
-            assert_eq!((held.high, held.incomplete, held.torn), (Seq(2), false, true), "{at}");
-            // Without its header nobody can tell whose it was.
-            assert_eq!(fence(&mut rig, 2, 5 + lives, 4).torn, block == 0 || lives == 3, "{at}");
-            assert_eq!(fence(&mut rig, 3, 2 + lives, 1).torn, block == 0, "{at}");
-            if lives == 2 {
-                // Another end of the same kind: nothing of what was known is forgotten.
-                rig.append_ok(2, 7, 2, vec![data(2, 1, 1)]);
-                let last = rig.frames().last_key_value().expect("just written").1.position;
-                rig.drive.durable.get_mut(&(Area::Log, last + 1)).expect("written")[100] ^= 1;
-            }
-            rig.reopen();
-        }
-        // Its owner goes on behind what it found elsewhere.
-        rig.append_ok(1, 9, 3, vec![data(3, 1, 1)]);
-        for lives in 0..2 {
-            let held = fence(&mut rig, 1, 10 + lives, 9);
-            assert_eq!((held.high, held.torn), (Seq(3), false), "byte {byte} of block {block}");
-            rig.reopen();
-        }
-    }
-}
-
-#[test]
-fn a_log_that_has_begun_anew_since_is_not_doubted() {
-    for (block, byte) in TORN_AT {
-        for lives in [0, 1] {
-            let mut rig = torn(block, byte);
-            assert!(fence(&mut rig, 1, 2, 1).torn && fence(&mut rig, 1, 3, 1).torn);
-            (0..lives).for_each(|_| rig.reopen());
-            // What the owner of epoch 3 began is not what was torn, if that has written nothing here.
-            assert!(!fence(&mut rig, 1, 4, 3).torn, "byte {byte} of block {block}");
-            assert!(!fence(&mut rig, 1, 5, 4).torn, "byte {byte} of block {block}");
-        }
-    }
-}
-
-#[test]
-fn who_was_not_waited_for_is_not_doubted_because_of_what_may_have_been_anybodys() {
-    for (block, byte) in TORN_AT {
-        let mut rig = torn(block, byte);
-        assert!(fence(&mut rig, 1, 2, 1).torn);
-        // All who had no owner have one, or wait for one.
-        rig.now = rig.now.after(700_000_000);
-        assert!(fence(&mut rig, 1, 3, 1).torn, "byte {byte} of block {block}: it was asked for before");
-        assert!(!fence(&mut rig, 2, 3, 1).torn && !fence(&mut rig, 3, 1, 0).torn);
-    }
-}
-
-/// So many families have a record in the last frame, which is torn, and the drive dies again and again while it is opened.
-#[test]
-fn of_many_none_is_forgotten() {
-    let mut rig = Rig::small(3);
-    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
-    for family in 2..100 {
-        let zero = Record { seq: Seq(1), body: Body::Zero { block: Block(1), count: 9 } };
-        let record = if family == 90 { data(1, 1, 1) } else { zero };
-        rig.begin(family, 1, Question::Append { first: Seq(1), trim: Seq(0), records: vec![record] });
-    }
-    rig.run();
-    let last = rig.frames().into_iter().next_back().expect("just written").1;
-    assert!(last.records.len() > RECORDS_IN_ONE_BLOCK, "{} records", last.records.len());
-    let payload = last.position + last.header_blocks();
-    rig.drive.durable.get_mut(&(Area::Log, payload)).expect("written")[5] ^= 1;
-    for steps in 0..40 {
-        rig.restart();
-        (0..steps).for_each(|_| {
-            rig.step();
-        });
-    }
-    rig.reopen();
-    let had: Vec<u32> = last.records.iter().map(|record| record.family.0).collect();
-    let told: Vec<u32> = had.iter().copied().filter(|&family| fence(&mut rig, family, 2, 1).torn).collect();
-    assert_eq!(told, had);
-    assert!(!fence(&mut rig, 200, 2, 1).torn);
-}
-
-#[test]
-fn what_was_torn_once_does_not_keep_the_ring() {
-    for (block, byte) in TORN_AT {
-        let mut rig = torn(block, byte);
-        rig.ask(1, 2, Question::Trim { up_to: Seq(3) }).expect("trimmed");
-        // A crowd comes and goes.
-        for seq in 1..400 {
-            rig.append_ok(2, 2, 1, vec![data(seq, 1, 1)]);
-            rig.ask(2, 2, Question::Trim { up_to: Seq(seq) }).expect("trimmed");
-            rig.now = rig.now.after(100_000);
-        }
-        rig.reopen();
-        assert!(!fence(&mut rig, 3, 1, 0).torn, "byte {byte} of block {block}: its frame is free");
     }
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Ends {
     counted: BTreeSet<DriveId>,
     /// Those of them that may lack what was acknowledged at the end, while others are sure to have it.
     behind: BTreeSet<DriveId>,
+    /// Somebody is sure.
+    pub is_confirmed: bool,
     /// Found out to be the last record.
     pub cut: Option<Seq>,
 }
@@ -58,7 +60,8 @@ pub(super) struct Ends {
 impl Ends {
     pub fn of(last: &Segment, fenced: &BTreeMap<DriveId, Held>, members: &Members) -> Self {
         let Members { sound, torn, unsound, .. } = members;
-        let mut ends = Self { counted: fenced.keys().copied().collect(), ..Self::default() };
+        let (counted, is_confirmed) = (fenced.keys().copied().collect(), *sound > 0);
+        let mut ends = Self { counted, is_confirmed, ..Self::default() };
         if *sound > 0 {
             ends.counted.retain(|drive| !unsound.contains(drive));
             // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
@@ -90,8 +93,9 @@ impl Ends {
         (self.cut.map_or(highest, |cut| cut.min(highest)), lowest)
     }
 
-    /// Whether this drive has all that was acknowledged in segments that it is a member of.
-    pub fn has_all(&self, drive: &DriveId) -> bool {
-        self.counted.contains(drive) && !self.behind.contains(drive)
+    /// Whether this drive has all that was acknowledged in a segment that it is a member of, which ends with `last`.
+    pub fn has_all(&self, drive: &DriveId, last: Seq, fenced: &BTreeMap<DriveId, Held>) -> bool {
+        let has_last = || fenced.get(drive).is_some_and(|held| held.high >= last);
+        self.counted.contains(drive) && (!self.behind.contains(drive) || has_last())
     }
 }
