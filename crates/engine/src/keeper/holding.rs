@@ -49,11 +49,20 @@ pub(super) struct Run {
     pub high: Seq,
 }
 
-/// Where records may be missing: in the part of the log that was begun in epoch `since`, as its owner said, and `before` this frame.
+/// Nobody knows whose records a frame had that is not whole, or not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Anybody {
+    /// Who has something in this frame, or a later one, is not meant.
+    pub before: u64,
+    /// A frame that had settled is missing; otherwise it is one that was most likely never finished.
+    pub had_settled: bool,
+}
+
+/// Records may be missing in the part of the log that was begun in epoch `since`, as its owner said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub since: Epoch,
-    pub before: u64,
+    pub anybody: Anybody,
 }
 
 #[derive(Default)]
@@ -65,6 +74,8 @@ pub(super) struct Holding {
     pub unsure: Option<Place>,
     pub run: Run,
     pub trimmed: Seq,
+    /// The highest epoch in which somebody has trimmed: the last part of the log was begun in it, or later.
+    pub trimmed_in: Epoch,
     /// The lowest epoch that may ask; in memory, perhaps not durable yet.
     pub fence: Epoch,
     /// The highest fence that is durable, and the frame it is in.
@@ -72,7 +83,7 @@ pub(super) struct Holding {
     /// The highest epoch in which the last part of the log was begun, as those said who have fenced since the drive was opened.
     pub log_since: Epoch,
     /// A frame of which nobody knows whose records it had may have had some of this family.
-    pub torn: Option<Doubt>,
+    pub doubt: Option<Doubt>,
     /// A frame with a newer fence, or a new copy of the durable one, is in flight.
     pub fence_moving: bool,
     pub fence_waiters: Vec<(Caller, Epoch)>,

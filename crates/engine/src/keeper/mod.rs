@@ -357,14 +357,14 @@ impl Keeper {
         match question {
             Question::Fence { first, since } => ring.fence(now, caller, epoch, first, since, desk),
             Question::Append { first, trim, records } => {
-                ring.trim(now, caller.family, trim);
+                ring.trim(now, caller.family, epoch, trim);
                 ring.append(now, caller, epoch, first, records, desk);
             }
             Question::AppendLate { first, since, records } => {
                 ring.append_late(now, caller, epoch, LateRecords { first, since, records }, desk);
             }
             Question::Trim { up_to } => {
-                ring.trim(now, caller.family, up_to);
+                ring.trim(now, caller.family, epoch, up_to);
                 let room = ring.room(now);
                 desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
             }

@@ -9,7 +9,7 @@ use crate::formats::frame::{Copied, header_blocks};
 use crate::formats::record::Record;
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::keeper::desk::Caller;
-use crate::keeper::holding::{Holding, Home, Place};
+use crate::keeper::holding::{Anybody, Holding, Home, Place};
 use crate::keeper::ring_carry::{Carried, Carrying};
 use crate::keeper::ring_read::LogReads;
 use crate::keeper::torn_end::TornEnd;
@@ -40,8 +40,8 @@ pub(super) struct Flying {
     pub fences: Vec<(FamilyId, Epoch)>,
     pub drops: Vec<FamilyId>,
     pub carried: Vec<Carried>,
-    /// What it says of records that may have been anybody's: which are not meant.
-    pub anybody: Option<u64>,
+    /// What it says of records that may have been anybody's.
+    pub anybody: Option<Anybody>,
 }
 
 /// A record that waits for a frame.
@@ -98,9 +98,9 @@ pub(super) struct Ring {
     pub session_after: u64,
     /// The last frame that was needed when the drive was opened, and could not be found.
     pub missing: Option<u64>,
-    /// The first of them, and the families that may have had something in one. As long as one of these has no owner that knows where its
+    /// The first of them, and the families that may have had something in one, up to which epoch. As long as one of these has no owner that knows where its
     /// log ends, the ring is not freed beyond that: else nobody would know any more, at the next opening, that something is missing.
-    pub floor: Option<(u64, BTreeSet<FamilyId>)>,
+    pub floor: Option<(u64, BTreeMap<FamilyId, Epoch>)>,
 
     /// A block could not be read behind the last frame, when the drive was opened: of the families on the floor it is to be written that
     /// nobody knows where their logs end, before anything else is.
@@ -311,7 +311,7 @@ impl Ring {
     /// The family has an owner who knows where its log ends, or is no more.
     pub fn release(&mut self, family: FamilyId) {
         if let Some(holding) = self.holdings.get_mut(&family) {
-            holding.torn = None;
+            holding.doubt = None;
             let unsure = holding.unsure.take();
             unsure.iter().for_each(|place| self.let_go(place));
         }
@@ -320,12 +320,12 @@ impl Ring {
     }
 
     pub fn has_floor_for(&self, family: FamilyId) -> bool {
-        self.floor.as_ref().is_some_and(|(_, families)| families.contains(&family))
+        self.floor.as_ref().is_some_and(|(_, families)| families.contains_key(&family))
     }
 
     pub fn lift_floor(&mut self, family: FamilyId) {
         if let Some((_, families)) = &mut self.floor
-            && families.remove(&family)
+            && families.remove(&family).is_some()
             && families.is_empty()
         {
             self.floor = None;

@@ -112,7 +112,10 @@ impl Ring {
         // What is behind the damage follows it: a gap would be noticed.
         let incomplete =
             self.missing.is_some_and(|missing| holding.last_frame().is_none_or(|number| number < missing))
-                || holding.unsure.is_some_and(|place| !place.is_torn());
+                || holding.unsure.is_some_and(|place| !place.is_torn())
+                || holding
+                    .doubt
+                    .is_some_and(|doubt| doubt.anybody.had_settled && doubt.since >= holding.log_since);
         let mut held = Held { room, incomplete, torn: self.is_torn_for(family), ..Held::default() };
         for (seq, place) in holding.places.iter().filter(|(_, place)| place.is_settled(self.settled)) {
             if held.low == Seq(0) {
@@ -298,12 +301,11 @@ impl Ring {
     }
 
     /// Records up to `up_to` are not needed any more.
-    pub fn trim(&mut self, now: Time, family: FamilyId, up_to: Seq) {
+    pub fn trim(&mut self, now: Time, family: FamilyId, epoch: Epoch, up_to: Seq) {
         let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
         let gone = holding.take_trimmed(up_to);
-        // Its owner knows where its log ends, also if nothing is left of it here.
-        let is_doubted = holding.torn.is_some() || holding.unsure.is_some();
-        if gone.is_empty() && !is_doubted && !self.torn_end.untold.contains_key(&family) {
+        holding.trimmed_in = holding.trimmed_in.max(epoch);
+        if !self.end_doubts_before(family, epoch) && gone.is_empty() {
             return;
         }
         gone.iter().for_each(|place| self.let_go(place));
@@ -347,6 +349,7 @@ impl Ring {
             self.wanted_fences.remove(&family);
         }
         self.untold_trims.remove(&family);
+        self.release(family);
         self.lets_go(Time(0), family);
         self.wanted_drops.insert(family);
         self.count_dead();

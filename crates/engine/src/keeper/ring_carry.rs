@@ -140,7 +140,6 @@ impl Holding {
 impl Ring {
     /// The family lets go of something, or is no more.
     pub fn lets_go(&mut self, now: Time, family: FamilyId) {
-        self.release(family);
         if let Some(holding) = self.holdings.get_mut(&family) {
             holding.let_go_at = now;
         }
@@ -209,7 +208,7 @@ impl Ring {
     /// What is written of them, `from` the frame that is kept for them.
     pub(super) fn unsure_of_the_floor(&self, from: u64) -> Vec<(u64, RecordHeader, Buffer)> {
         let families = self.floor.iter().flat_map(|(_, families)| families);
-        families.map(|&family| (from, unsure(family, Epoch(0), 0), zeros(0))).collect()
+        families.map(|(&family, &epoch)| (from, unsure(family, epoch, 0), zeros(0))).collect()
     }
 
     /// The oldest frame that is needed and those behind it that go into one frame with it, and where they end.
@@ -438,9 +437,11 @@ impl Ring {
         if held.is_empty() || !is_unsure && self.begins_a_round_in_vain(load.frames[0].0) {
             return;
         }
+        // What it says of anybody is not to be behind what is written over what speaks for it.
+        let anybody = usize::from(self.wants_anybody());
         let fits = |held: &[Held]| {
             let payload: u64 = held.iter().map(|(_, record, _)| record.payload_blocks()).sum();
-            let blocks = header_blocks(held.len()) + payload;
+            let blocks = header_blocks(held.len() + anybody) + payload;
             // Into the slack as well: it lets go of the oldest record.
             self.place(blocks, LAST_BLOCKS).map(|position| (position, blocks))
         };
@@ -455,7 +456,7 @@ impl Ring {
         };
         held.truncate(most);
         self.carrying.round.carried += blocks;
-        self.write_frame_with(position, 0, 0, held, desk);
+        self.write_frame_with(position, 0, anybody, held, desk);
     }
 
     /// When what was carried on comes round again: whether others have gained nothing by it. More than half of the ring was carried

@@ -6,12 +6,13 @@
 use crate::buffer::BLOCK;
 use crate::formats::frame::{ANYBODY, Copied, RecordHeader, RecordKind};
 use crate::identity::{Epoch, FamilyId, Seq};
-use crate::keeper::holding::{Doubt, Holding, Home, Place};
+use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{Frame, Ring};
 use crate::keeper::ring_scan::FoundFrame;
 use crate::keeper::second_look::Findings;
+use crate::keeper::torn_end;
 use crate::sabotage::{Bug, planted};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Numbers left out after an opening, so that those of frames that were dropped are never used again.
 const NUMBERS_SKIPPED: u64 = 1000;
@@ -129,7 +130,8 @@ impl Ring {
                 && holding.last_frame().is_none_or(|number| number < last)
         };
         let families = self.holdings.iter().filter(|(_, holding)| may_have_more(holding));
-        let families: BTreeSet<FamilyId> = families.map(|(family, _)| *family).collect();
+        let families: BTreeMap<FamilyId, Epoch> =
+            families.map(|(family, holding)| (*family, holding.fence)).collect();
         self.floor = (!families.is_empty() && !planted(Bug::CarriedIsTheEnd)).then_some((first, families));
     }
 
@@ -145,9 +147,7 @@ impl Ring {
                 RecordKind::Trim => self.replay_trim(record),
                 RecordKind::Drop => self.replay_drop(record),
                 _ if record.copied == Copied::Unsure && record.family == ANYBODY => {
-                    // Before decision 0059 it was about the frame that it was in.
-                    let before = if record.begin == Seq(0) { number } else { record.begin.0 };
-                    self.put_torn_anybody(number, before)
+                    self.put_anybody(number, torn_end::anybody_of(record, number))
                 }
                 _ if record.copied == Copied::Unsure => self.replay_unsure(number, payload, record),
                 _ if record.copied == Copied::Lost => self.replay_lost(number, payload, record),
@@ -202,7 +202,7 @@ impl Ring {
         let place = place_of(number, payload, record);
         holding.was_carried |= place.carried;
         if record.copied == Copied::No {
-            holding.torn = None;
+            holding.doubt = None;
         }
         let former = holding.places.insert(record.seq, place);
         self.frames.back_mut().expect("just added").live += 1;
@@ -213,8 +213,7 @@ impl Ring {
     fn replay_fence(&mut self, number: u64, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         holding.fence = holding.fence.max(record.epoch);
-        let since = record.block.checked_sub(1).map(|epoch| Epoch(epoch as u32));
-        holding.torn = since.map(|since| Doubt { since, before: record.begin.0 });
+        holding.doubt = torn_end::doubt_of(record);
         let void = holding.take_older(record.seq, Epoch(record.count as u32));
         let former = holding.durable_fence.replace((record.epoch, number));
         self.frames.back_mut().expect("just added").fences += 1;
@@ -227,9 +226,9 @@ impl Ring {
     fn replay_trim(&mut self, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
         let gone = holding.take_trimmed(record.seq);
-        holding.torn = None;
-        let unsure = holding.unsure.take();
-        gone.iter().chain(&unsure).for_each(|place| self.let_go(place));
+        holding.trimmed_in = holding.trimmed_in.max(record.epoch);
+        gone.iter().for_each(|place| self.let_go(place));
+        self.end_doubts_before(record.family, record.epoch);
     }
 
     fn replay_drop(&mut self, record: &RecordHeader) {

@@ -171,7 +171,7 @@ impl Ring {
     /// A fence in the oldest frames, all else of which is dead, keeps them from being freed. When space
     /// is wanted, it moves on: the newest fence of a family is always in the ring.
     fn carry_fences(&mut self, now: Time) {
-        if self.used() <= self.blocks / 4 || !self.flying.is_empty() {
+        if self.used() <= self.blocks / 4 || !self.flying.is_empty() || self.is_on_the_floor() {
             return;
         }
         let still = self.frames.iter().skip(self.dead).take_while(|frame| frame.live == 0);
@@ -298,7 +298,9 @@ impl Ring {
         pieces.push(crate::buffer::zeros(0));
         let mut live = self.take_data(entries, &mut header, &mut pieces);
         flying.position = self.framed_to;
-        self.place_records(&header, number, position);
+        // Behind a header that is one record longer.
+        let records = header.records.len() + usize::from(anybody.is_some());
+        self.place_records(&header, number, position + header_blocks(records));
         live += carried.len() as u32;
         for (from, record, payload) in carried {
             let (family, seq, payload_len) = (record.family, record.seq, record.payload_len);
@@ -353,12 +355,12 @@ impl Ring {
                 flying.fences.push((family, holding.fence));
                 let since = u64::from(wanted.since.0);
                 let fence = own_record(family, RecordKind::Fence, holding.fence, wanted.first, since);
-                let block = holding.torn.map_or(0, |doubt| u64::from(doubt.since.0) + 1);
-                let begin = Seq(holding.torn.map_or(0, |doubt| doubt.before));
-                header.records.push(RecordHeader { block, begin, ..fence });
+                header.records.push(torn_end::fence_with(holding.doubt, fence));
             } else if let Some(family) = self.untold_trims.pop_first() {
-                let trimmed = self.holdings.get(&family).map_or(Seq(0), |holding| holding.trimmed);
-                header.records.push(own_record(family, RecordKind::Trim, Epoch(0), trimmed, 0));
+                let holding = self.holdings.get(&family);
+                let trimmed = holding.map_or(Seq(0), |holding| holding.trimmed);
+                let epoch = holding.map_or(Epoch(0), |holding| holding.trimmed_in);
+                header.records.push(own_record(family, RecordKind::Trim, epoch, trimmed, 0));
             } else {
                 break;
             }
@@ -402,9 +404,8 @@ impl Ring {
         live
     }
 
-    /// Tells the index where the records of a frame lie.
-    fn place_records(&mut self, header: &FrameHeader, number: u64, position: u64) {
-        let mut payload = position + header.header_blocks();
+    /// Tells the index where the records of a frame lie, the first `payload` in this block.
+    fn place_records(&mut self, header: &FrameHeader, number: u64, mut payload: u64) {
         for record in &header.records {
             if record.kind.is_logged() {
                 let holding = self.holdings.get_mut(&record.family).expect("its record is held");
@@ -434,8 +435,8 @@ impl Ring {
             for (family, epoch) in flying.fences {
                 self.on_fence_durable(now, family, epoch, flying.number, desk);
             }
-            if let Some(before) = flying.anybody {
-                self.put_torn_anybody(flying.number, before);
+            if let Some(anybody) = flying.anybody {
+                self.put_anybody(flying.number, anybody);
             }
             self.count_dead();
             self.free_before(flying.tail);

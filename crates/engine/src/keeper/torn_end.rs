@@ -8,7 +8,7 @@
 use crate::buffer::{Buffer, zeros};
 use crate::formats::frame::{ANYBODY, Copied, RECORDS_MAX, RecordHeader, RecordKind, TORN, records_in};
 use crate::identity::{Epoch, FamilyId, Seq, Time};
-use crate::keeper::holding::{Doubt, Place};
+use crate::keeper::holding::{Anybody, Doubt, Place};
 use crate::keeper::ring::Ring;
 use crate::keeper::ring_replay::Chain;
 use crate::keeper::ring_scan::FoundFrame;
@@ -21,20 +21,12 @@ use std::collections::BTreeMap;
 pub(super) struct TornEnd {
     /// Families for which that is to be written before anything else is, and the highest epoch of what they had there.
     pub untold: BTreeMap<FamilyId, Epoch>,
-    anybody: Option<Anybody>,
+    /// What may have been anybody's, and the frame in which that is written, and which it keeps.
+    anybody: Option<(Anybody, u64)>,
     /// The same, to be written with the next frame that has room for it: anew, or because the frame that says it is to be free.
-    wanted: Option<u64>,
+    wanted: Option<Anybody>,
     /// Who has not been asked for until then was not waited for: its owner lives, and knows better.
     anybody_until: Option<Time>,
-}
-
-/// Nobody knows whose records a frame had that is not whole, or not there.
-#[derive(Clone, Copy)]
-struct Anybody {
-    /// Who has something in this frame, or a later one, is not meant.
-    before: u64,
-    /// The frame in which that is written, and which it keeps.
-    told_in: u64,
 }
 
 /// So long after somebody came who knows of a log here, all have come who look for one.
@@ -61,56 +53,66 @@ impl Ring {
         let is_news = |family: &FamilyId| {
             let known = self.holdings.get(family).and_then(|holding| holding.unsure);
             known.is_none_or(|place| place.is_torn())
-                && floor.is_none_or(|(_, families)| !families.contains(family))
+                && floor.is_none_or(|(_, families)| !families.contains_key(family))
         };
         self.torn_end.untold.retain(|family, _| is_news(family));
-        let is_anybodys = findings.is_header_torn || self.is_end_unknown || chain.has_gap_behind;
+        let is_end_anybodys = findings.is_header_torn || self.is_end_unknown || chain.has_gap_behind;
         let before = match self.missing {
-            _ if is_anybodys => Some(self.session_first),
+            _ if is_end_anybodys => Some(self.session_first),
             // What was in it is not known here as soon as the ring is free beyond it.
             missing => missing.map(|missing| missing + 1),
         };
+        let known = self.torn_end.anybody.map(|(known, _)| known);
+        let had_settled = self.missing.is_some() || known.is_some_and(|known| known.had_settled);
         self.torn_end.wanted = before
-            .filter(|before| self.torn_end.anybody.is_none_or(|known| known.before < *before))
+            .map(|before| Anybody {
+                before: known.map_or(before, |known| known.before.max(before)),
+                had_settled,
+            })
+            .filter(|found| known.is_none_or(|known| known < *found))
             .filter(|_| !planted(Bug::AnybodyForgotten));
     }
 
     fn note_torn(&mut self, frame: &FoundFrame) {
-        // What it carried on lies where it was.
-        let is_own = |record: &&RecordHeader| matches!(record.copied, Copied::No | Copied::Unsure);
+        // What it carried on lies where it was, and so does what may have been anybody's.
+        let is_own = |record: &&RecordHeader| {
+            matches!(record.copied, Copied::No | Copied::Unsure) && record.family != ANYBODY
+        };
         for record in frame.header.records.iter().filter(|record| record.kind.is_logged()).filter(is_own) {
             let epoch = self.torn_end.untold.entry(record.family).or_default();
             *epoch = (*epoch).max(record.epoch);
         }
     }
 
-    /// A frame that counts says that what is missing `before` another may have been anybody's.
-    pub(super) fn put_torn_anybody(&mut self, told_in: u64, before: u64) {
+    /// A frame that counts says what may have been anybody's.
+    pub(super) fn put_anybody(&mut self, told_in: u64, anybody: Anybody) {
         self.frame_mut(told_in).expect("a frame that counts is there").fences += 1;
         self.let_go_of_anybody();
-        self.torn_end.anybody = Some(Anybody { before, told_in });
+        self.torn_end.anybody = Some((anybody, told_in));
     }
 
     fn let_go_of_anybody(&mut self) {
-        if let Some(Anybody { told_in, .. }) = self.torn_end.anybody.take() {
+        if let Some((_, told_in)) = self.torn_end.anybody.take() {
             self.frame_mut(told_in).expect("what it says keeps it").fences -= 1;
         }
     }
 
     /// The ring is to be freed up to the frame of this number: what keeps it is told again, as long as somebody may ask.
     pub(super) fn carry_anybody(&mut self, now: Time, up_to: u64) {
-        let Some(anybody) = self.torn_end.anybody.filter(|anybody| anybody.told_in <= up_to) else { return };
+        let Some((anybody, _)) = self.torn_end.anybody.filter(|(_, told_in)| *told_in <= up_to) else {
+            return;
+        };
         if self.torn_end.anybody_until.is_some_and(|until| now >= until) || planted(Bug::AnybodyForgotten) {
             self.let_go_of_anybody();
             self.count_dead();
         } else {
-            self.torn_end.wanted = Some(anybody.before);
+            self.torn_end.wanted = self.torn_end.wanted.max(Some(anybody));
         }
     }
 
     /// The frame that says it.
     pub(super) fn torn_anybody(&self) -> Option<u64> {
-        self.torn_end.anybody.map(|anybody| anybody.told_in)
+        self.torn_end.anybody.map(|(_, told_in)| told_in)
     }
 
     /// Whether the next frame is to say it.
@@ -118,9 +120,16 @@ impl Ring {
         self.torn_end.wanted.is_some()
     }
 
-    /// What the next frame is to say of it: which records are not meant.
-    pub(super) fn take_anybody(&mut self) -> Option<u64> {
+    /// What the next frame is to say of it.
+    pub(super) fn take_anybody(&mut self) -> Option<Anybody> {
         self.torn_end.wanted.take()
+    }
+
+    /// What may have been anybody's, wherever that is written or will be.
+    fn known_anybody(&self) -> Option<Anybody> {
+        let told = self.torn_end.anybody.map(|(anybody, _)| anybody);
+        let on_its_way = self.flying.iter().filter_map(|flying| flying.anybody);
+        told.into_iter().chain(on_its_way).chain(self.torn_end.wanted).max()
     }
 
     /// Whether a frame that is not whole may have had more of the family, in the last part of its log.
@@ -128,8 +137,27 @@ impl Ring {
         let Some(holding) = self.holdings.get(&family) else { return false };
         let marked = holding.unsure.filter(Place::is_torn).map(|place| place.epoch);
         let untold = self.torn_end.untold.get(&family).copied();
-        let anybody = holding.torn.map(|doubt| doubt.since);
+        let anybody = holding.doubt.filter(|doubt| !doubt.anybody.had_settled).map(|doubt| doubt.since);
         marked.into_iter().chain(untold).chain(anybody).any(|epoch| epoch >= holding.log_since)
+    }
+
+    /// An owner of this epoch has begun a part of the log: what is doubted of older ones concerns nobody any more. Gives whether
+    /// something was.
+    pub(super) fn end_doubts_before(&mut self, family: FamilyId, epoch: Epoch) -> bool {
+        let Some(holding) = self.holdings.get_mut(&family) else { return false };
+        let was_doubted = holding.doubt.take_if(|doubt| doubt.since < epoch).is_some();
+        let unsure = holding.unsure.take_if(|place| place.epoch < epoch);
+        unsure.iter().for_each(|place| self.let_go(place));
+        let untold = &mut self.torn_end.untold;
+        let was_untold = untold.get(&family).is_some_and(|doubted| *doubted < epoch);
+        if was_untold {
+            untold.remove(&family);
+        }
+        let floor = self.floor.as_ref().and_then(|(_, families)| families.get(&family));
+        if floor.is_some_and(|doubted| *doubted < epoch) {
+            self.lift_floor(family);
+        }
+        was_doubted || unsure.is_some() || was_untold
     }
 
     /// Owners reach this drive.
@@ -141,19 +169,18 @@ impl Ring {
     /// written with the fence: another one who asks may come after the next opening.
     pub(super) fn note_since(&mut self, now: Time, family: FamilyId, since: Epoch) -> bool {
         self.note_asked(now);
-        let torn = &self.torn_end;
-        let anybody = torn.anybody.map(|anybody| anybody.before).max(torn.wanted);
-        let anybody = anybody.filter(|_| torn.anybody_until.is_some_and(|until| now < until));
+        let until = self.torn_end.anybody_until;
+        let anybody = self.known_anybody().filter(|_| until.is_some_and(|until| now < until));
         let holding = self.holdings.entry(family).or_default();
         holding.log_since = holding.log_since.max(since);
-        let Some(before) = anybody else { return false };
-        let is_later = holding.last_frame().is_some_and(|last| last >= before);
+        let Some(anybody) = anybody else { return false };
+        let is_later = holding.last_frame().is_some_and(|last| last >= anybody.before);
         // Once for each: who asks again has begun anew since. What was noted of another says nothing of this one.
-        let is_noted = |noted: Doubt| noted.before >= before || planted(Bug::OldDoubtHides);
-        if is_later || holding.torn.is_some_and(is_noted) {
+        let is_noted = |noted: Doubt| noted.anybody.before >= anybody.before || planted(Bug::OldDoubtHides);
+        if is_later || holding.doubt.is_some_and(is_noted) {
             return false;
         }
-        holding.torn = Some(Doubt { since, before });
+        holding.doubt = Some(Doubt { since, anybody });
         true
     }
 
@@ -166,9 +193,10 @@ impl Ring {
         let room = records_in(blocks).min(RECORDS_MAX) - 1;
         if told.len() > room {
             // Once this frame counts, the next opening does not see any more what is left.
-            let is_told = self.torn_end.anybody.is_some_and(|anybody| anybody.before >= self.session_first);
-            if !is_told && !planted(Bug::AnybodyForgotten) {
-                self.torn_end.wanted = Some(self.session_first);
+            let first = Anybody { before: self.session_first, had_settled: self.missing.is_some() };
+            let is_known = self.known_anybody().is_some_and(|known| known.before >= first.before);
+            if !is_known && !planted(Bug::AnybodyForgotten) {
+                self.torn_end.wanted = Some(first);
             }
             told.truncate(room);
         }
@@ -176,9 +204,33 @@ impl Ring {
     }
 }
 
-/// What says of anybody that records may be missing `before` this frame.
-pub(super) fn anybody(before: u64) -> RecordHeader {
-    RecordHeader { begin: Seq(before), ..unsure(ANYBODY, Epoch(0), TORN) }
+/// What says of anybody that records may be missing.
+pub(super) fn anybody(anybody: Anybody) -> RecordHeader {
+    let count = if anybody.had_settled { 0 } else { TORN };
+    RecordHeader { begin: Seq(anybody.before), ..unsure(ANYBODY, Epoch(0), count) }
+}
+
+/// What such a record says, in the frame of this number. Before decision 0059 it was about the frame that it was in.
+pub(super) fn anybody_of(record: &RecordHeader, number: u64) -> Anybody {
+    let before = if record.begin == Seq(0) { number } else { record.begin.0 };
+    Anybody { before, had_settled: record.count != TORN }
+}
+
+/// In the field of a fence's doubt, above the epoch: the frame had settled.
+const HAD_SETTLED: u64 = 1 << 40;
+
+/// The fence with what is doubted.
+pub(super) fn fence_with(doubt: Option<Doubt>, fence: RecordHeader) -> RecordHeader {
+    let Some(Doubt { since, anybody: Anybody { before, had_settled } }) = doubt else { return fence };
+    let kind = if had_settled { HAD_SETTLED } else { 0 };
+    RecordHeader { block: kind + u64::from(since.0) + 1, begin: Seq(before), ..fence }
+}
+
+/// What is doubted, as a fence says.
+pub(super) fn doubt_of(fence: &RecordHeader) -> Option<Doubt> {
+    let since = (fence.block % HAD_SETTLED).checked_sub(1)?;
+    let anybody = Anybody { before: fence.begin.0, had_settled: fence.block >= HAD_SETTLED };
+    Some(Doubt { since: Epoch(since as u32), anybody })
 }
 
 /// What says that nobody knows here where the log of a family ends. It has no number.
