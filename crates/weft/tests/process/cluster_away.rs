@@ -1,8 +1,12 @@
 //! Nodes that are away while something of the others is lost.
 
 use crate::cluster::cluster_of;
+use crate::support::checker::BLOCK;
 use crate::support::cluster::{Cluster, Load, Options, wait_for};
+use crate::support::flip_bit;
+use std::path::Path;
 use std::time::Duration;
+use weft_engine::formats::frame::FrameHeader;
 
 /// Behind so long what is written would have been drained for its age, and be in pages.
 const AGED: Duration = Duration::from_secs(40);
@@ -35,6 +39,48 @@ fn of_two_nodes_one_is_away_and_a_drive_of_the_other_is_lost() {
     cluster.wait_until_served("v");
     cluster.weft(&["drive", "remove", &drive.to_string(), "--lost"]);
     cluster.member(here).weft(&["drive", "add", "--files", "1", "--size", "1G"]);
+    cluster.wait_until_whole();
+    cluster.compare_and_check(&sockets, checker);
+}
+
+/// Flips a bit in the payload of the last frame of this ring, or in its header if it has none.
+fn damage_the_end(ring: &Path) {
+    let bytes = std::fs::read(ring).expect("the log area can be read");
+    let headers = bytes.chunks_exact(BLOCK).enumerate().filter_map(|(position, block)| {
+        FrameHeader::decode(block).filter(|header| header.position == position as u64)
+    });
+    let last = headers.max_by_key(|header| header.number).expect("something was written");
+    let block = last.position + if last.payload_blocks() > 0 { last.header_blocks() } else { 0 };
+    flip_bit(ring, block * BLOCK as u64 + 500);
+}
+
+#[test]
+fn a_node_whose_last_write_is_damaged_waits_for_the_other_one() {
+    let (mut cluster, sockets, checker) = cluster_of("torn-end", 2);
+    let load = Load::start(checker, &sockets[0]);
+    load.go_on(SOME);
+    let checker = load.stop();
+    cluster.kill_all();
+    // Whose end is sound serves alone.
+    cluster.member(0).start();
+    cluster.wait_until_served("v");
+    cluster.start_all();
+    cluster.wait_until_whole();
+
+    let load = Load::start(checker, &sockets[0]);
+    load.go_on(SOME);
+    let checker = load.stop();
+    let drives = [0, 1].map(|number| cluster.drive_of(number));
+    cluster.kill_all();
+    damage_the_end(&cluster.member(0).dir.join(format!("drive-{}.log", drives[0])));
+    cluster.member(0).start();
+    wait_for("it is told what is waited for", || {
+        let told = cluster.member(0).weft(&["cluster", "status"]);
+        let awaited = format!("drive(s) {} of its log are away", drives[1]);
+        if told.contains(&awaited) { Ok(()) } else { Err(told) }
+    });
+    assert_eq!(cluster.owner("v"), Ok(None), "it may be the last thing that was acknowledged");
+    cluster.start_all();
     cluster.wait_until_whole();
     cluster.compare_and_check(&sockets, checker);
 }
