@@ -74,8 +74,11 @@ pub(super) struct Holding {
     pub unsure: Option<Place>,
     pub run: Run,
     pub trimmed: Seq,
-    /// The highest epoch in which somebody has trimmed: the last part of the log was begun in it, or later.
+    /// The highest epoch of an owner that has trimmed and knew what is doubted here: it had begun its part of the log.
     pub trimmed_in: Epoch,
+    /// The highest epoch in which somebody has fenced since the drive was opened, and was told what is doubted. Another owner may have
+    /// written what is damaged now.
+    pub told_in: Epoch,
     /// The lowest epoch that may ask; in memory, perhaps not durable yet.
     pub fence: Epoch,
     /// The highest fence that is durable, and the frame it is in.

@@ -85,6 +85,7 @@ impl Ring {
     ) {
         let is_news = self.note_since(now, caller.family, since);
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
+        holding.told_in = holding.told_in.max(epoch);
         let older = holding.take_older(first, since);
         for place in &older {
             self.let_go(place);
@@ -304,8 +305,12 @@ impl Ring {
     pub fn trim(&mut self, now: Time, family: FamilyId, epoch: Epoch, up_to: Seq) {
         let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
         let gone = holding.take_trimmed(up_to);
-        holding.trimmed_in = holding.trimmed_in.max(epoch);
-        if !self.end_doubts_before(family, epoch) && gone.is_empty() {
+        let knows = holding.told_in >= epoch;
+        if knows {
+            holding.trimmed_in = epoch;
+        }
+        let is_news = knows && self.end_doubts_before(family, epoch);
+        if !is_news && gone.is_empty() {
             return;
         }
         gone.iter().for_each(|place| self.let_go(place));

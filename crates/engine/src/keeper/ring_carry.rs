@@ -199,7 +199,8 @@ impl Ring {
     /// The ring is not freed beyond its floor: of the families for which it is kept, it is written that their end is not known.
     fn load_the_unsure(&mut self, number: u64) {
         let mut records = self.unsure_of_the_floor(number);
-        records.truncate(RECORDS_IN_ONE_BLOCK);
+        // What may have been anybody's has room beside them.
+        records.truncate(RECORDS_IN_ONE_BLOCK - 1);
         if !records.is_empty() {
             self.carrying.load = Some(Load { records, ..Load::of(vec![(number, 0)], true) });
         }

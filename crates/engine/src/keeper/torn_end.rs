@@ -154,10 +154,11 @@ impl Ring {
             untold.remove(&family);
         }
         let floor = self.floor.as_ref().and_then(|(_, families)| families.get(&family));
-        if floor.is_some_and(|doubted| *doubted < epoch) {
+        let was_on_floor = floor.is_some_and(|doubted| *doubted < epoch);
+        if was_on_floor {
             self.lift_floor(family);
         }
-        was_doubted || unsure.is_some() || was_untold
+        was_doubted || unsure.is_some() || was_untold || was_on_floor
     }
 
     /// Owners reach this drive.
@@ -180,7 +181,10 @@ impl Ring {
         if is_later || holding.doubt.is_some_and(is_noted) {
             return false;
         }
-        holding.doubt = Some(Doubt { since, anybody });
+        // One kind does not end with another.
+        let is_settled = |old: Doubt| old.anybody.had_settled && old.since >= since;
+        let had_settled = anybody.had_settled || holding.doubt.is_some_and(is_settled);
+        holding.doubt = Some(Doubt { since, anybody: Anybody { had_settled, ..anybody } });
         true
     }
 
@@ -193,8 +197,10 @@ impl Ring {
         let room = records_in(blocks).min(RECORDS_MAX) - 1;
         if told.len() > room {
             // Once this frame counts, the next opening does not see any more what is left.
-            let first = Anybody { before: self.session_first, had_settled: self.missing.is_some() };
-            let is_known = self.known_anybody().is_some_and(|known| known.before >= first.before);
+            let known = self.known_anybody();
+            let had_settled = self.missing.is_some() || known.is_some_and(|known| known.had_settled);
+            let first = Anybody { before: self.session_first, had_settled };
+            let is_known = known.is_some_and(|known| known.before >= first.before);
             if !is_known && !planted(Bug::AnybodyForgotten) {
                 self.torn_end.wanted = Some(first);
             }

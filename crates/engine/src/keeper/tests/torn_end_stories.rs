@@ -110,6 +110,7 @@ fn of_many_none_is_forgotten() {
 fn what_was_torn_once_does_not_keep_the_ring() {
     for (block, byte) in TORN_AT {
         let mut rig = torn(block, byte);
+        rig.fence(1, 2);
         rig.ask(1, 2, Question::Trim { up_to: Seq(3) }).expect("trimmed");
         // A crowd comes and goes, in less than ten minutes, and in more.
         for (first, pause, is_told) in [(1, 100_000, block == 0), (400, 2_000_000, false)] {
@@ -324,6 +325,84 @@ fn an_owner_that_has_begun_anew_elsewhere_ends_a_doubt() {
         (0..lives).for_each(|_| rig.reopen());
         assert!(!fence(&mut rig, 1, 3, 2).torn);
     }
+}
+
+/// The frame of a vDisk's only record is missing. Its owner lives, knows nothing of that, and trims what it has trimmed before.
+#[test]
+fn a_trim_of_who_was_not_told_says_nothing() {
+    let mut rig = Rig::small(3);
+    for seq in [1, 2] {
+        rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    rig.ask(1, 1, Question::Trim { up_to: Seq(1) }).expect("trimmed");
+    for seq in [1, 2] {
+        rig.append_ok(2, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    // The header of the second frame.
+    rig.drive.durable.get_mut(&(Area::Log, 2)).expect("written")[200] ^= 1;
+    rig.reopen();
+    rig.ask(1, 1, Question::Trim { up_to: Seq(1) }).expect("trimmed");
+    assert!(rig.keeper.ring.has_floor_for(FamilyId(1)));
+    // The ring goes round for more than ten minutes.
+    for seq in 3..403 {
+        rig.append_ok(2, 1, 1, vec![data(seq, 1, 1)]);
+        rig.ask(2, 1, Question::Trim { up_to: Seq(seq) }).expect("trimmed");
+        rig.ask(1, 1, Question::Trim { up_to: Seq(1) }).expect("trimmed");
+        rig.now = rig.now.after(2_000_000);
+        rig.wake();
+    }
+    for life in 0..LIVES {
+        rig.reopen();
+        let held = rig.fence_from(1, 2 + life, 1, 1);
+        assert!(held.incomplete && held.high == Seq(0), "life {life}: {held:?}");
+    }
+}
+
+#[test]
+fn what_had_settled_is_not_forgotten_for_what_was_never_finished() {
+    let mut rig = Rig::small(3);
+    for (family, seq) in [(1, 1), (2, 1), (1, 2), (1, 3)] {
+        rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    rig.drive.durable.get_mut(&(Area::Log, 2)).expect("written")[200] ^= 1;
+    rig.reopen();
+    assert!(rig.fence_from(2, 2, 1, 1).incomplete);
+    // Its time is over, and another frame was never finished.
+    rig.ask(1, 1, Question::Trim { up_to: Seq(3) }).expect("trimmed");
+    for seq in 4..404 {
+        rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+        rig.ask(1, 1, Question::Trim { up_to: Seq(seq) }).expect("trimmed");
+        rig.now = rig.now.after(2_000_000);
+    }
+    let last = last_frame(&mut rig).position;
+    rig.drive.durable.get_mut(&(Area::Log, last)).expect("written")[200] ^= 1;
+    for life in 0..LIVES {
+        rig.reopen();
+        let held = rig.fence_from(2, 3 + life, 1, 1);
+        assert!(held.incomplete, "life {life}: {held:?}");
+    }
+}
+
+#[test]
+fn a_full_ring_goes_on_when_the_last_doubt_ends() {
+    let mut rig = Rig::small(3);
+    rig.fence(1, 1);
+    for (family, seq) in [(1, 1), (2, 1), (2, 2)] {
+        rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    rig.drive.durable.get_mut(&(Area::Log, 1)).expect("written")[200] ^= 1;
+    rig.reopen();
+    assert!(rig.keeper.ring.has_floor_for(FamilyId(1)));
+    let mut seq = 2;
+    while rig.append(2, 1, 1, vec![data(seq + 1, 1, 1)]).is_ok() {
+        seq += 1;
+        rig.ask(2, 1, Question::Trim { up_to: Seq(seq) }).expect("trimmed");
+        assert!(seq < 400, "the floor holds it");
+    }
+    // It has an owner that has begun anew.
+    rig.fence_from(1, 3, 1, 2);
+    rig.ask(1, 3, Question::Trim { up_to: Seq(0) }).expect("nothing is trimmed");
+    rig.append_ok(2, 1, 1, vec![data(seq + 1, 1, 1)]);
 }
 
 #[test]
