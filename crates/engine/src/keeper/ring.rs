@@ -98,8 +98,9 @@ pub(super) struct Ring {
     pub session_after: u64,
     /// The last frame that was needed when the drive was opened, and could not be found.
     pub missing: Option<u64>,
-    /// The first of them, and the families that may have had something in one, up to which epoch. As long as one of these has no owner that knows where its
-    /// log ends, the ring is not freed beyond that: else nobody would know any more, at the next opening, that something is missing.
+    /// The first of them, and the families that may have had something in one, up to which epoch. As long as one of these has no
+    /// owner that knows where its log ends, the ring is not freed beyond that: else nobody would know any more, at the next opening,
+    /// that something is missing.
     pub floor: Option<(u64, BTreeMap<FamilyId, Epoch>)>,
 
     /// A block could not be read behind the last frame, when the drive was opened: of the families on the floor it is to be written that
@@ -306,17 +307,6 @@ impl Ring {
     pub fn is_on_the_floor(&self) -> bool {
         let next = self.frames.get(self.dead + 1).map_or(self.next_number, |next| next.number);
         self.not_beyond_the_floor(next) < next
-    }
-
-    /// The family has an owner who knows where its log ends, or is no more.
-    pub fn release(&mut self, family: FamilyId) {
-        if let Some(holding) = self.holdings.get_mut(&family) {
-            holding.doubt = None;
-            let unsure = holding.unsure.take();
-            unsure.iter().for_each(|place| self.let_go(place));
-        }
-        self.torn_end.untold.remove(&family);
-        self.lift_floor(family);
     }
 
     pub fn has_floor_for(&self, family: FamilyId) -> bool {

@@ -62,15 +62,18 @@ impl Ring {
             // What was in it is not known here as soon as the ring is free beyond it.
             missing => missing.map(|missing| missing + 1),
         };
-        let known = self.torn_end.anybody.map(|(known, _)| known);
-        let had_settled = self.missing.is_some() || known.is_some_and(|known| known.had_settled);
-        self.torn_end.wanted = before
-            .map(|before| Anybody {
-                before: known.map_or(before, |known| known.before.max(before)),
-                had_settled,
-            })
-            .filter(|found| known.is_none_or(|known| known < *found))
-            .filter(|_| !planted(Bug::AnybodyForgotten));
+        self.torn_end.wanted = before.and_then(|before| self.anybody_anew(before));
+    }
+
+    /// What is to be told if something may be missing `before` this frame, with what is known already; None: that says it.
+    fn anybody_anew(&self, before: u64) -> Option<Anybody> {
+        let known = self.known_anybody();
+        let anew = Anybody {
+            before: known.map_or(before, |known| known.before.max(before)),
+            had_settled: self.missing.is_some() || known.is_some_and(|known| known.had_settled),
+        };
+        let is_news = known.is_none_or(|known| known < anew) && !planted(Bug::AnybodyForgotten);
+        is_news.then_some(anew)
     }
 
     fn note_torn(&mut self, frame: &FoundFrame) {
@@ -144,21 +147,32 @@ impl Ring {
     /// An owner of this epoch has begun a part of the log: what is doubted of older ones concerns nobody any more. Gives whether
     /// something was.
     pub(super) fn end_doubts_before(&mut self, family: FamilyId, epoch: Epoch) -> bool {
-        let Some(holding) = self.holdings.get_mut(&family) else { return false };
-        let was_doubted = holding.doubt.take_if(|doubt| doubt.since < epoch).is_some();
-        let unsure = holding.unsure.take_if(|place| place.epoch < epoch);
+        self.end_doubts(family, |doubted| doubted < epoch)
+    }
+
+    /// The family has an owner who knows where its log ends, or is no more.
+    pub(super) fn release(&mut self, family: FamilyId) {
+        self.end_doubts(family, |_| true);
+    }
+
+    fn end_doubts(&mut self, family: FamilyId, is_over: impl Fn(Epoch) -> bool) -> bool {
+        let holding = self.holdings.get_mut(&family);
+        let (doubt, unsure) = holding.map_or((None, None), |holding| {
+            let doubt = holding.doubt.take_if(|doubt| is_over(doubt.since));
+            (doubt, holding.unsure.take_if(|place| is_over(place.epoch)))
+        });
         unsure.iter().for_each(|place| self.let_go(place));
         let untold = &mut self.torn_end.untold;
-        let was_untold = untold.get(&family).is_some_and(|doubted| *doubted < epoch);
+        let was_untold = untold.get(&family).is_some_and(|doubted| is_over(*doubted));
         if was_untold {
             untold.remove(&family);
         }
         let floor = self.floor.as_ref().and_then(|(_, families)| families.get(&family));
-        let was_on_floor = floor.is_some_and(|doubted| *doubted < epoch);
+        let was_on_floor = floor.is_some_and(|doubted| is_over(*doubted));
         if was_on_floor {
             self.lift_floor(family);
         }
-        was_doubted || unsure.is_some() || was_untold || was_on_floor
+        doubt.is_some() || unsure.is_some() || was_untold || was_on_floor
     }
 
     /// Owners reach this drive.
@@ -197,12 +211,8 @@ impl Ring {
         let room = records_in(blocks).min(RECORDS_MAX) - 1;
         if told.len() > room {
             // Once this frame counts, the next opening does not see any more what is left.
-            let known = self.known_anybody();
-            let had_settled = self.missing.is_some() || known.is_some_and(|known| known.had_settled);
-            let first = Anybody { before: self.session_first, had_settled };
-            let is_known = known.is_some_and(|known| known.before >= first.before);
-            if !is_known && !planted(Bug::AnybodyForgotten) {
-                self.torn_end.wanted = Some(first);
+            if let Some(anew) = self.anybody_anew(self.session_first) {
+                self.torn_end.wanted = Some(anew);
             }
             told.truncate(room);
         }

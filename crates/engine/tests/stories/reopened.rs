@@ -207,6 +207,16 @@ fn a_member_whose_end_is_damaged_does_not_say_alone_where_the_log_ends() {
     }
 }
 
+/// What was written last is on both members, and damaged on the first one.
+fn last_write_damaged() -> World {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    let last = changed(&world, &before).pop().expect("something was written");
+    damage(&mut world, 0, last);
+    world
+}
+
 /// A frame is begun behind the last one, and never finished.
 fn begin_a_frame(world: &mut World, drive: u32) {
     // Blocks begin with a magic only where a header does.
@@ -223,11 +233,7 @@ fn begin_a_frame(world: &mut World, drive: u32) {
 /// Neither member is sure of its end. The one that has the last record is gone as soon as it has told of it, and comes back in a minute.
 /// Gives whether it was waited for, and the record read.
 fn the_one_that_has_more_goes_away() -> bool {
-    let mut world = settled();
-    let before = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let last = changed(&world, &before).pop().expect("something was written");
-    damage(&mut world, 0, last);
+    let mut world = last_write_damaged();
     begin_a_frame(&mut world, 1);
     world.kill(Limits::small());
     world.open_drives(false);
@@ -256,11 +262,7 @@ fn an_end_that_nobody_is_sure_of_is_not_believed_because_time_passes() {
 /// Both members are there, and the newest frame of one is damaged. The opening ends when the config store has taken its new part of the
 /// log, before anything is written there. Gives whether the last write is there for the next owner.
 fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
-    let mut world = settled();
-    let before = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let last = changed(&world, &before).pop().expect("something was written");
-    damage(&mut world, 0, last);
+    let mut world = last_write_damaged();
     world.kill(Limits::small());
     world.open_drives(false);
     world.unheard = true;
@@ -315,11 +317,7 @@ fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
 
 #[test]
 fn an_end_that_was_never_finished_is_the_end_when_nobody_else_is_left() {
-    let mut world = settled();
-    let finished = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    let last = changed(&world, &finished).pop().expect("something was written");
-    damage(&mut world, 0, last);
+    let mut world = last_write_damaged();
     world.kill(Limits::small());
     world.open_drive(DriveId(0), false);
     see(&mut world, 1, &[DriveState::Up, DriveState::Lost]);

@@ -1,10 +1,9 @@
 //! Directories and addresses that a node does not start with, and leaves as they are.
 
-use serde_json::Value;
-
 use crate::support::{
     Node, Scratch, await_ready, expect, nbd_uri, spawn_node_telling, wait_until, weft_output, write,
 };
+use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
 

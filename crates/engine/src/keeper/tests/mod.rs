@@ -399,6 +399,11 @@ impl Rig {
         scan.finish().0.into_iter().map(|(number, found)| (number, found.header)).collect()
     }
 
+    /// A bit of this block of the log changes.
+    fn flip(&mut self, block: u64, byte: usize) {
+        self.drive.durable.get_mut(&(Area::Log, block)).expect("it was written")[byte] ^= 1;
+    }
+
     fn damages(&self) -> usize {
         self.notices.iter().filter(|notice| matches!(notice, Notice::Damage { .. })).count()
     }

@@ -113,7 +113,7 @@ fn what_was_written_before_a_rest_is_missed_if_it_is_damaged() {
                 rig.keeper.rest(rig.now, &mut rig.effects);
                 rig.run();
             }
-            rig.drive.durable.get_mut(&(Area::Log, block)).expect("written")[200] ^= 1;
+            rig.flip(block, 200);
             rig.reopen();
             let held = rig.fence(1, 2);
             // Otherwise a frame that was acknowledged looks like one that never settled.

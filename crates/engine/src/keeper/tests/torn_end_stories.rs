@@ -10,7 +10,7 @@ fn torn(block: u64, byte: usize) -> Rig {
     for (family, seq) in [(1, 1), (1, 2), (2, 1), (1, 3)] {
         rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
     }
-    rig.drive.durable.get_mut(&(Area::Log, 6 + block)).expect("written")[byte] ^= 1;
+    rig.flip(6 + block, byte);
     rig.reopen();
     assert_eq!(rig.damages(), 0, "most likely it was never finished");
     rig
@@ -37,8 +37,8 @@ fn a_torn_end_is_the_end_for_who_knows_better_and_doubtful_for_others() {
             if lives == 2 {
                 // Another end of the same kind: nothing of what was known is forgotten.
                 rig.append_ok(2, 7, 2, vec![data(2, 1, 1)]);
-                let last = rig.frames().last_key_value().expect("just written").1.position;
-                rig.drive.durable.get_mut(&(Area::Log, last + 1)).expect("written")[100] ^= 1;
+                let last = last_frame(&mut rig).position;
+                rig.flip(last + 1, 100);
             }
             rig.reopen();
         }
@@ -89,10 +89,10 @@ fn of_many_none_is_forgotten() {
         rig.begin(family, 1, Question::Append { first: Seq(1), trim: Seq(0), records: vec![record] });
     }
     rig.run();
-    let last = rig.frames().into_iter().next_back().expect("just written").1;
+    let last = last_frame(&mut rig);
     assert!(last.records.len() > RECORDS_IN_ONE_BLOCK, "{} records", last.records.len());
     let payload = last.position + last.header_blocks();
-    rig.drive.durable.get_mut(&(Area::Log, payload)).expect("written")[5] ^= 1;
+    rig.flip(payload, 5);
     for steps in 0..40 {
         rig.restart();
         (0..steps).for_each(|_| {
@@ -162,7 +162,7 @@ fn what_a_missing_frame_had_alone_is_missed_when_its_place_is_another_ones() {
         rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
     }
     // The header of the second frame.
-    rig.drive.durable.get_mut(&(Area::Log, 2)).expect("written")[200] ^= 1;
+    rig.flip(2, 200);
     rig.reopen();
     let held = rig.fence_from(2, 2, 1, 1);
     assert!(held.incomplete, "{held:?}");
@@ -190,7 +190,7 @@ fn who_was_doubted_once_is_doubted_again_for_another_end() {
         assert!(!fence(&mut rig, 1, 3, 2).torn);
         rig.append_ok(1, 3, 4, vec![data(4, 1, 1)]);
         let last = last_frame(&mut rig).position;
-        rig.drive.durable.get_mut(&(Area::Log, last + block)).expect("written")[byte] ^= 1;
+        rig.flip(last + block, byte);
         for life in 0..LIVES {
             rig.reopen();
             let held = fence(&mut rig, 1, 4 + life, 3);
@@ -206,7 +206,7 @@ pub(super) fn is_doubted_for_another_end(block: u64, byte: usize) -> bool {
     assert!(fence(&mut rig, 3, 2, 1).torn);
     rig.append_ok(3, 4, 1, vec![data(1, 1, 1)]);
     let last = last_frame(&mut rig).position;
-    rig.drive.durable.get_mut(&(Area::Log, last + block)).expect("written")[byte] ^= 1;
+    rig.flip(last + block, byte);
     (0..LIVES).all(|life| {
         rig.reopen();
         let held = rig.fence_from(3, 5 + life, 1, 4);
@@ -253,7 +253,7 @@ fn what_is_torn_is_told_of_those_too_of_whom_more_is_missing() {
     }
     let last = last_frame(&mut rig);
     rig.drive.unreadable.insert((Area::Log, 2));
-    rig.drive.durable.get_mut(&(Area::Log, last.position + 1)).expect("written")[9] ^= 1;
+    rig.flip(last.position + 1, 9);
     rig.reopen();
     for life in 0..LIVES {
         let held = fence(&mut rig, 1, 2 + life, 1);
@@ -339,7 +339,7 @@ fn a_trim_of_who_was_not_told_says_nothing() {
         rig.append_ok(2, 1, 1, vec![data(seq, 1, 1)]);
     }
     // The header of the second frame.
-    rig.drive.durable.get_mut(&(Area::Log, 2)).expect("written")[200] ^= 1;
+    rig.flip(2, 200);
     rig.reopen();
     rig.ask(1, 1, Question::Trim { up_to: Seq(1) }).expect("trimmed");
     assert!(rig.keeper.ring.has_floor_for(FamilyId(1)));
@@ -364,7 +364,7 @@ fn what_had_settled_is_not_forgotten_for_what_was_never_finished() {
     for (family, seq) in [(1, 1), (2, 1), (1, 2), (1, 3)] {
         rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
     }
-    rig.drive.durable.get_mut(&(Area::Log, 2)).expect("written")[200] ^= 1;
+    rig.flip(2, 200);
     rig.reopen();
     assert!(rig.fence_from(2, 2, 1, 1).incomplete);
     // Its time is over, and another frame was never finished.
@@ -375,7 +375,7 @@ fn what_had_settled_is_not_forgotten_for_what_was_never_finished() {
         rig.now = rig.now.after(2_000_000);
     }
     let last = last_frame(&mut rig).position;
-    rig.drive.durable.get_mut(&(Area::Log, last)).expect("written")[200] ^= 1;
+    rig.flip(last, 200);
     for life in 0..LIVES {
         rig.reopen();
         let held = rig.fence_from(2, 3 + life, 1, 1);
@@ -390,7 +390,7 @@ fn a_full_ring_goes_on_when_the_last_doubt_ends() {
     for (family, seq) in [(1, 1), (2, 1), (2, 2)] {
         rig.append_ok(family, 1, 1, vec![data(seq, 1, 1)]);
     }
-    rig.drive.durable.get_mut(&(Area::Log, 1)).expect("written")[200] ^= 1;
+    rig.flip(1, 200);
     rig.reopen();
     assert!(rig.keeper.ring.has_floor_for(FamilyId(1)));
     let mut seq = 2;
@@ -445,7 +445,7 @@ fn what_goes_round_is_nobodys_record() {
     let mut rig = it_goes_round_beside(0);
     let last = last_frame(&mut rig);
     let payload = last.position + last.header_blocks();
-    rig.drive.durable.get_mut(&(Area::Log, payload)).expect("written")[9] ^= 1;
+    rig.flip(payload, 9);
     rig.reopen();
     // What was told before still holds, for its time.
     assert!(fence(&mut rig, 3, 1, 0).torn);
