@@ -35,6 +35,8 @@ pub enum Purpose {
     Load(u64),
     Audit(u64),
     Compact(u64),
+    /// What the drive has for client data: each answer says that.
+    Space,
     /// Nobody waits for it.
     Forget,
     /// Part of dropping the family.
@@ -333,6 +335,8 @@ pub struct Context<'a> {
     /// with every change.
     pub free: &'a BTreeMap<DriveId, u64>,
     pub free_changes: u64,
+    /// When all drives were last asked for that, see [`Volume::ask_for_space`](crate::volume::Volume).
+    pub space_asked: &'a mut Option<Time>,
     /// Bytes acknowledged or on their way, and not in egroups yet, of all families of this shard.
     pub dirty_bytes: u64,
     /// Families of this shard that were written to lately.
@@ -472,6 +476,7 @@ impl Surroundings {
             calls: &mut self.calls,
             free: &self.free,
             free_changes: 0,
+            space_asked: &mut None,
             dirty_bytes: 0,
             writers: 0,
             last_asked: Time(0),

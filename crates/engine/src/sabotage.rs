@@ -82,6 +82,10 @@ pub enum Bug {
     PagesForLess,
     /// Large writes go around the log there as well.
     BypassForLess,
+    /// Only what drives have told by chance counts for whether the pool has room.
+    SpaceNotAsked,
+    /// A write goes around a log that never had a record.
+    FirstWriteBypasses,
     /// Large writes around the log cover nothing of what is dirty there.
     DirtyOutlivesBypass,
     /// What is drained is named also behind a write around the log that took its place.

@@ -56,6 +56,7 @@ struct World {
     calls: Calls,
     free: BTreeMap<DriveId, u64>,
     free_changes: u64,
+    space_asked: Option<Time>,
     dirty_bytes: u64,
     /// Families that were written to lately, as counted then.
     writers: usize,
@@ -78,6 +79,7 @@ impl World {
             calls: &mut self.calls,
             free: &self.free,
             free_changes: self.free_changes,
+            space_asked: &mut self.space_asked,
             dirty_bytes: self.dirty_bytes,
             writers: self.writers,
             last_asked: self.last_asked,
@@ -119,6 +121,7 @@ impl Shard {
                 calls: Calls::new(Draw::new(seed).number() & 0xff_ffff),
                 free: BTreeMap::new(),
                 free_changes: 0,
+                space_asked: None,
                 dirty_bytes: 0,
                 writers: 0,
                 writers_counted: Time(0),

@@ -59,6 +59,11 @@ const POOL_SLACK: u64 = 1 << 20;
 /// So long after a refusal client data is tried again.
 const PROBE_AGAIN_US: u64 = 200_000;
 
+/// A pool without room is asked so often for what it has by now, as long as somebody wants to write ...
+const SPACE_AGAIN_US: u64 = 1_000_000;
+/// ... who waits for the answers for so long.
+const SPACE_ANSWER_US: u64 = 200_000;
+
 /// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
@@ -109,8 +114,31 @@ impl Volume {
         !self.placing.was_refused() && !is_pool_short && self.room() >= 2 * BLOCK as u64
     }
 
+    /// Somebody wants to write, and the pool has no room as far as anybody has told. But drives tell it with their answers only, and what
+    /// others delete, or is free a while after it was deleted, comes with none: who has nothing to ask them would never hear of it.
+    pub(crate) fn ask_for_space(&mut self, ctx: &mut Context) {
+        let is_due = ctx.space_asked.is_none_or(|asked| ctx.now >= asked.after(SPACE_AGAIN_US));
+        let is_without_room = self.placing.is_full() || self.is_pool_short(ctx);
+        let not_asked =
+            [Bug::SpaceNotAsked, Bug::PoolOfLastTime, Bug::OwnReclaimingOnly].into_iter().any(planted);
+        if !is_due || !is_without_room || self.is_room_coming(ctx) || not_asked {
+            return;
+        }
+        *ctx.space_asked = Some(ctx.now);
+        let drives: Vec<DriveId> =
+            ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
+        for drive in drives {
+            // The shortest of all lists.
+            let question = Question::ListEgroups { after: EgroupId(u64::MAX) };
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Space);
+        }
+    }
+
     /// Whether the pool is about to have room again: then writes wait a little, instead of failing.
     pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
+        if ctx.space_asked.is_some_and(|asked| ctx.now < asked.after(SPACE_ANSWER_US)) {
+            return true;
+        }
         // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.
         let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
         let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };

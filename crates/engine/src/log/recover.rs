@@ -292,18 +292,14 @@ impl Volume {
         if recovery.ends.cut.is_none() {
             recovery.ends = ends;
         }
-        // Of a log that ever had a record one is left, a checkpoint at least. Egroups without any are also what the very first write
-        // leaves behind if it went around the log and was cut short; but not where a part of the ring is lost.
+        // Of a log that ever had a record one is left, a checkpoint at least, and there is no egroup before the first one.
         let is_empty = newest.is_none()
             && last.first == Seq(1)
             && last
                 .members
                 .iter()
                 .all(|drive| recovery.fenced.get(drive).is_none_or(|held| held.high == Seq(0)));
-        if is_empty
-            && members.are_damaged()
-            && recovery.fenced.values().any(|held| held.egroups && held.incomplete)
-        {
+        if is_empty && !members.are_sure() && recovery.fenced.values().any(|held| held.egroups) {
             return self.fail(FamilyTrouble::RecordLost(last.first), ctx);
         }
         recovery.tried.clear();

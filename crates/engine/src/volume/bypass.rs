@@ -47,6 +47,7 @@ impl Volume {
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
+            && self.has_record()
             && !self.is_bypass_thin()
             // Its map record takes room as well.
             && self.room() > 0
@@ -59,6 +60,12 @@ impl Volume {
     /// their order.
     fn is_present_only(&self, block: Block, count: u64) -> bool {
         self.overlay.is_clear_before(self.snapshots.next(), block, count) || planted(Bug::FrozenBypassed)
+    }
+
+    /// Whether the log has, or had, a record. Before its first one there is no egroup: of egroups without any, whoever opens the vDisk can
+    /// tell that a record is lost.
+    fn has_record(&self) -> bool {
+        self.log.durable() > Seq(0) || planted(Bug::FirstWriteBypasses)
     }
 
     /// Whether it would have fewer copies than in the log.

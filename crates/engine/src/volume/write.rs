@@ -52,6 +52,7 @@ impl Volume {
             // What others of the shard deleted since something happened here last.
             self.note_pool(ctx);
         }
+        self.ask_for_space(ctx);
         match self.verdict(&work, ctx) {
             Verdict::Go => self.start(work, ctx),
             Verdict::Refuse(error) => self.refuse(work, error, ctx),
@@ -88,6 +89,7 @@ impl Volume {
             self.requests.without_room_since.get_or_insert(ctx.now);
         }
         self.requests.crowded = false;
+        self.ask_for_space(ctx);
         let mut held: Vec<Work> = Vec::new();
         while let Some(work) = self.requests.waiting.pop_front() {
             let behind = held.iter().any(|earlier| {

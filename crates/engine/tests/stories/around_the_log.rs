@@ -51,6 +51,26 @@ fn a_large_write_takes_the_place_of_what_is_dirty() {
     assert!(over_what_is_dirty());
 }
 
+/// The very first write is a large one, and is cut short before the log has anything of it. Part of the ring cannot be read afterwards.
+/// Gives whether the vDisk, which never had anything, is served.
+fn the_very_first_is_cut_short() -> bool {
+    let mut world = World::new(1, 1, limits());
+    world.hung = Some((DriveId(0), Area::Log, 0));
+    submit(&mut world, 0, &large(9));
+    world.pass(SECONDS);
+    assert_eq!(world.hanging(), [Area::Log]);
+    world.hung = None;
+    world.unreadable = [(DriveId(0), Area::Log, 0)].into();
+    world.try_to_restart(limits());
+    world.pass(60 * SECONDS);
+    world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }))
+}
+
+#[test]
+fn the_very_first_write_goes_through_the_log() {
+    assert!(the_very_first_is_cut_short());
+}
+
 #[test]
 fn what_it_took_the_place_of_is_not_drained() {
     let mut world = World::new(1, 1, limits());
@@ -169,4 +189,5 @@ fn planted_bugs_are_seen() {
     assert!(!with(Bug::DirtyOutlivesBypass, over_what_is_dirty));
     assert!(!with(Bug::DrainedAfterBypass, never_overtaken));
     assert!(!with(Bug::FrozenBypassed, a_snapshot_between));
+    assert!(!with(Bug::FirstWriteBypasses, the_very_first_is_cut_short));
 }

@@ -315,6 +315,27 @@ fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
     assert!(an_opening_beside_a_damaged_end_is_cut_short());
 }
 
+/// All that was ever written was in one frame, whose payload has changed since it was drained. Gives whether the opening says so.
+fn all_that_was_written_is_damaged() -> bool {
+    let mut world = World::new(1, 1, Limits::small());
+    assert_eq!(world.write(0, &pattern(7, BLOCK)), Reply::Done);
+    // What names the egroup does not come to the log any more.
+    world.hung = Some((DriveId(0), Area::Log, 0));
+    world.step(Input::Order(Order::Settle { family: FAMILY }));
+    world.pass(2 * SECONDS);
+    assert_eq!(world.shard.counters().egroups_written, 1, "it was drained");
+    damage(&mut world, 0, 1);
+    world.hung = None;
+    world.try_to_restart(Limits::small());
+    world.pass(60 * SECONDS);
+    !is_ready(&world) && is_failed(&world)
+}
+
+#[test]
+fn an_egroup_without_any_record_says_that_one_is_lost() {
+    assert!(all_that_was_written_is_damaged());
+}
+
 #[test]
 fn an_end_that_was_never_finished_is_the_end_when_nobody_else_is_left() {
     let mut world = last_write_damaged();

@@ -189,6 +189,7 @@ impl World {
     /// Forgets all memory, and opens nothing.
     pub fn kill(&mut self, limits: Limits) {
         self.notices.clear();
+        self.stuck.clear();
         self.lives += 1;
         self.record.epoch = Epoch(self.record.epoch.0 + 1);
         self.clones.iter_mut().for_each(|record| record.epoch = Epoch(record.epoch.0 + 1));

@@ -39,9 +39,9 @@ impl Members {
         self.sound == 0 && self.torn.len() + self.unsound.len() > 0 && self.silent > 0
     }
 
-    /// Whether all who have answered have lost something.
-    pub fn are_damaged(&self) -> bool {
-        self.sound + self.torn.len() == 0
+    /// Whether somebody has answered who has lost nothing.
+    pub fn are_sure(&self) -> bool {
+        self.sound > 0
     }
 }
 
