@@ -245,10 +245,17 @@ impl Shard {
         self.world.calls.is_empty() && self.dropping.is_empty() && self.volumes.values().all(Volume::is_quiet)
     }
 
-    /// Whether a small write to this vDisk would find room in pool and log. For judges: it looks at all groups.
+    /// Whether a small write to this vDisk would find room in pool and log, as far as drives have told. For judges: it looks at all
+    /// groups.
     pub fn has_room(&mut self, family: FamilyId) -> bool {
+        let free = self.world.free.clone();
+        self.would_have_room(family, &free)
+    }
+
+    /// The same, if the drives had told of this.
+    pub fn would_have_room(&mut self, family: FamilyId, free: &BTreeMap<DriveId, u64>) -> bool {
         let mut out = Outputs::default();
-        let ctx = self.world.context(Time(0), &mut out);
+        let ctx = Context { free, ..self.world.context(Time(0), &mut out) };
         self.volumes.get(&family).is_some_and(|volume| volume.has_room(&ctx))
     }
 

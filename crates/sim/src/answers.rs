@@ -9,11 +9,12 @@ use crate::judge::registers::{Moment, Write};
 use crate::phase::Phase;
 use crate::requests::{Asked, Open};
 use crate::stamp::{Mark, SECTOR, Shown, image_stamp, marks, stamp};
-use crate::world::World;
+use crate::world::{ShardState, World};
 use rand::Rng;
+use std::collections::BTreeMap;
 use weft_engine::buffer::Buffer;
 use weft_engine::interface::{Extent, RequestError};
-use weft_engine::{FamilyId, Reply, Ticket};
+use weft_engine::{DriveId, FamilyId, Reply, Ticket};
 
 impl World {
     /// A shard answered.
@@ -144,9 +145,37 @@ impl World {
         if write.zero || !is_whole {
             return Ok(());
         }
+        let (life, clock) = (self.life_of(open), self.now + state.clock_ahead);
         let Some(engine) = state.engine.as_deref() else { return Ok(()) };
         self.coverage.count("refusals for want of space that were judged");
-        self.refusals.refused(ticket, self.life_of(open), engine, self.now + state.clock_ahead)
+        self.refusals.refused(ticket, life, engine, clock)?;
+        let has_room = self.have_drives_room(open.shard, life.2);
+        self.coverage.add("refusals beside drives with room", u64::from(has_room));
+        self.refusals.refused_beside(has_room, self.is_settling(), life, clock)
+    }
+
+    /// Nothing fails any more, and everything is being drained.
+    fn is_settling(&self) -> bool {
+        self.phase == Phase::Settling
+    }
+
+    /// Whether the drives have room for a small write, and nothing keeps them from telling it to those who ask.
+    fn have_drives_room(&mut self, shard: usize, family: FamilyId) -> bool {
+        if !self.is_settling() && self.parameters.faults.iter().any(|fault| fault.keeps_from_telling()) {
+            return false;
+        }
+        let keepers = |state: &ShardState| -> Vec<(DriveId, u64)> {
+            let engine = state.engine.as_deref().into_iter();
+            engine
+                .flat_map(|engine| engine.keepers())
+                .map(|(drive, keeper)| (drive, keeper.free_bytes()))
+                .collect()
+        };
+        let free: BTreeMap<DriveId, u64> = self.shards.iter().flat_map(keepers).collect();
+        let engine = self.shards[shard].engine.as_deref_mut().expect("it has just refused");
+        // Whoever is not there tells nothing.
+        engine.view().drives.keys().all(|drive| free.contains_key(drive))
+            && engine.would_have_room(family, &free)
     }
 
     fn judge_success(&mut self, open: &Open, reply: Reply, at: Moment) -> Result<(), String> {

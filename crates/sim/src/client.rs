@@ -209,6 +209,12 @@ impl World {
         self.open(client, family, shard, Asked::Write { number }, request);
     }
 
+    /// Writes one block somewhere.
+    pub fn ask_block(&mut self, client: usize, family: usize, shard: usize) {
+        let (first, _) = self.place(client, family, false);
+        self.ask_write(client, family, shard, first - first % BLOCK_SECTORS, BLOCK_SECTORS);
+    }
+
     pub fn ask_zero(&mut self, client: usize, family: usize, shard: usize, first: u64, sectors: u64) {
         let number = self.new_write(family, first, sectors, true, None);
         let request = Request::Zero { offset: first * SECTOR as u64, len: sectors * SECTOR as u64 };

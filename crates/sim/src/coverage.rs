@@ -86,6 +86,23 @@ impl Fault {
                 | Fault::ReplacedDrive
         )
     }
+
+    /// Whether a drive that is up may not be heard of for long.
+    pub fn keeps_from_telling(self) -> bool {
+        !matches!(
+            self,
+            Fault::PowerCutNode
+                | Fault::PowerCutAll
+                | Fault::KillNode
+                | Fault::KillAll
+                | Fault::OwnerMove
+                | Fault::Settle
+                | Fault::FamilyCreate
+                | Fault::FamilyDrop
+                | Fault::FamilyGrow
+                | Fault::ResizeCache
+        )
+    }
 }
 
 /// Counts of everything. Adding two is what a longer run would have counted.

@@ -2,6 +2,8 @@
 //! Promises: once faults have stopped everything is served, repaired and settled within a bounded time, or
 //! the seed fails and says what was still missing.
 
+mod read_back;
+
 use crate::control::{FamilyPhase, common_of};
 use crate::engine_view::{counted, held, named, pages, volumes};
 use crate::event::Event;
@@ -10,18 +12,18 @@ use crate::judge::placement::{
 };
 use crate::judge::space;
 use crate::plan::Plan;
-use crate::requests::{Asked, Open};
 use crate::world::World;
 use rand::Rng;
-use rand::seq::IteratorRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
+use read_back::Reader;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::formats::layout::Layout;
 use weft_engine::identity::Generation;
 use weft_engine::interface::Segment;
 use weft_engine::{DriveId, FamilyId, Order};
 
-/// Blocks per read when everything is read back.
-const READ_BACK_BLOCKS: u64 = 64;
+/// Owners do not ask drives for space if somebody of their shard has within this.
+const SPACE_HEARD_US: u64 = 1_500_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
@@ -40,17 +42,6 @@ pub enum Phase {
     Over,
 }
 
-/// Where a reader is.
-#[derive(Clone)]
-struct Reader {
-    family: usize,
-    run: usize,
-    block: u64,
-    /// None: the present. Then come these snapshots.
-    snapshot: Option<Generation>,
-    next: Vec<Generation>,
-}
-
 pub struct Progress {
     pub round: usize,
     pub since: u64,
@@ -65,6 +56,10 @@ pub struct Progress {
     asked: BTreeMap<usize, u32>,
     /// Data was deleted in this round, so that the rest could settle.
     thrown_away: bool,
+    /// A vDisk of a full pool that nothing is asked of until all others were emptied and have settled.
+    spared: Option<usize>,
+    /// From when on the drives' answers to whoever asked before the others had settled do not count any more.
+    unheard_from: Option<u64>,
     /// From when on a vDisk may be served no more in this round, and whether one was chosen.
     pub falls_asleep: u64,
     pub slept: bool,
@@ -82,6 +77,8 @@ impl Progress {
             next_pass: 0,
             asked: BTreeMap::new(),
             thrown_away: false,
+            spared: None,
+            unheard_from: None,
             falls_asleep: 0,
             slept: false,
         }
@@ -223,6 +220,7 @@ impl World {
         self.progress.since = self.now;
         self.progress.asked.clear();
         self.progress.thrown_away = false;
+        (self.progress.spared, self.progress.unheard_from) = (None, None);
         if let Some(victim) = self.victim.filter(|&victim| self.absentee.is_some() && self.may_lose(victim))
             && self.rng.random_ratio(2, 3)
         {
@@ -355,24 +353,46 @@ impl World {
         if self.parameters.plan == Plan::Full && self.progress.asked.is_empty() {
             // What does not fit is thrown away: now everything must go on.
             self.drop_all_snapshots();
+            // Whoever has heard last that there is no room.
+            let full: Vec<usize> =
+                volumes(self).filter(|(_, volume)| volume.is_pool_full()).map(|(family, _)| family).collect();
+            self.progress.spared = full.choose(&mut self.rng).copied();
             self.throw_data_away(true);
             return Err("space is being freed".into());
         }
         Ok(())
     }
 
+    /// The one that was spared has heard of the pool what it heard when that was full. It wants to write, and is emptied as well then.
+    fn spare_no_more(&mut self, family: usize) -> Result<(), String> {
+        self.progress.spared = None;
+        let client = self.clients.iter().position(|client| client.family == family);
+        if let (Some(client), Some(owner)) = (client, self.control.families[family].owner) {
+            self.coverage.count("vDisks that had heard of a full pool and wanted to write");
+            self.ask_block(client, family, owner);
+        }
+        self.throw_away_of(family, true);
+        Err("the vDisk that was spared is written to".into())
+    }
+
     /// Every second vDisk is emptied, and the others `keep` a quarter, or nothing.
     fn throw_data_away(&mut self, keep: bool) {
         for family in 0..self.families.len() {
             self.progress.asked.insert(family, 0);
-            let client = self.clients.iter().position(|client| client.family == family);
-            let owner = self.control.families[family].owner;
-            let (Some(client), Some(owner)) = (client, owner) else { continue };
-            if self.control.families[family].phase == FamilyPhase::Ready {
-                let size = self.families[family].layout.size_blocks * 8;
-                let keep = if keep && family % 2 == 0 { size / 4 } else { 0 };
-                self.ask_zero(client, family, owner, keep, size - keep);
+            if self.progress.spared != Some(family) {
+                self.throw_away_of(family, keep);
             }
+        }
+    }
+
+    fn throw_away_of(&mut self, family: usize, keep: bool) {
+        let client = self.clients.iter().position(|client| client.family == family);
+        let owner = self.control.families[family].owner;
+        let (Some(client), Some(owner)) = (client, owner) else { return };
+        if self.control.families[family].phase == FamilyPhase::Ready {
+            let size = self.families[family].layout.size_blocks * 8;
+            let keep = if keep && family.is_multiple_of(2) { size / 4 } else { 0 };
+            self.ask_zero(client, family, owner, keep, size - keep);
         }
     }
 
@@ -399,7 +419,7 @@ impl World {
         self.factors_reached()?;
         for family in 0..self.families.len() {
             let entry = &mut self.control.families[family];
-            if entry.phase != FamilyPhase::Ready {
+            if entry.phase != FamilyPhase::Ready || self.progress.spared == Some(family) {
                 continue;
             }
             let owner = entry.owner.expect("a served family has an owner");
@@ -414,6 +434,13 @@ impl World {
                     self.describe(family, owner)
                 ));
             }
+        }
+        if let Some(family) = self.progress.spared {
+            let unheard_from = *self.progress.unheard_from.get_or_insert(self.now + SPACE_HEARD_US);
+            if self.now < unheard_from {
+                return Err("the vDisk that was spared waits".into());
+            }
+            return self.spare_no_more(family);
         }
         self.together_is_over()?;
         self.snapshots_done(false)?;
@@ -573,65 +600,5 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn begin_read_back(&mut self) {
-        self.forget_snapshot_orders();
-        for family in 0..self.families.len() {
-            if self.control.families[family].phase != FamilyPhase::Ready {
-                continue;
-            }
-            let client = self.clients.iter().position(|client| client.family == family);
-            let client = client.expect("every vDisk has a client");
-            let next = self.families[family].snapshots.staying();
-            self.coverage.add("snapshots read back", next.len() as u64);
-            self.progress.readers.insert(client, Reader { family, run: 0, block: 0, snapshot: None, next });
-            self.read_back(client);
-        }
-    }
-
-    /// A read that the owner was too busy for, or that whoever is owner now has to answer.
-    pub fn read_back_again(&mut self, open: &Open) {
-        let (snapshot, first, sectors) = match open.asked {
-            Asked::Read { first, sectors } => (None, first, sectors),
-            Asked::ReadSnapshot { snapshot, first, sectors } => (Some(snapshot), first, sectors),
-            _ => unreachable!("a reader only reads"),
-        };
-        let Open { client, family, shard, .. } = *open;
-        let shard = self.control.families[family].owner.unwrap_or(shard);
-        let event = Event::ReadBack { client, family, shard, snapshot, first, sectors };
-        self.queue.push(self.now + 1_000, event);
-    }
-
-    /// The next read of a reader, when its last one was answered.
-    pub fn read_back(&mut self, client: usize) {
-        let Some(reader) = self.progress.readers.get_mut(&client) else { return };
-        if reader.run == self.families[reader.family].layout.runs.len() {
-            let Some(next) = reader.next.pop() else {
-                self.progress.readers.remove(&client);
-                return;
-            };
-            (reader.snapshot, reader.run, reader.block) = (Some(next), 0, 0);
-        }
-        let Reader { family, run, block, snapshot, .. } = *reader;
-        let runs = &self.families[family].layout.runs;
-        // By turns in order and not, so that data that follows is touched in both ways.
-        let is_backwards = self.progress.passes % 2 == 1;
-        let place = runs[if is_backwards { runs.len() - 1 - run } else { run }];
-        let len = READ_BACK_BLOCKS.min(place.blocks as u64 - block);
-        let run_ends = block + len == place.blocks as u64;
-        (reader.run, reader.block) = if run_ends { (run + 1, 0) } else { (run, block + len) };
-        let block = if is_backwards { place.blocks as u64 - block - len } else { block };
-        // Whoever is asked says that it does not serve it.
-        let anybody = || self.parameters.may_lose_owners_at_rest().then_some(0);
-        let Some(owner) = self.control.families[family].owner.or_else(anybody) else {
-            self.fail(format!("family {family} lost its owner while nothing failed"));
-            return;
-        };
-        self.coverage.count("read-back requests");
-        // Not at once: the shard is still in the step that answered the last read.
-        let (first, sectors) = ((place.real + block) * 8, len * 8);
-        let event = Event::ReadBack { client, family, shard: owner, snapshot, first, sectors };
-        self.queue.push(self.now + 1, event);
     }
 }

@@ -416,3 +416,8 @@ fn a_part_of_a_log_that_is_left_with_one_copy_is_caught() {
 fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
     is_caught_by_the_one(Bug::LateMemberNamedEarly, Plan::Away, 105_850);
 }
+
+#[test]
+fn drives_that_are_not_asked_for_space_are_caught() {
+    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 735);
+}
