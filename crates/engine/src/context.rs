@@ -24,6 +24,8 @@ pub enum Purpose {
     Append,
     /// A piece of an earlier segment, read or written.
     Late,
+    /// What a member lacks of the end of the log, while the vDisk is opened.
+    Give,
     Trim,
     /// The egroup of this placement job.
     Place(u64),

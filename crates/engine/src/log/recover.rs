@@ -10,6 +10,7 @@
 
 mod ends;
 mod full;
+mod giving;
 mod loading;
 
 use crate::context::{Context, Purpose};
@@ -26,6 +27,7 @@ use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
 use ends::{Ends, Members};
 use full::FullMembers;
+use giving::Giving;
 use loading::Load;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -46,9 +48,13 @@ enum Stage {
     Directory,
     /// Reading records.
     Replay,
+    /// Giving members what they lack of the end.
+    Giving,
     /// Waiting for the config store and for records appended again.
     Completing {
         until: Seq,
+        /// Some member of the log lacks the checkpoint, and may need the one before.
+        keeps_base: bool,
     },
 }
 
@@ -79,7 +85,8 @@ pub(crate) struct Recovery {
     need: Seq,
     /// Read, not applied yet.
     found: BTreeMap<Seq, Record>,
-    /// Records that some members lack.
+    giving: Giving,
+    /// Records that some members lack, and are appended again.
     tail: Vec<Body>,
     replayed: u64,
     /// Reading waits until then for who may come.
@@ -107,6 +114,7 @@ impl Recovery {
             replay_from: Seq(1),
             need: Seq(1),
             found: BTreeMap::new(),
+            giving: Giving::default(),
             tail: Vec::new(),
             replayed: 0,
             again_at: None,
@@ -147,7 +155,7 @@ impl Recovery {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.full.wake_at().into_iter().chain(self.again_at).min()
+        self.full.wake_at().into_iter().chain(self.again_at).chain(self.giving.wake_at()).min()
     }
 
     pub fn describe(&self) -> String {
@@ -166,7 +174,10 @@ impl Volume {
     pub(crate) fn begin_opening(&mut self, ctx: &mut Context) {
         if self.log.segments.is_empty() {
             // A new family: there is nothing to fence and nothing to read.
-            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing { until: Seq(0) })));
+            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing {
+                until: Seq(0),
+                keeps_base: false,
+            })));
         } else {
             ctx.counters.takeovers += 1;
             let rollback = self.snapshots.rollback;
@@ -191,7 +202,8 @@ impl Volume {
             Stage::Checkpoint(seq) => self.read_checkpoint(seq, ctx),
             Stage::Index | Stage::Directory => self.load_pages(ctx),
             Stage::Replay => self.replay(ctx),
-            Stage::Completing { until } => self.end_completing(until, ctx),
+            Stage::Giving => self.give_ends(ctx),
+            Stage::Completing { until, keeps_base } => self.end_completing(until, keeps_base, ctx),
         }
     }
 
@@ -228,7 +240,7 @@ impl Volume {
                 let base = match recovery.stage {
                     Stage::Fencing | Stage::Completing { .. } => return,
                     Stage::Checkpoint(seq) => seq,
-                    Stage::Index | Stage::Directory | Stage::Replay => recovery.checkpoint,
+                    Stage::Index | Stage::Directory | Stage::Replay | Stage::Giving => recovery.checkpoint,
                 };
                 let newest = recovery.newest_told(&self.log.segments);
                 if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept) {
@@ -369,16 +381,19 @@ impl Volume {
     /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
     /// that needs was not given up before the newer one was on all members.
     fn end_before(&mut self, seq: Seq, members: &[DriveId]) -> bool {
-        let (_, lowest) = self.ends();
+        let (highest, lowest) = self.ends();
         let recovery = self.recovery();
         let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
+        // Whoever is behind may never have had it; and if everybody had, no client misses anything that is before it.
+        let lacks_it = recovery.ends.behind.iter().any(|drive| recovery.fenced[drive].high < seq);
+        let may_go = !has_base && seq == highest && lacks_it;
         // Somebody has trimmed it, behind a checkpoint that was on all members.
         let mut held = members.iter().filter_map(|drive| recovery.fenced.get(drive));
         let was_trimmed = held.any(|held| held.low > seq);
         if has_base && recovery.checkpoint == Seq(0) && was_trimmed {
             return false;
         }
-        if seq <= lowest || (planted(Bug::FirstBaseKept) && !has_base) {
+        if seq <= lowest && !may_go || (planted(Bug::FirstBaseKept) && !has_base) {
             return false;
         }
         recovery.ends.cut = Some(seq.previous());
@@ -488,6 +503,9 @@ impl Volume {
                 if need > lowest {
                     recovery.tail.push(record.body);
                 } else {
+                    if recovery.ends.behind.iter().any(|drive| recovery.fenced[drive].high < need) {
+                        recovery.giving.keep(&record);
+                    }
                     self.apply(&record, need > map_to);
                 }
                 continue;
@@ -497,18 +515,23 @@ impl Volume {
             }
             return self.read_log(need, READ_BYTES, ctx);
         }
-        self.complete(lowest, highest, ctx);
+        self.recovery().stage = Stage::Giving;
+        self.give_ends(ctx);
     }
 
     /// Everything is read: a new segment begins behind what all members have.
-    fn complete(&mut self, lowest: Seq, highest: Seq, ctx: &mut Context) {
+    fn complete(&mut self, ctx: &mut Context) {
+        let (highest, lowest) = self.ends();
         let recovery = self.recovery();
+        recovery.giving = Giving::default();
         let tail = std::mem::take(&mut recovery.tail);
         let ends = std::mem::take(&mut recovery.ends);
         let fenced = recovery.fenced.clone();
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
-        let is_settled = recovery.checkpoint <= lowest;
-        recovery.stage = Stage::Completing { until: highest };
+        let keeps_base = ends.behind.iter().any(|drive| fenced[drive].high < recovery.checkpoint)
+            && !planted(Bug::TornEndsNotGiven);
+        let is_settled = recovery.checkpoint <= lowest && !keeps_base;
+        recovery.stage = Stage::Completing { until: highest, keeps_base };
         recovery.found.clear();
         ctx.counters.records_replayed += replayed;
         ctx.counters.records_appended_again += tail.len() as u64;
@@ -546,16 +569,18 @@ impl Volume {
         // `advance` finds the log without members and gives it some.
     }
 
-    fn end_completing(&mut self, until: Seq, ctx: &mut Context) {
+    fn end_completing(&mut self, until: Seq, keeps_base: bool, ctx: &mut Context) {
         if self.log.is_changing() || !self.log.has_members() || self.log.durable() < until {
             return;
         }
         let (replayed, replay_from) = (self.recovery().replayed, self.recovery().replay_from);
-        self.log.trim = self.log.trim.max(replay_from.previous());
         self.phase = Phase::Serving;
-        // The checkpoint tells of egroups that died with it; whether the former owner came to delete them all
-        // is not known.
-        self.delete_dead(ctx);
+        if !keeps_base {
+            self.log.trim = self.log.trim.max(replay_from.previous());
+            // The checkpoint tells of egroups that died with it; whether the former owner came to delete them all
+            // is not known.
+            self.delete_dead(ctx);
+        }
         ctx.notice(Notice::FamilyReady {
             family: self.family,
             epoch: self.epoch,

@@ -310,6 +310,7 @@ impl Volume {
                 Err(refusal) => self.log.on_append_refused(drive, refusal, ctx.now),
             },
             Purpose::Late => self.on_late(drive, answer, ctx),
+            Purpose::Give => self.on_given(drive, answer, ctx.now),
             Purpose::Trim => {
                 let room = if let Ok(Answer::Trimmed { room }) = answer { Some(room) } else { None };
                 self.log.on_trimmed(drive, room);

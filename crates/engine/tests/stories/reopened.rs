@@ -259,10 +259,14 @@ fn an_end_that_nobody_is_sure_of_is_not_believed_because_time_passes() {
     assert!(the_one_that_has_more_goes_away());
 }
 
-/// Both members are there, and the newest frame of one is damaged. The opening ends when the config store has taken its new part of the
-/// log, before anything is written there. Gives whether the last write is there for the next owner.
-fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
+/// Both members are there, and the newest frame of one is damaged; the other one may have begun one that was never finished, so that neither is
+/// sure. The opening ends when the config store has taken its new part of the log, before anything is written there. Gives whether the last
+/// write is there for the next owner.
+fn an_opening_beside_a_damaged_end_is_cut_short(is_other_torn: bool) -> bool {
     let mut world = last_write_damaged();
+    if is_other_torn {
+        begin_a_frame(&mut world, 1);
+    }
     world.kill(Limits::small());
     world.open_drives(false);
     world.unheard = true;
@@ -278,9 +282,8 @@ fn an_opening_beside_a_damaged_end_is_cut_short() -> bool {
     world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
 }
 
-/// The newest checkpoint came to one member only, and behind it that one has a header that was never finished. The vDisk is opened with
-/// both, written to, and opened once more. Gives whether it is whole.
-fn a_checkpoint_lies_before_a_torn_end() -> bool {
+/// The newest checkpoint came to the first member only, and nobody lives any more.
+fn a_checkpoint_on_one() -> World {
     let mut world = settled();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
     world.hung = Some((DriveId(1), Area::Log, 1));
@@ -288,6 +291,13 @@ fn a_checkpoint_lies_before_a_torn_end() -> bool {
     world.pass(2 * SECONDS);
     world.hung = None;
     world.kill(Limits::small());
+    world
+}
+
+/// The newest checkpoint came to one member only, and behind it that one has a header that was never finished. The vDisk is opened with
+/// both, written to, and opened once more. Gives whether it is whole.
+fn a_checkpoint_lies_before_a_torn_end() -> bool {
+    let mut world = a_checkpoint_on_one();
     begin_a_frame(&mut world, 0);
     world.open_drives(false);
     world.open_families();
@@ -312,7 +322,65 @@ fn a_checkpoint_of_which_only_a_torn_member_knows_is_not_read_from() {
 
 #[test]
 fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
-    assert!(an_opening_beside_a_damaged_end_is_cut_short());
+    assert!(an_opening_beside_a_damaged_end_is_cut_short(false));
+    assert!(an_opening_beside_a_damaged_end_is_cut_short(true));
+}
+
+/// The newest checkpoint came to one member only before the power went, which left a frame of the other unfinished. Both are there when the
+/// vDisk is opened, and that is cut short, by the config store or when so many things were done with the log of the other. Then the member that
+/// had the checkpoint is lost. Gives whether the other one has all.
+fn the_other_member_is_lost_later(unheard: bool, left: u32) -> bool {
+    let mut world = a_checkpoint_on_one();
+    begin_a_frame(&mut world, 1);
+    world.open_drives(false);
+    world.unheard = unheard;
+    world.hung = Some((DriveId(1), Area::Log, left));
+    world.open_families();
+    let is_cut_short = unheard || !world.hanging().is_empty();
+    (world.unheard, world.hung) = (false, None);
+    world.kill(Limits::small());
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 5, &[DriveState::Lost, DriveState::Up]);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(60 * SECONDS);
+    if !is_ready(&world) || is_failed(&world) {
+        return false;
+    }
+    assert!(is_cut_short || left > 1, "it is fenced and given something");
+    reads_well(&mut world, &pattern(7, BLOCK));
+    true
+}
+
+/// Whether it has all, wherever the opening was cut short.
+fn the_other_member_is_lost_at_any_time() -> bool {
+    let cuts = [(true, u32::MAX)].into_iter().chain((0..12).map(|left| (false, left)));
+    cuts.into_iter().all(|(unheard, left)| the_other_member_is_lost_later(unheard, left))
+}
+
+/// The same, and nobody is lost: what the one has becomes bad when its keeper has looked at it already.
+fn nobody_can_read_what_a_torn_member_lacks() -> bool {
+    let mut world = a_checkpoint_on_one();
+    begin_a_frame(&mut world, 1);
+    world.open_drives(false);
+    let end = log(&world, 0).chunks(BLOCK).rposition(|block| block.iter().any(|&b| b != 0));
+    damage(&mut world, 0, end.expect("something was written"));
+    world.open_families();
+    world.pass(60 * SECONDS);
+    if !is_ready(&world) || is_failed(&world) {
+        return false;
+    }
+    reads_well(&mut world, &pattern(7, BLOCK));
+    true
+}
+
+#[test]
+fn what_a_torn_member_lacks_is_given_to_it_before_a_new_part_begins() {
+    assert!(the_other_member_is_lost_at_any_time());
+}
+
+#[test]
+fn a_checkpoint_that_only_a_torn_member_may_lack_is_done_without_if_nobody_can_read_it() {
+    assert!(nobody_can_read_what_a_torn_member_lacks());
 }
 
 /// All that was ever written was in one frame, whose payload has changed since it was drained. Gives whether the opening says so.
@@ -358,7 +426,9 @@ fn believing_an_end_that_is_damaged_is_seen() {
         [an_end_that_is_damaged(1), first[0], first[1], the_one_that_has_more_goes_away()]
     });
     assert_eq!(waited, [false; 4]);
-    assert!(!with(Bug::TornEndCounts, an_opening_beside_a_damaged_end_is_cut_short));
+    for is_other_torn in [false, true] {
+        assert!(!with(Bug::TornEndCounts, || an_opening_beside_a_damaged_end_is_cut_short(is_other_torn)));
+    }
 }
 
 #[test]
@@ -446,4 +516,11 @@ fn nobody_asks_again_for_pages_that_nobody_waits_for() {
     for at in 0..8 {
         assert_eq!(world.read(at << 22, BLOCK as u32), pattern(at, BLOCK));
     }
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn leaving_a_torn_member_without_the_end_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(!with(Bug::TornEndsNotGiven, the_other_member_is_lost_at_any_time));
 }

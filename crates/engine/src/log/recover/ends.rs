@@ -49,8 +49,8 @@ impl Members {
 pub(super) struct Ends {
     /// Those whose word counts: later ones are only read from.
     counted: BTreeSet<DriveId>,
-    /// Those of them that may lack what was acknowledged at the end, while others are sure to have it.
-    behind: BTreeSet<DriveId>,
+    /// Those of them that may lack what was acknowledged at the end, and others have: it is given to them.
+    pub behind: BTreeSet<DriveId>,
     /// Somebody is sure.
     pub is_confirmed: bool,
     /// Found out to be the last record.
@@ -62,13 +62,17 @@ impl Ends {
         let Members { sound, torn, unsound, .. } = members;
         let (counted, is_confirmed) = (fenced.keys().copied().collect(), *sound > 0);
         let mut ends = Self { counted, is_confirmed, ..Self::default() };
+        let end = |drive: &DriveId| fenced.get(drive).map_or(Seq(0), |held| held.high);
         if *sound > 0 {
             ends.counted.retain(|drive| !unsound.contains(drive));
             // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
             ends.behind.extend(torn.iter().filter(|_| !planted(Bug::TornEndCounts)));
-        } else if !unsound.is_empty() {
+        } else if unsound.is_empty() {
+            let highest = torn.iter().map(end).max();
+            let lacks_some = |drive: &&DriveId| Some(end(drive)) < highest && !planted(Bug::TornEndCounts);
+            ends.behind.extend(torn.iter().filter(lacks_some));
+        } else {
             // Something was damaged, and nobody knows better: none of what they have is given up.
-            let end = |drive: &DriveId| fenced.get(drive).map_or(Seq(0), |held| held.high);
             let highest = torn.iter().chain(unsound).map(end).max().expect("there are some");
             ends.counted.retain(|drive| !last.members.contains(drive) || end(drive) == highest);
         }
@@ -90,7 +94,7 @@ impl Ends {
                 lowest = lowest.min(end);
             }
         }
-        (self.cut.map_or(highest, |cut| cut.min(highest)), lowest)
+        self.cut.map_or((highest, lowest), |cut| (cut.min(highest), cut.min(lowest)))
     }
 
     /// Whether this drive has all that was acknowledged in a segment that it is a member of, which ends with `last`.

@@ -1,0 +1,110 @@
+//! What members lack of the end of a log is given to them, before a new part of it begins (decision 0060). Their last frame is not whole:
+//! as a rule it was never finished when the power went, and what others have behind it was never acknowledged; but it may have been
+//! damaged since. Written again in a new part of the log it would be lost where that is cut short; left where it is it would have fewer
+//! copies than anything else that a client was told is safe.
+//! Promises: the part of the log that they are members of stays as it is until they have all of it, so whoever opens next finds it as it
+//! was; nobody is waited for for long.
+//! Leaves to others: whom this is for (`ends`), what becomes of those who could not be given it (`recover`).
+
+use crate::buffer::BLOCK;
+use crate::context::{Context, Purpose};
+use crate::formats::record::Record;
+use crate::identity::{DriveId, Seq, Time};
+use crate::limits::Limits;
+use crate::message::{Answer, Question, Refusal};
+use crate::sabotage::{Bug, planted};
+use crate::volume::{Phase, Volume};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So long a member may take: its ring may be full, and wait for this very vDisk.
+const GIVING_US_MAX: u64 = 5_000_000;
+/// One that had no room is asked again after this time.
+const AGAIN_US: u64 = 50_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Giving {
+    /// What was read that some of them lack.
+    records: BTreeMap<Seq, Record>,
+    since: Option<Time>,
+    /// Those who have not answered, and those who are to be asked again.
+    asked: BTreeSet<DriveId>,
+    again_at: BTreeMap<DriveId, Time>,
+}
+
+impl Giving {
+    /// A record was read that somebody lacks.
+    pub fn keep(&mut self, record: &Record) {
+        self.records.insert(record.seq, record.clone());
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let end = self.since.map(|since| since.after(GIVING_US_MAX)).filter(|_| !self.asked.is_empty());
+        self.again_at.values().copied().chain(end).min()
+    }
+
+    /// The next of these records, as many as go into a frame.
+    fn piece(&self, from: Seq, to: Seq, limits: &Limits) -> Vec<Record> {
+        let blocks = |record: &Record| 1 + record.payload_bytes().div_ceil(BLOCK);
+        let mut room = limits.frame_bytes_max / BLOCK;
+        let mut piece: Vec<Record> = Vec::new();
+        for record in self.records.range(from..=to).map(|(_, record)| record) {
+            if !piece.is_empty() && blocks(record) > room {
+                break;
+            }
+            room = room.saturating_sub(blocks(record));
+            piece.push(record.clone());
+        }
+        piece
+    }
+}
+
+impl Volume {
+    /// Everything is read. Members that lack some of the end get it; then a new part of the log begins.
+    pub(super) fn give_ends(&mut self, ctx: &mut Context) {
+        let (_, to) = self.ends();
+        let last = self.log.segments.last().expect("a family with a log has segments").clone();
+        let (family, epoch) = (self.family, self.epoch);
+        let recovery = self.recovery();
+        let since = *recovery.giving.since.get_or_insert(ctx.now);
+        let is_over = ctx.now.since(since) >= GIVING_US_MAX || planted(Bug::TornEndsNotGiven);
+        recovery.giving.again_at.retain(|_, at| *at > ctx.now);
+        let mut waits = false;
+        for drive in recovery.ends.behind.clone() {
+            let held = recovery.fenced.get_mut(&drive).expect("whoever is behind has told so");
+            let from = held.high.next().max(recovery.replay_from);
+            if from > to {
+                recovery.ends.behind.remove(&drive);
+                continue;
+            }
+            if is_over || !ctx.is_up(drive) {
+                continue;
+            }
+            waits = true;
+            if recovery.giving.again_at.contains_key(&drive) || !recovery.giving.asked.insert(drive) {
+                continue;
+            }
+            let records = recovery.giving.piece(from, to, ctx.limits);
+            let question = Question::AppendLate { first: last.first, since: last.epoch, records };
+            ctx.ask(family, epoch, drive, question, Purpose::Give);
+        }
+        if !waits {
+            self.complete(ctx);
+        }
+    }
+
+    pub(crate) fn on_given(&mut self, drive: DriveId, answer: Result<Answer, Refusal>, now: Time) {
+        let Phase::Opening(recovery) = &mut self.phase else { return };
+        if !recovery.giving.asked.remove(&drive) {
+            // Everything was read anew since.
+            return;
+        }
+        match answer {
+            Ok(Answer::Appended { up_to, .. }) => {
+                let held = recovery.fenced.get_mut(&drive).expect("whoever was asked is fenced");
+                held.high = held.high.max(up_to);
+            }
+            Ok(other) => unreachable!("pieces of a log are answered by {other:?}"),
+            Err(_) => drop(recovery.giving.again_at.insert(drive, now.after(AGAIN_US))),
+        }
+    }
+}
