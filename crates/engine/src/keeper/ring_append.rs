@@ -83,7 +83,6 @@ impl Ring {
         since: Epoch,
         desk: &mut Desk,
     ) {
-        let is_news = self.note_since(now, caller.family, since);
         let holding = self.holdings.get_mut(&caller.family).expect("whoever asks was admitted");
         holding.told_in = holding.told_in.max(epoch);
         let older = holding.take_older(first, since);
@@ -91,6 +90,7 @@ impl Ring {
             self.let_go(place);
         }
         self.count_dead();
+        let is_news = self.note_since(now, caller.family, since);
         let holding = self.holdings.get_mut(&caller.family).expect("still there");
         // What was taken away now is not to be back after a crash.
         let durable = older.is_empty()
@@ -177,8 +177,8 @@ impl Ring {
         for place in holding.enter(epoch, begin, last) {
             self.let_go(&place);
         }
-        // Its owner knows where its log ends.
-        self.release(caller.family);
+        // Its owner knows where the log of its day ends.
+        self.end_doubts_up_to(caller.family, epoch);
         let family = caller.family;
         let begin = self.holdings[&family].run.begin;
         let entry = Entry { family, epoch, begin, copied: Copied::No, frees };

@@ -131,7 +131,7 @@ impl Ring {
         };
         let families = self.holdings.iter().filter(|(_, holding)| may_have_more(holding));
         let families: BTreeMap<FamilyId, Epoch> =
-            families.map(|(family, holding)| (*family, holding.fence)).collect();
+            families.map(|(family, holding)| (*family, holding.fence.max(holding.trimmed_in))).collect();
         self.floor = (!families.is_empty() && !planted(Bug::CarriedIsTheEnd)).then_some((first, families));
     }
 
@@ -188,6 +188,7 @@ impl Ring {
 
     fn replay_unsure(&mut self, number: u64, payload: u64, record: &RecordHeader) {
         let holding = self.holdings.entry(record.family).or_default();
+        holding.fence = holding.fence.max(record.epoch);
         let former = holding.unsure.replace(place_of(number, payload, record));
         self.frames.back_mut().expect("just added").live += 1;
         former.iter().for_each(|former| self.let_go(former));

@@ -84,6 +84,9 @@ impl Ring {
         for record in frame.header.records.iter().filter(|record| record.kind.is_logged()).filter(is_own) {
             let epoch = self.torn_end.untold.entry(record.family).or_default();
             *epoch = (*epoch).max(record.epoch);
+            // Whoever was there before has nothing to say any more.
+            let holding = self.holdings.entry(record.family).or_default();
+            holding.fence = holding.fence.max(record.epoch);
         }
     }
 
@@ -145,22 +148,27 @@ impl Ring {
     }
 
     /// An owner of this epoch has begun a part of the log: what is doubted of older ones concerns nobody any more. Gives whether
-    /// something was.
+    /// something was that takes room. (What it was told of with its fence stays: it is silent, and not noted anew.)
     pub(super) fn end_doubts_before(&mut self, family: FamilyId, epoch: Epoch) -> bool {
         self.end_doubts(family, |doubted| doubted < epoch)
     }
 
-    /// The family has an owner who knows where its log ends, or is no more.
+    /// An owner of this epoch knows where the log ends, as far as it was written by then.
+    pub(super) fn end_doubts_up_to(&mut self, family: FamilyId, epoch: Epoch) {
+        self.end_doubts(family, |doubted| doubted <= epoch);
+        if let Some(holding) = self.holdings.get_mut(&family) {
+            holding.doubt.take_if(|doubt| doubt.since <= epoch);
+        }
+    }
+
+    /// The family is no more.
     pub(super) fn release(&mut self, family: FamilyId) {
-        self.end_doubts(family, |_| true);
+        self.end_doubts_up_to(family, Epoch(u32::MAX));
     }
 
     fn end_doubts(&mut self, family: FamilyId, is_over: impl Fn(Epoch) -> bool) -> bool {
         let holding = self.holdings.get_mut(&family);
-        let (doubt, unsure) = holding.map_or((None, None), |holding| {
-            let doubt = holding.doubt.take_if(|doubt| is_over(doubt.since));
-            (doubt, holding.unsure.take_if(|place| is_over(place.epoch)))
-        });
+        let unsure = holding.and_then(|holding| holding.unsure.take_if(|place| is_over(place.epoch)));
         unsure.iter().for_each(|place| self.let_go(place));
         let untold = &mut self.torn_end.untold;
         let was_untold = untold.get(&family).is_some_and(|doubted| is_over(*doubted));
@@ -172,7 +180,7 @@ impl Ring {
         if was_on_floor {
             self.lift_floor(family);
         }
-        doubt.is_some() || unsure.is_some() || was_untold || was_on_floor
+        unsure.is_some() || was_untold || was_on_floor
     }
 
     /// Owners reach this drive.

@@ -358,6 +358,87 @@ fn a_trim_of_who_was_not_told_says_nothing() {
     }
 }
 
+/// The second owner's fence and its only record are missing, and that it has trimmed is known. It lives, has heard nothing of that, and trims
+/// again.
+#[test]
+fn what_may_be_missing_is_no_older_than_what_was_trimmed() {
+    let mut rig = Rig::small(3);
+    for seq in [1, 2] {
+        rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    let begin = rig.frames().len();
+    rig.fence_from(1, 2, 3, 1);
+    rig.append_ok(1, 2, 3, vec![data(3, 1, 1)]);
+    let lost: Vec<u64> = rig.frames().values().skip(begin).map(|frame| frame.position).collect();
+    rig.ask(1, 2, Question::Trim { up_to: Seq(1) }).expect("trimmed");
+    for seq in [1, 2] {
+        rig.append_ok(2, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    assert_eq!(lost.len(), 2);
+    lost.into_iter().for_each(|position| rig.flip(position, 200));
+    rig.reopen();
+    assert!(rig.keeper.ring.has_floor_for(FamilyId(1)));
+    for seq in 3..403 {
+        rig.append_ok(2, 1, 1, vec![data(seq, 1, 1)]);
+        rig.ask(2, 1, Question::Trim { up_to: Seq(seq) }).expect("trimmed");
+        rig.now = rig.now.after(2_000_000);
+        rig.wake();
+    }
+    rig.ask(1, 2, Question::Trim { up_to: Seq(2) }).expect("trimmed");
+    rig.append_ok(2, 1, 1, vec![data(403, 1, 1)]);
+    for life in 0..LIVES {
+        rig.reopen();
+        let held = rig.fence_from(1, 3 + life, 3, 2);
+        assert!(held.incomplete, "life {life}: {held:?}");
+    }
+}
+
+/// The second owner had written one record, which is damaged; nothing else here tells of it. The first one, which was cut off meanwhile, tries to
+/// write what it had on its way.
+#[test]
+fn who_comes_late_ends_no_doubt_of_what_is_newer() {
+    for lives in [1, 2] {
+        let mut rig = Rig::small(3);
+        for seq in [1, 2] {
+            rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+        }
+        rig.append_ok(1, 2, 3, vec![data(3, 1, 1)]);
+        let last = last_frame(&mut rig).position;
+        rig.flip(last + 1, 100);
+        (0..lives).for_each(|_| rig.reopen());
+        assert_eq!(rig.append(1, 1, 1, vec![data(3, 1, 1)]), Err(Refusal::Fenced(Epoch(2))), "{lives} lives");
+        let held = rig.fence_from(1, 3, 3, 2);
+        assert_eq!((held.high, held.torn), (Seq(2), true), "{lives} lives");
+    }
+}
+
+/// The same, and of the damaged record not even the header is left.
+#[test]
+fn what_is_taken_away_does_not_count_as_what_came_later() {
+    let mut rig = Rig::small(3);
+    for seq in [1, 2] {
+        rig.append_ok(1, 1, 1, vec![data(seq, 1, 1)]);
+    }
+    rig.append_ok(1, 2, 3, vec![data(3, 1, 1)]);
+    let last = last_frame(&mut rig).position;
+    rig.flip(last, 200);
+    rig.reopen();
+    rig.append_ok(1, 1, 1, vec![data(3, 1, 1)]);
+    let held = rig.fence_from(1, 3, 3, 2);
+    assert_eq!((held.high, held.torn), (Seq(2), true));
+}
+
+#[test]
+fn what_one_was_told_of_is_not_told_anew_when_it_has_begun() {
+    let mut rig = torn(0, 200);
+    assert!(fence(&mut rig, 1, 2, 1).torn && fence(&mut rig, 1, 3, 1).torn);
+    rig.ask(1, 3, Question::Trim { up_to: Seq(0) }).expect("nothing is trimmed");
+    for lives in 0..2 {
+        assert!(!fence(&mut rig, 1, 4 + lives, 3).torn, "life {lives}");
+        rig.reopen();
+    }
+}
+
 #[test]
 fn what_had_settled_is_not_forgotten_for_what_was_never_finished() {
     let mut rig = Rig::small(3);
