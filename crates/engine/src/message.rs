@@ -30,8 +30,8 @@ pub enum Question {
     /// including it are not needed any more. `first` is the first number of the current segment: a
     /// keeper that holds nothing at or after it, and nothing right before `records`, may begin there.
     Append { first: Seq, trim: Seq, records: Vec<Record> },
-    /// Make these records of an earlier segment durable as well: it begins at `first`, and owners since `since` have written it. They
-    /// follow each other, and may come after what is newer. What the keeper has of older epochs from `first` on never counted.
+    /// Make these records of an earlier segment (or of the last one, before there is a new one) durable as well: it begins at `first`,
+    /// and owners since `since` have written it. They follow each other, and may come after what is newer. What the keeper has of older epochs from `first` on never counted.
     AppendLate { first: Seq, since: Epoch, records: Vec<Record> },
     /// Records up to and including this are not needed any more.
     Trim { up_to: Seq },

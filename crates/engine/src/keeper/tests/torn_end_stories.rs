@@ -1,4 +1,4 @@
-//! What a ring's end may have lost, and who hears of that (decisions 0058 and 0059).
+//! What a ring's end may have lost, and who hears of that (decisions 0058 to 0060).
 
 use super::*;
 use crate::formats::frame::{ANYBODY, RECORDS_IN_ONE_BLOCK};

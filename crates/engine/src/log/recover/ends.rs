@@ -1,4 +1,4 @@
-//! Where a log ends, and whose word counts for that (decisions 0030 and 0058).
+//! Where a log ends, and whose word counts for that (decisions 0030, 0058 and 0060).
 //! Promises: nothing that was acknowledged is behind the end, nor appended again, as long as one member knows it.
 //! Leaves to others: asking the members, and reading what they hold (`log/recover.rs`).
 
