@@ -326,6 +326,15 @@ impl Draw {
 /// Clients that have asked for nothing so long are not there.
 pub(crate) const IDLE_US: u64 = 1_000_000;
 
+/// Drives that were asked what they have for client data.
+#[derive(Debug, Default)]
+pub struct SpaceAsked {
+    /// When all were, for whichever family of this shard.
+    pub at: Option<Time>,
+    /// Those that have not answered, and when each was asked.
+    pub open: BTreeMap<DriveId, Time>,
+}
+
 /// What a step of one volume may use.
 pub struct Context<'a> {
     pub now: Time,
@@ -337,8 +346,8 @@ pub struct Context<'a> {
     /// with every change.
     pub free: &'a BTreeMap<DriveId, u64>,
     pub free_changes: u64,
-    /// When all drives were last asked for that, see [`Volume::ask_for_space`](crate::volume::Volume).
-    pub space_asked: &'a mut Option<Time>,
+    /// See [`Volume::ask_for_space`](crate::volume::Volume).
+    pub space_asked: &'a mut SpaceAsked,
     /// Bytes acknowledged or on their way, and not in egroups yet, of all families of this shard.
     pub dirty_bytes: u64,
     /// Families of this shard that were written to lately.
@@ -478,7 +487,7 @@ impl Surroundings {
             calls: &mut self.calls,
             free: &self.free,
             free_changes: 0,
-            space_asked: &mut None,
+            space_asked: &mut SpaceAsked::default(),
             dirty_bytes: 0,
             writers: 0,
             last_asked: Time(0),

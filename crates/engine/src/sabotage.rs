@@ -82,8 +82,8 @@ pub enum Bug {
     PagesForLess,
     /// Large writes go around the log there as well.
     BypassForLess,
-    /// What members with a torn end lack of the log's is left as it is, and counts as if they had it.
-    TornEndsNotGiven,
+    /// What members lack of the log's end is not given to them before a new part begins.
+    EndsNotGiven,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
     /// A write goes around a log that never had a record.

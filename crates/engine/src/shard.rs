@@ -7,7 +7,7 @@ mod orders;
 mod tests;
 
 use crate::cache::Cache;
-use crate::context::{Calls, Context, Draw, Purpose, earlier};
+use crate::context::{Calls, Context, Draw, Purpose, SpaceAsked, earlier};
 use crate::counters::Counters;
 use crate::identity::{DriveId, FamilyId, ShardId, Time};
 use crate::interface::{
@@ -56,7 +56,7 @@ struct World {
     calls: Calls,
     free: BTreeMap<DriveId, u64>,
     free_changes: u64,
-    space_asked: Option<Time>,
+    space_asked: SpaceAsked,
     dirty_bytes: u64,
     /// Families that were written to lately, as counted then.
     writers: usize,
@@ -121,7 +121,7 @@ impl Shard {
                 calls: Calls::new(Draw::new(seed).number() & 0xff_ffff),
                 free: BTreeMap::new(),
                 free_changes: 0,
-                space_asked: None,
+                space_asked: SpaceAsked::default(),
                 dirty_bytes: 0,
                 writers: 0,
                 writers_counted: Time(0),

@@ -92,6 +92,11 @@ pub enum Event {
     EndsBadly(usize),
     /// The victim of this round is lost at once.
     DriveLost(usize),
+    /// The power goes everywhere; and it is back, for all but the node of this drive.
+    Blackout,
+    PowerIsBack(usize),
+    /// It goes again, and this drive with it.
+    BlackoutAgain(usize),
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

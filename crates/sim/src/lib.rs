@@ -8,6 +8,7 @@
 pub mod absence;
 pub mod answers;
 pub mod atlas;
+mod blackout;
 pub mod client;
 pub mod command;
 pub mod control;

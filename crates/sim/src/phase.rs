@@ -180,6 +180,7 @@ impl World {
         self.progress.falls_asleep = self.now + self.parameters.round_us / 4;
         self.progress.slept = false;
         (self.victim, self.absentee) = (None, None);
+        self.blacked_out = false;
         self.set_ceilings();
         if self.parameters.destroys {
             let mut there: Vec<usize> =
@@ -213,6 +214,7 @@ impl World {
         for client in 0..self.clients.len() {
             self.plan_client(client);
         }
+        self.plan_blackout();
     }
 
     /// All faults stop; what was damaged and not met stays for a while, so that repair may meet it.

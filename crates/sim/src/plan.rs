@@ -347,6 +347,8 @@ pub struct Parameters {
     pub absences: bool,
     /// Drives of this node have half of the room.
     pub small_node: Option<usize>,
+    /// In each round the power goes everywhere once, and the victim is lost soon after.
+    pub blackouts: bool,
     pub network_us: u64,
     pub detection_us: u64,
     pub lease_us: u64,
@@ -544,6 +546,7 @@ impl Parameters {
             tells_slow: chosen_slow(seed),
             absences,
             small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
+            blackouts: plan == Plan::Drives && destroys && nodes > 1 && seed % 4 == 1,
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,

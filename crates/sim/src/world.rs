@@ -116,6 +116,8 @@ pub struct World {
     pub absentee: Option<usize>,
     /// When the victim may have had last what nobody else that is there has.
     pub alone_at: u64,
+    /// The victim's node has come back after the power had gone everywhere, and the victim is to be lost.
+    pub blacked_out: bool,
     /// All drives that were victims so far.
     pub lied: BTreeSet<DriveId>,
     pub failure: Option<String>,
@@ -160,6 +162,7 @@ impl World {
             victim: None,
             absentee: None,
             alone_at: 0,
+            blacked_out: false,
             lied: BTreeSet::new(),
             failure: None,
             trace,
@@ -342,6 +345,9 @@ impl World {
             Event::DriveReplaced(_) => {}
             Event::DriveLost(drive) => self.lose(drive),
             Event::EndsBadly(drive) => self.end_badly_again(drive),
+            Event::Blackout => self.blackout(),
+            Event::PowerIsBack(drive) => self.power_is_back(drive),
+            Event::BlackoutAgain(drive) => self.blackout_again(drive),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

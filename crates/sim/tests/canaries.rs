@@ -421,3 +421,8 @@ fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
 fn drives_that_are_not_asked_for_space_are_caught() {
     is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 735);
 }
+
+#[test]
+fn an_end_of_a_log_that_some_lack_and_are_not_given_is_caught() {
+    is_caught_by_the_one(Bug::EndsNotGiven, Plan::Drives, 361);
+}

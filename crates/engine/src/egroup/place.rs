@@ -63,6 +63,8 @@ const PROBE_AGAIN_US: u64 = 200_000;
 const SPACE_AGAIN_US: u64 = 1_000_000;
 /// ... who waits for the answers for so long.
 const SPACE_ANSWER_US: u64 = 200_000;
+/// A drive that does not answer is not asked once more before this: nobody may be left whom it would tell.
+const SPACE_SILENT_US: u64 = 60_000_000;
 
 /// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
@@ -117,17 +119,21 @@ impl Volume {
     /// Somebody wants to write, and the pool has no room as far as anybody has told. But drives tell it with their answers only, and what
     /// others delete, or is free a while after it was deleted, comes with none: who has nothing to ask them would never hear of it.
     pub(crate) fn ask_for_space(&mut self, ctx: &mut Context) {
-        let is_due = ctx.space_asked.is_none_or(|asked| ctx.now >= asked.after(SPACE_AGAIN_US));
+        let is_due = ctx.space_asked.at.is_none_or(|asked| ctx.now >= asked.after(SPACE_AGAIN_US));
         let is_without_room = self.placing.is_full() || self.is_pool_short(ctx);
         let not_asked =
             [Bug::SpaceNotAsked, Bug::PoolOfLastTime, Bug::OwnReclaimingOnly].into_iter().any(planted);
         if !is_due || !is_without_room || self.is_room_coming(ctx) || not_asked {
             return;
         }
-        *ctx.space_asked = Some(ctx.now);
+        ctx.space_asked.at = Some(ctx.now);
+        ctx.space_asked.open.retain(|_, asked| ctx.now < asked.after(SPACE_SILENT_US));
+        let open = &ctx.space_asked.open;
+        let drives = ctx.view.drives.keys().copied();
         let drives: Vec<DriveId> =
-            ctx.view.drives.keys().copied().filter(|&drive| ctx.is_up(drive)).collect();
+            drives.filter(|drive| ctx.is_up(*drive) && !open.contains_key(drive)).collect();
         for drive in drives {
+            ctx.space_asked.open.insert(drive, ctx.now);
             // The shortest of all lists.
             let question = Question::ListEgroups { after: EgroupId(u64::MAX) };
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Space);
@@ -136,7 +142,7 @@ impl Volume {
 
     /// Whether the pool is about to have room again: then writes wait a little, instead of failing.
     pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
-        if ctx.space_asked.is_some_and(|asked| ctx.now < asked.after(SPACE_ANSWER_US)) {
+        if ctx.space_asked.at.is_some_and(|asked| ctx.now < asked.after(SPACE_ANSWER_US)) {
             return true;
         }
         // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.

@@ -6,7 +6,7 @@
 //!
 //! An acknowledged record is on all members of its segment, so each member that has its data knows them all. The
 //! end of the log is the highest record any of them holds; what is above the lowest of their ends is on some
-//! only, was never acknowledged, and is appended again. Where a member's last frame is not whole that is not certain: then it is given.
+//! only, and was never acknowledged, unless somebody lost it: the others are given it, or it is appended again.
 
 mod completing;
 mod ends;
@@ -53,8 +53,6 @@ enum Stage {
     /// Waiting for the config store and for records appended again.
     Completing {
         until: Seq,
-        /// Some member of the log lacks the checkpoint, and may need the one before.
-        keeps_base: bool,
     },
 }
 
@@ -86,8 +84,8 @@ pub(crate) struct Recovery {
     /// Read, not applied yet.
     found: BTreeMap<Seq, Record>,
     giving: Giving,
-    /// Records that some members lack, and are appended again.
-    tail: Vec<Body>,
+    /// Records that some members lack: they are appended again if those cannot be given them.
+    tail: VecDeque<Record>,
     replayed: u64,
     /// Reading waits until then for who may come.
     again_at: Option<Time>,
@@ -115,7 +113,7 @@ impl Recovery {
             need: Seq(1),
             found: BTreeMap::new(),
             giving: Giving::default(),
-            tail: Vec::new(),
+            tail: VecDeque::new(),
             replayed: 0,
             again_at: None,
         }
@@ -174,10 +172,7 @@ impl Volume {
     pub(crate) fn begin_opening(&mut self, ctx: &mut Context) {
         if self.log.segments.is_empty() {
             // A new family: there is nothing to fence and nothing to read.
-            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing {
-                until: Seq(0),
-                keeps_base: false,
-            })));
+            self.phase = Phase::Opening(Box::new(Recovery::new(Stage::Completing { until: Seq(0) })));
         } else {
             ctx.counters.takeovers += 1;
             let rollback = self.snapshots.rollback;
@@ -203,7 +198,7 @@ impl Volume {
             Stage::Index | Stage::Directory => self.load_pages(ctx),
             Stage::Replay => self.replay(ctx),
             Stage::Giving => self.give_ends(ctx),
-            Stage::Completing { until, keeps_base } => self.end_completing(until, keeps_base, ctx),
+            Stage::Completing { until } => self.end_completing(until, ctx),
         }
     }
 
@@ -345,9 +340,6 @@ impl Volume {
             );
         }
         let waits = self.may_tell(seq, &segment, ctx);
-        if !waits && self.end_before(seq, &segment.members) {
-            return self.advance_opening(ctx);
-        }
         let recovery = self.recovery();
         let away = segment.drives().any(|drive| {
             let may_answer =
@@ -356,6 +348,10 @@ impl Volume {
             let silent = may_answer || !ctx.is_up(drive) && may_have;
             silent && !ctx.is_lost(drive) && !recovery.tried.contains(&drive)
         });
+        if !waits && self.end_before(seq, &segment.members, away) {
+            return self.advance_opening(ctx);
+        }
+        let recovery = self.recovery();
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
         } else {
@@ -380,13 +376,14 @@ impl Volume {
     /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
     /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
     /// that needs was not given up before the newer one was on all members.
-    fn end_before(&mut self, seq: Seq, members: &[DriveId]) -> bool {
+    fn end_before(&mut self, seq: Seq, members: &[DriveId], is_somebody_away: bool) -> bool {
         let (highest, lowest) = self.ends();
         let recovery = self.recovery();
         let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
-        // Whoever is behind may never have had it; and if everybody had, no client misses anything that is before it.
-        let lacks_it = recovery.ends.behind.iter().any(|drive| recovery.fenced[drive].high < seq);
-        let may_go = !has_base && seq == highest && lacks_it;
+        // Whoever is behind may never have had it. If all had it, what the one before needs may be gone: nobody who may give it is left.
+        let lacks_it = |drive: &DriveId| members.contains(drive) && recovery.fenced[drive].high < seq;
+        let may_go =
+            !has_base && seq == highest && !is_somebody_away && recovery.ends.behind.iter().any(lacks_it);
         // Somebody has trimmed it, behind a checkpoint that was on all members.
         let mut held = members.iter().filter_map(|drive| recovery.fenced.get(drive));
         let was_trimmed = held.any(|held| held.low > seq);
@@ -483,6 +480,7 @@ impl Volume {
 
     fn replay(&mut self, ctx: &mut Context) {
         let (highest, lowest) = self.ends();
+        let first = self.log.segments.last().map_or(Seq(0), |last| last.first);
         loop {
             let recovery = self.recovery();
             let need = recovery.need;
@@ -500,12 +498,13 @@ impl Volume {
                 recovery.need = need.next();
                 recovery.tried.clear();
                 recovery.replayed += 1;
+                let lacks_it = |drive: &DriveId| recovery.fenced[drive].high < need;
+                if need >= first && recovery.ends.lacking().any(lacks_it) {
+                    recovery.giving.keep(&record);
+                }
                 if need > lowest {
-                    recovery.tail.push(record.body);
+                    recovery.tail.push_back(record);
                 } else {
-                    if recovery.ends.behind.iter().any(|drive| recovery.fenced[drive].high < need) {
-                        recovery.giving.keep(&record);
-                    }
                     self.apply(&record, need > map_to);
                 }
                 continue;

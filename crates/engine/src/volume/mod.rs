@@ -325,7 +325,8 @@ impl Volume {
             Purpose::Page(fetch) => self.on_page(fetch, drive, answer, ctx),
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
-            Purpose::Space | Purpose::Forget | Purpose::Drop => {}
+            Purpose::Space => drop(ctx.space_asked.open.remove(&drive)),
+            Purpose::Forget | Purpose::Drop => {}
         }
     }
 

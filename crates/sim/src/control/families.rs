@@ -100,6 +100,7 @@ impl World {
             record.segments = segments;
             record.version = version;
             self.coverage.count("segment changes taken");
+            self.opened_after_blackout();
         } else if !taken {
             self.coverage.count("segment changes refused");
         }

@@ -51,6 +51,9 @@ pub(super) struct Ends {
     counted: BTreeSet<DriveId>,
     /// Those of them that may lack what was acknowledged at the end, and others have: it is given to them.
     pub behind: BTreeSet<DriveId>,
+    /// Those that are sure of their ends, and have less than others: what they lack was never acknowledged, unless they forgot it. It is
+    /// given to them, or appended again.
+    pub short: BTreeSet<DriveId>,
     /// Somebody is sure.
     pub is_confirmed: bool,
     /// Found out to be the last record.
@@ -67,6 +70,11 @@ impl Ends {
             ends.counted.retain(|drive| !unsound.contains(drive));
             // What others have behind such an end may have been acknowledged: it is not written again, which may be cut short.
             ends.behind.extend(torn.iter().filter(|_| !planted(Bug::TornEndCounts)));
+            let counted = || last.members.iter().filter(|drive| ends.counted.contains(drive));
+            let highest = counted().map(end).max();
+            let lacks_some = |drive: &&DriveId| Some(end(drive)) < highest && !ends.behind.contains(drive);
+            ends.short =
+                counted().filter(lacks_some).filter(|_| !planted(Bug::TornEndCounts)).copied().collect();
         } else if unsound.is_empty() {
             let highest = torn.iter().map(end).max();
             let lacks_some = |drive: &&DriveId| Some(end(drive)) < highest && !planted(Bug::TornEndCounts);
@@ -81,6 +89,11 @@ impl Ends {
             ends.cut = Some(ends.range(last, fenced).0);
         }
         ends
+    }
+
+    /// Those that are given what they lack.
+    pub fn lacking(&self) -> impl Iterator<Item = &DriveId> {
+        self.behind.iter().chain(&self.short)
     }
 
     /// The highest record any counted member of the last segment holds, and the lowest of the ends of those who are not behind.

@@ -1,10 +1,9 @@
-//! What members lack of the end of a log is given to them, before a new part of it begins (decision 0060). Their last frame is not whole:
-//! as a rule it was never finished when the power went, and what others have behind it was never acknowledged; but it may have been
-//! damaged since. Written again in a new part of the log it would be lost where that is cut short; left where it is it would have fewer
-//! copies than anything else that a client was told is safe.
+//! What members lack of the end of a log is given to them, before a new part of it begins (decision 0060). As a rule it was never
+//! acknowledged; but a torn end may have been damaged since, and a drive may have forgotten what it wrote. Appended again in a new part it would
+//! be lost where that is cut short; left where it is it would have fewer copies than anything else that a client was told is safe.
 //! Promises: the part of the log that they are members of stays as it is until they have all of it, so whoever opens next finds it as it
 //! was; nobody is waited for for long.
-//! Leaves to others: whom this is for (`ends`), what becomes of those who could not be given it (`recover`).
+//! Leaves to others: whom this is for (`ends`), what becomes of those who could not be given it (`completing`).
 
 use crate::buffer::BLOCK;
 use crate::context::{Context, Purpose};
@@ -61,19 +60,22 @@ impl Giving {
 impl Volume {
     /// Everything is read. Members that lack some of the end get it; then a new part of the log begins.
     pub(super) fn give_ends(&mut self, ctx: &mut Context) {
-        let (_, to) = self.ends();
+        let (to, _) = self.ends();
         let last = self.log.segments.last().expect("a family with a log has segments").clone();
         let (family, epoch) = (self.family, self.epoch);
         let recovery = self.recovery();
         let since = *recovery.giving.since.get_or_insert(ctx.now);
-        let is_over = ctx.now.since(since) >= GIVING_US_MAX || planted(Bug::TornEndsNotGiven);
+        let is_over = ctx.now.since(since) >= GIVING_US_MAX || planted(Bug::EndsNotGiven);
         recovery.giving.again_at.retain(|_, at| *at > ctx.now);
         let mut waits = false;
-        for drive in recovery.ends.behind.clone() {
+        let lacking: Vec<DriveId> = recovery.ends.lacking().copied().collect();
+        for drive in lacking {
             let held = recovery.fenced.get_mut(&drive).expect("whoever is behind has told so");
-            let from = held.high.next().max(recovery.replay_from);
+            // Of earlier parts it may be no member.
+            let from = held.high.next().max(last.first).max(recovery.replay_from);
             if from > to {
                 recovery.ends.behind.remove(&drive);
+                recovery.ends.short.remove(&drive);
                 continue;
             }
             if is_over || !ctx.is_up(drive) {
@@ -104,6 +106,8 @@ impl Volume {
                 held.high = held.high.max(up_to);
             }
             Ok(other) => unreachable!("pieces of a log are answered by {other:?}"),
+            // It has said that it never had them: they are appended again.
+            Err(_) if recovery.ends.short.remove(&drive) => {}
             Err(_) => drop(recovery.giving.again_at.insert(drive, now.after(AGAIN_US))),
         }
     }
