@@ -60,6 +60,8 @@ enum Stage {
 pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
+    /// Where each said that its log ended, before it was given anything.
+    told: BTreeMap<DriveId, Seq>,
     asked: BTreeSet<DriveId>,
     /// Fences that were answered by drives that get several: see [`fences_of`].
     fences: BTreeMap<DriveId, usize>,
@@ -96,6 +98,7 @@ impl Recovery {
         Self {
             stage,
             fenced: BTreeMap::new(),
+            told: BTreeMap::new(),
             asked: BTreeSet::new(),
             fences: BTreeMap::new(),
             full: FullMembers::default(),
@@ -230,6 +233,7 @@ impl Volume {
                     recovery.asked.remove(&drive);
                     return;
                 }
+                recovery.told.insert(drive, held.high);
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
                 let base = match recovery.stage {
@@ -341,14 +345,17 @@ impl Volume {
         }
         let waits = self.may_tell(seq, &segment, ctx);
         let recovery = self.recovery();
-        let away = segment.drives().any(|drive| {
-            let may_answer =
-                !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now);
-            let may_have = !segment.absent.contains(&drive) || recovery.has_told(drive, seq);
-            let silent = may_answer || !ctx.is_up(drive) && may_have;
-            silent && !ctx.is_lost(drive) && !recovery.tried.contains(&drive)
-        });
-        if !waits && self.end_before(seq, &segment.members, away) {
+        let may_come = |drive: &DriveId| !ctx.is_lost(*drive) && !recovery.tried.contains(drive);
+        let may_answer = |drive: DriveId| {
+            !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now)
+        };
+        let may_have = |drive: DriveId| !segment.absent.contains(&drive) || recovery.has_told(drive, seq);
+        let is_away = |drive: DriveId| may_answer(drive) || !ctx.is_up(drive) && may_have(drive);
+        let may_give =
+            |drive: DriveId| may_answer(drive) || !ctx.is_up(drive) && recovery.has_told(drive, seq);
+        let away = segment.drives().filter(may_come).any(is_away);
+        let may_be_given = segment.drives().filter(may_come).any(may_give);
+        if !waits && self.end_before(seq, &segment, may_be_given) {
             return self.advance_opening(ctx);
         }
         let recovery = self.recovery();
@@ -376,16 +383,17 @@ impl Volume {
     /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
     /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
     /// that needs was not given up before the newer one was on all members.
-    fn end_before(&mut self, seq: Seq, members: &[DriveId], is_somebody_away: bool) -> bool {
+    fn end_before(&mut self, seq: Seq, segment: &Segment, may_be_given: bool) -> bool {
+        let last_first = self.log.segments.last().map_or(Seq(0), |last| last.first);
         let (highest, lowest) = self.ends();
         let recovery = self.recovery();
         let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
         // Whoever is behind may never have had it. If all had it, what the one before needs may be gone: nobody who may give it is left.
-        let lacks_it = |drive: &DriveId| members.contains(drive) && recovery.fenced[drive].high < seq;
-        let may_go =
-            !has_base && seq == highest && !is_somebody_away && recovery.ends.behind.iter().any(lacks_it);
+        let lacks_it = |drive: &DriveId| recovery.fenced[drive].high < seq;
+        let is_end = !has_base && seq == highest && seq >= last_first;
+        let may_go = is_end && !may_be_given && recovery.ends.behind.iter().any(lacks_it);
         // Somebody has trimmed it, behind a checkpoint that was on all members.
-        let mut held = members.iter().filter_map(|drive| recovery.fenced.get(drive));
+        let mut held = segment.members.iter().filter_map(|drive| recovery.fenced.get(drive));
         let was_trimmed = held.any(|held| held.low > seq);
         if has_base && recovery.checkpoint == Seq(0) && was_trimmed {
             return false;
@@ -413,6 +421,7 @@ impl Volume {
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
         *recovery = Recovery {
             fenced: before.fenced,
+            told: before.told,
             asked: before.asked,
             fences: before.fences,
             full: before.full,

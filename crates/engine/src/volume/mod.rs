@@ -535,6 +535,8 @@ impl Volume {
         self.door.answer_all(error, ctx);
         self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
+        // What it has asked drives for others as well, nobody hears any more.
+        ctx.space_asked.open.clear();
     }
 
     /// If it was given up: what it had in its log is in no memory any more, and takes nothing from what the others of the shard may

@@ -20,7 +20,7 @@ impl Volume {
         recovery.giving = Giving::default();
         let mut tail = std::mem::take(&mut recovery.tail);
         let ends = std::mem::take(&mut recovery.ends);
-        let fenced = recovery.fenced.clone();
+        let told = std::mem::take(&mut recovery.told);
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
@@ -29,10 +29,14 @@ impl Volume {
         // Members that were away may lack the end of a segment: they do not count for it. What was acknowledged they have, should those
         // who count be lost before it is drained.
         let mut old: Vec<Segment> = self.log.segments.clone();
-        let lasts: Vec<Seq> = old.iter().skip(1).map(|next| next.first.previous()).chain([highest]).collect();
+        let lasts: Vec<Option<Seq>> =
+            old.iter().skip(1).map(|next| Some(next.first.previous())).chain([None]).collect();
         for (segment, last) in old.iter_mut().zip(lasts) {
-            let (answered, silent): (Vec<DriveId>, Vec<DriveId>) =
-                segment.members.iter().partition(|drive| ends.has_all(drive, last, &fenced));
+            let has_all = |drive: &&DriveId| match last {
+                Some(last) => ends.has_all(drive, last, &told),
+                None => ends.has_end(drive),
+            };
+            let (answered, silent): (Vec<DriveId>, Vec<DriveId>) = segment.members.iter().partition(has_all);
             if !answered.is_empty() {
                 segment.members = answered;
                 segment.absent.extend(silent);

@@ -51,6 +51,8 @@ pub(super) struct Ends {
     counted: BTreeSet<DriveId>,
     /// Those of them that may lack what was acknowledged at the end, and others have: it is given to them.
     pub behind: BTreeSet<DriveId>,
+    /// Those whose newest frame was not whole, whatever they have been given since.
+    torn: BTreeSet<DriveId>,
     /// Those that are sure of their ends, and have less than others: what they lack was never acknowledged, unless they forgot it. It is
     /// given to them, or appended again.
     pub short: BTreeSet<DriveId>,
@@ -84,6 +86,7 @@ impl Ends {
             let highest = torn.iter().chain(unsound).map(end).max().expect("there are some");
             ends.counted.retain(|drive| !last.members.contains(drive) || end(drive) == highest);
         }
+        ends.torn = torn.iter().filter(|_| !planted(Bug::TornEndCounts)).copied().collect();
         if ends.counted.len() < fenced.len() {
             // What only they have who do not count, a checkpoint as well, was never acknowledged.
             ends.cut = Some(ends.range(last, fenced).0);
@@ -110,9 +113,14 @@ impl Ends {
         self.cut.map_or((highest, lowest), |cut| (cut.min(highest), cut.min(lowest)))
     }
 
-    /// Whether this drive has all that was acknowledged in a segment that it is a member of, which ends with `last`.
-    pub fn has_all(&self, drive: &DriveId, last: Seq, fenced: &BTreeMap<DriveId, Held>) -> bool {
-        let has_last = || fenced.get(drive).is_some_and(|held| held.high >= last);
-        self.counted.contains(drive) && (!self.behind.contains(drive) || has_last())
+    /// Whether this drive has all that was acknowledged in the last segment.
+    pub fn has_end(&self, drive: &DriveId) -> bool {
+        self.counted.contains(drive) && !self.behind.contains(drive)
+    }
+
+    /// Whether it has all of an earlier one that ends with `last`: it is given nothing of that.
+    pub fn has_all(&self, drive: &DriveId, last: Seq, told: &BTreeMap<DriveId, Seq>) -> bool {
+        let has_last = || told.get(drive).is_some_and(|high| *high >= last);
+        self.counted.contains(drive) && (!self.torn.contains(drive) || has_last())
     }
 }
