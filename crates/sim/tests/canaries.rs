@@ -408,11 +408,6 @@ fn what_nobody_knows_of_a_ring_and_is_forgotten_is_caught() {
 }
 
 #[test]
-fn a_part_of_a_log_that_is_left_with_one_copy_is_caught() {
-    is_caught_by_the_one(Bug::ThinSegmentsStay, Plan::Away, 107_282);
-}
-
-#[test]
 fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
     is_caught_by_the_one(Bug::LateMemberNamedEarly, Plan::Away, 105_850);
 }

@@ -124,3 +124,38 @@ impl Ends {
         self.counted.contains(drive) && (!self.torn.contains(drive) || has_last())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Epoch;
+
+    /// Drives 0, 1 and so on, by the highest record of each and whether its newest frame is not whole, after a part that ended with 100.
+    fn ends_of(told: &[(u64, bool)]) -> (Ends, BTreeMap<DriveId, Seq>) {
+        let drives: Vec<DriveId> = (0..told.len() as u32).map(DriveId).collect();
+        let last = Segment::new(Seq(101), Epoch(1), drives.clone());
+        let held = told.iter().map(|&(high, torn)| Held { high: Seq(high), torn, ..Held::default() });
+        let fenced: BTreeMap<DriveId, Held> = drives.into_iter().zip(held).collect();
+        let members = Members::of(&last, &fenced, |_| false);
+        let told = fenced.iter().map(|(drive, held)| (*drive, held.high)).collect();
+        (Ends::of(&last, &fenced, &members), told)
+    }
+
+    #[test]
+    fn whoever_was_given_the_end_of_the_last_part_may_lack_that_of_an_earlier_one() {
+        let (mut ends, told) = ends_of(&[(120, false), (50, true), (110, false)]);
+        assert_eq!(ends.lacking().copied().collect::<Vec<_>>(), [DriveId(1), DriveId(2)]);
+        assert!(!ends.has_end(&DriveId(1)) && ends.has_end(&DriveId(2)));
+        ends.behind.clear();
+        assert!(ends.has_end(&DriveId(1)), "it was given it");
+        let has_all = |drive: u32, last: u64| ends.has_all(&DriveId(drive), Seq(last), &told);
+        assert!(!has_all(1, 100) && has_all(1, 50) && has_all(2, 100));
+    }
+
+    #[test]
+    fn of_those_who_are_not_sure_the_one_with_more_gives_it() {
+        let (ends, _) = ends_of(&[(110, true), (120, true)]);
+        assert_eq!(ends.lacking().copied().collect::<Vec<_>>(), [DriveId(0)]);
+        assert!(!ends.is_confirmed);
+    }
+}
