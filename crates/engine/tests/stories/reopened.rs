@@ -24,6 +24,12 @@ fn log(world: &World, drive: u32) -> &[u8] {
     &world.areas[&(DriveId(drive), Area::Log)]
 }
 
+/// The last block of a log that something was written to.
+fn last_block(world: &World, drive: u32) -> usize {
+    let mut blocks = log(world, drive).chunks(BLOCK);
+    blocks.rposition(|block| block.iter().any(|&b| b != 0)).expect("something was written")
+}
+
 /// Changes the last byte of a block of a log, which belongs to what the frame carries.
 fn damage(world: &mut World, drive: u32, block: usize) {
     let log = world.areas.get_mut(&(DriveId(drive), Area::Log)).expect("it is there");
@@ -94,9 +100,8 @@ fn see(world: &mut World, version: u64, states: &[DriveState]) {
 /// vDisk is whole then, wherever the damage is, and how often the other was waited for.
 fn the_other_comes_late() -> (bool, usize) {
     let world = settled();
-    let used = log(&world, 0).chunks(BLOCK).rposition(|block| block.iter().any(|&b| b != 0));
     let (mut whole, mut waited) = (true, 0);
-    for block in 0..=used.expect("something was written") {
+    for block in 0..=last_block(&world, 0) {
         let mut world = settled();
         if log(&world, 0)[block * BLOCK..(block + 1) * BLOCK].iter().all(|&b| b == 0) {
             continue;
@@ -221,8 +226,7 @@ fn last_write_damaged() -> World {
 fn begin_a_frame(world: &mut World, drive: u32) {
     // Blocks begin with a magic only where a header does.
     let blocks: Vec<&[u8]> = log(world, drive).chunks(BLOCK).collect();
-    let end =
-        blocks.iter().rposition(|block| block.iter().any(|&b| b != 0)).expect("something was written") + 1;
+    let end = last_block(world, drive) + 1;
     let header = blocks[..end].iter().rfind(|block| block[..4] == blocks[0][..4]).expect("a frame has one");
     let mut torn = header.to_vec();
     torn[32..40].copy_from_slice(&(end as u64).to_le_bytes());
@@ -230,8 +234,9 @@ fn begin_a_frame(world: &mut World, drive: u32) {
     area[end * BLOCK..][..BLOCK].copy_from_slice(&torn);
 }
 
-/// The vDisk is opened, and the second drive is away for a minute as soon as its fence is written, before anything is read there.
-fn goes_away_when_it_has_told(world: &mut World) {
+/// The vDisk is opened, and the second drive is away for a minute as soon as its fence is written, before anything is read there. Gives
+/// whether it was waited for.
+fn is_waited_for_when_it_has_told(world: &mut World) -> bool {
     world.hung = Some((DriveId(1), Area::Log, 1));
     world.open_families();
     assert_eq!(world.hanging(), [Area::Log]);
@@ -239,6 +244,14 @@ fn goes_away_when_it_has_told(world: &mut World) {
     see(world, 3, &[DriveState::Up, DriveState::Down]);
     world.let_go();
     world.pass(60 * SECONDS);
+    if is_ready(world) || is_failed(world) {
+        return false;
+    }
+    world.open_drive(DriveId(1), false);
+    see(world, 4, &[DriveState::Up; 2]);
+    world.pass(SECONDS);
+    assert!(is_ready(world), "{:?}", world.notices);
+    true
 }
 
 /// Neither member is sure of its end. The one that has the last record is gone as soon as it has told of it, and comes back in a minute.
@@ -248,14 +261,9 @@ fn the_one_that_has_more_goes_away() -> bool {
     begin_a_frame(&mut world, 1);
     world.kill(Limits::small());
     world.open_drives(false);
-    goes_away_when_it_has_told(&mut world);
-    if is_ready(&world) || is_failed(&world) {
+    if !is_waited_for_when_it_has_told(&mut world) {
         return false;
     }
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 4, &[DriveState::Up; 2]);
-    world.pass(SECONDS);
-    assert!(is_ready(&world), "{:?}", world.notices);
     world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
 }
 
@@ -367,8 +375,8 @@ fn nobody_can_read_what_a_torn_member_lacks() -> bool {
     let mut world = a_checkpoint_on_one();
     begin_a_frame(&mut world, 1);
     world.open_drives(false);
-    let end = log(&world, 0).chunks(BLOCK).rposition(|block| block.iter().any(|&b| b != 0));
-    damage(&mut world, 0, end.expect("something was written"));
+    let last = last_block(&world, 0);
+    damage(&mut world, 0, last);
     world.open_families();
     world.pass(60 * SECONDS);
     if !is_ready(&world) || is_failed(&world) {
@@ -385,18 +393,13 @@ fn the_one_that_has_the_checkpoint_goes_away() -> bool {
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
     // What is trimmed behind it is not told yet.
     world.settle();
-    let end = log(&world, 0).chunks(BLOCK).rposition(|block| block.iter().any(|&b| b != 0));
-    damage(&mut world, 0, end.expect("something was written"));
+    let last = last_block(&world, 0);
+    damage(&mut world, 0, last);
     world.kill(Limits::small());
     world.open_drives(false);
-    goes_away_when_it_has_told(&mut world);
-    if is_ready(&world) || is_failed(&world) {
+    if !is_waited_for_when_it_has_told(&mut world) {
         return false;
     }
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 4, &[DriveState::Up; 2]);
-    world.pass(SECONDS);
-    assert!(is_ready(&world), "{:?}", world.notices);
     reads_well(&mut world, &pattern(7, BLOCK));
     true
 }
