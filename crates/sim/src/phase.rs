@@ -368,8 +368,7 @@ impl World {
     /// The one that was spared has heard of the pool what it heard when that was full. It wants to write, and is emptied as well then.
     fn spare_no_more(&mut self, family: usize) -> Result<(), String> {
         self.progress.spared = None;
-        let client = self.clients.iter().position(|client| client.family == family);
-        if let (Some(client), Some(owner)) = (client, self.control.families[family].owner) {
+        if let Some((client, owner)) = self.client_and_owner(family) {
             self.coverage.count("vDisks that had heard of a full pool and wanted to write");
             self.ask_block(client, family, owner);
         }
@@ -387,10 +386,13 @@ impl World {
         }
     }
 
+    fn client_and_owner(&self, family: usize) -> Option<(usize, usize)> {
+        let client = self.clients.iter().position(|client| client.family == family)?;
+        Some((client, self.control.families[family].owner?))
+    }
+
     fn throw_away_of(&mut self, family: usize, keep: bool) {
-        let client = self.clients.iter().position(|client| client.family == family);
-        let owner = self.control.families[family].owner;
-        let (Some(client), Some(owner)) = (client, owner) else { return };
+        let Some((client, owner)) = self.client_and_owner(family) else { return };
         if self.control.families[family].phase == FamilyPhase::Ready {
             let size = self.families[family].layout.size_blocks * 8;
             let keep = if keep && family.is_multiple_of(2) { size / 4 } else { 0 };
