@@ -189,7 +189,7 @@ impl Shard {
 
     /// The earliest time at which [`Input::Wake`] is wanted.
     pub fn wake_at(&self) -> Option<Time> {
-        if !self.touched.is_empty() || !self.world.local.is_empty() {
+        if !self.is_settled() {
             // Something was taken and is not settled.
             return Some(Time(0));
         }
@@ -257,6 +257,11 @@ impl Shard {
         let mut out = Outputs::default();
         let ctx = Context { free, ..self.world.context(Time(0), &mut out) };
         self.volumes.get(&family).is_some_and(|volume| volume.has_room(&ctx))
+    }
+
+    /// Whether all has come of what was taken in with [`Self::take`].
+    pub fn is_settled(&self) -> bool {
+        self.touched.is_empty() && self.world.local.is_empty()
     }
 
     /// Runs messages to ourselves and volumes that were touched, until nothing is left.

@@ -90,7 +90,10 @@ impl World {
     }
 
     fn said_too_much(&self) -> Option<(FamilyId, DriveId)> {
-        for engine in self.shards.iter().filter_map(|shard| shard.engine.as_ref()) {
+        // What has just taken in a view, and not settled, says nothing yet.
+        for engine in
+            self.shards.iter().filter_map(|shard| shard.engine.as_ref().filter(|engine| engine.is_settled()))
+        {
             let view = engine.view();
             let is_up = |drive: &DriveId| view.drives.get(drive).is_some_and(|drive| drive.state.is_up());
             let is_said = |volume: &Volume| volume.factor_progress(view, Time(0)).reached;
