@@ -88,7 +88,7 @@ fn measure(data: &[u8], compression: Compression) -> Row {
         for unit in 0..content.units() as u32 {
             let frame = match content {
                 Content::Packed { packing, .. } => packing.frame_of(unit),
-                Content::Units(_) => Frame::of_unit(unit),
+                Content::Units(_) | Content::Lost { .. } => Frame::of_unit(unit),
             };
             read += frame.blocks().len();
             whole += if frame.is_raw() { 0 } else { frame.units as usize * BLOCK };

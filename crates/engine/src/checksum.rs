@@ -86,6 +86,11 @@ pub fn bound(family: FamilyId, egroup: EgroupId, unit: u32, sum: u32) -> u32 {
     sum ^ (name ^ (name >> 31)) as u32
 }
 
+/// Of what is lost: no bytes fit it, and of those that came with it this is seen.
+pub fn lost_sum(bound: u32) -> u32 {
+    !bound
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

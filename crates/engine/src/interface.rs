@@ -429,6 +429,9 @@ pub enum Damage {
     CopyRepaired { family: FamilyId, egroup: EgroupId },
     /// A copy was asked for where it is still to be made: no damage, only the way of things while copies move.
     CopyAwaited { family: FamilyId, egroup: EgroupId },
+    /// These blocks were written, and all members of the log have something else in that place: they cannot be read until they are
+    /// written again. It may be that they have been already: what is newer has been found, or will be.
+    WriteLost { family: FamilyId, block: u64, count: u64 },
     /// No good copy of this block was found anywhere.
     BlockLost { family: FamilyId, block: u64 },
 }

@@ -6,7 +6,7 @@ use crate::buffer::Buffer;
 use crate::codec::Codec;
 use crate::formats::packing::Packing;
 use crate::formats::record::Record;
-use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq};
+use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Seq};
 use std::sync::Arc;
 
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub enum Question {
     AppendLate { first: Seq, since: Epoch, records: Vec<Record> },
     /// Records up to and including this are not needed any more.
     Trim { up_to: Seq },
-    /// Records from `from` on, in order, up to about `bytes` of data, damaged ones left out.
+    /// Records from `from` on, in order, up to about `bytes` of data; of damaged ones what is known.
     ReadLog { from: Seq, bytes: u32 },
     /// Store a whole egroup and flush it. Written once: if the name exists with the same content
     /// it is a success. `replace`: a repair; a copy that exists is replaced. `sharing`: what lies there already need not be
@@ -79,6 +79,9 @@ pub enum Content {
     Units(Vec<Buffer>),
     /// Frames one behind the other, and zeros up to a whole block.
     Packed { packing: Arc<Packing>, bytes: Buffer },
+    /// So many units that were lost before they came to an egroup: they are damaged there from the first moment, so that they are
+    /// never taken for anything else.
+    Lost { units: u32 },
 }
 
 impl Content {
@@ -86,6 +89,7 @@ impl Content {
         match self {
             Content::Units(units) => units.iter().map(Buffer::blocks).sum(),
             Content::Packed { packing, .. } => packing.units() as usize,
+            Content::Lost { units } => *units as usize,
         }
     }
 
@@ -94,6 +98,7 @@ impl Content {
         match self {
             Content::Units(units) => units.iter().map(Buffer::blocks).sum(),
             Content::Packed { packing, .. } => packing.blocks() as usize,
+            Content::Lost { units } => *units as usize,
         }
     }
 }
@@ -137,9 +142,10 @@ pub enum Answer {
     Trimmed {
         room: u64,
     },
-    /// `end`: no record held here lies after the last one given.
+    /// `end`: no record held here lies after the last one given. `lost`: writes among them of which only that is left.
     Records {
         records: Vec<Record>,
+        lost: Vec<LostWrite>,
         end: bool,
     },
     EgroupWritten,
@@ -175,6 +181,23 @@ pub struct PackedFrame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadUnit {
     pub unit: u32,
+    /// It was lost before it came here, see [`Content::Lost`]: no copy is better.
+    pub is_lost: bool,
+}
+
+impl BadUnit {
+    /// It does not fit its checksum any more, or is not there.
+    pub fn damaged(unit: u32) -> Self {
+        Self { unit, is_lost: false }
+    }
+}
+
+/// A data record that was there, as its frame says, whose blocks do not fit their checksum any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LostWrite {
+    pub seq: Seq,
+    pub block: Block,
+    pub count: u64,
 }
 
 /// What a keeper holds of a family's log.

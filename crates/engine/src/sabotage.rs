@@ -84,6 +84,10 @@ pub enum Bug {
     BypassForLess,
     /// What members lack of the log's end is not given to them before a new part begins.
     EndsNotGiven,
+    /// A write that is damaged on all members of a log was never there.
+    LostWriteForgotten,
+    /// What such a write leaves in an egroup is sound.
+    LostUnitsSound,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
     /// A write goes around a log that never had a record.

@@ -100,10 +100,15 @@ impl World {
         // One that was replaced does not know what its successor deletes. Whoever serves a clone may have it from such a one.
         let is_replaced =
             open.epoch < self.control.families[open.family].record.epoch.0 || family.origin.is_some();
-        if matches!(error, RequestError::Damaged { .. }) && !self.parameters.destroys && !is_replaced {
+        let is_rotten = matches!(error, RequestError::Damaged { block } if family.rotten.contains(&block));
+        if is_rotten {
+            self.coverage.count("requests for what had become bad everywhere");
+        }
+        let may_be_damaged = self.parameters.destroys || is_replaced || is_rotten;
+        if matches!(error, RequestError::Damaged { .. }) && !may_be_damaged {
             return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
         }
-        if self.phase == Phase::ReadBack && !may_fail {
+        if self.phase == Phase::ReadBack && !may_fail && !is_rotten {
             return Err(format!("after everything was repaired a request failed: {error:?}"));
         }
         if error == RequestError::NoSnapshot {

@@ -97,6 +97,8 @@ pub enum Event {
     PowerIsBack(usize),
     /// It goes again, and this drive with it.
     BlackoutAgain(usize),
+    /// A write becomes bad in every log that has it.
+    WriteRots,
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

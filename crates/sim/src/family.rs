@@ -28,6 +28,8 @@ pub struct Family {
     pub(crate) first_size: u64,
     /// What it began as, if it is a clone.
     pub origin: Option<Origin>,
+    /// Blocks of which a write has become bad in every log that had it: reads of them may fail from then on.
+    pub rotten: BTreeSet<u64>,
     /// Owners of these epochs are rolling it back, and serve nobody who asks from that moment on.
     pub rolling_back: BTreeMap<u32, Moment>,
     /// What an owner of this epoch said it is now, until it is told that clients may be let in again.
@@ -50,6 +52,7 @@ impl Family {
             factor,
             first_size,
             origin,
+            rotten: BTreeSet::new(),
             rolling_back: BTreeMap::new(),
             rolled_back: None,
         }

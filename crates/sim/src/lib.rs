@@ -28,6 +28,7 @@ pub mod phase;
 pub mod plan;
 pub mod platter;
 pub mod requests;
+mod rotten;
 pub mod run;
 pub mod scale;
 pub mod stamp;

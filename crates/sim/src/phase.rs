@@ -215,6 +215,7 @@ impl World {
             self.plan_client(client);
         }
         self.plan_blackout();
+        self.plan_rotten_writes();
     }
 
     /// All faults stop; what was damaged and not met stays for a while, so that repair may meet it.

@@ -342,6 +342,8 @@ pub struct Parameters {
     pub fault_every_us: u64,
     /// Whether drives may lose for good what they hold: then one drive per round is the victim.
     pub destroys: bool,
+    /// Writes become bad in every log that has them.
+    pub rots: bool,
     /// Whether another node than the victim's may be away meanwhile: one per round, the absentee. Where there are three nodes and two
     /// copies, what is written has one on a node that stays and is to be trusted.
     pub absences: bool,
@@ -520,6 +522,7 @@ impl Parameters {
         }
         // Each snapshot freezes a layer of the log, and many of them are drained.
         let snapshots = snapshots.filter(|_| !is_roomy_pair);
+        let clones = chosen_clones(plan, seed, round_us, snapshots.is_some());
         Self {
             plan,
             seed,
@@ -537,7 +540,7 @@ impl Parameters {
             rounds,
             round_us,
             snapshots,
-            clones: chosen_clones(plan, seed, round_us, snapshots.is_some()),
+            clones,
             factors: chosen_factors(plan, seed, round_us),
             by_rules,
             images,
@@ -547,6 +550,7 @@ impl Parameters {
             absences,
             small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
             blackouts: plan == Plan::Drives && destroys && nodes > 1 && seed % 4 == 1,
+            rots: plan == Plan::Power && seed % 4 == 3 && clones.is_none(),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,
             fault_every_us: fault_every_us * spread,

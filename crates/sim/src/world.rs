@@ -348,6 +348,7 @@ impl World {
             Event::Blackout => self.blackout(),
             Event::PowerIsBack(drive) => self.power_is_back(drive),
             Event::BlackoutAgain(drive) => self.blackout_again(drive),
+            Event::WriteRots => self.write_rots(),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

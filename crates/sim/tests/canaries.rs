@@ -199,6 +199,16 @@ fn trimming_what_is_still_needed_is_caught() {
 }
 
 #[test]
+fn a_write_that_is_damaged_everywhere_and_forgotten_is_caught() {
+    is_caught_among(SEEDS, Bug::LostWriteForgotten, &[Plan::Power], |seed| seed.rots);
+}
+
+#[test]
+fn what_was_lost_and_is_sound_when_it_is_drained_is_caught() {
+    is_caught_among(SEEDS, Bug::LostUnitsSound, &[Plan::Power], |seed| seed.rots);
+}
+
+#[test]
 fn a_write_behind_a_snapshot_that_lands_in_it_is_caught() {
     is_caught(Bug::FrozenLayerWritten, &[Plan::Snapshots]);
 }

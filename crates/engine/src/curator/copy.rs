@@ -60,6 +60,8 @@ struct Copy {
     frames: Vec<Option<Buffer>>,
     /// What the present source was asked for, in this order.
     asked: Vec<UnitRun>,
+    /// All of it was lost before it came to an egroup.
+    is_lost: bool,
 }
 
 impl Copy {
@@ -107,6 +109,7 @@ impl Copy {
         assert_eq!(results.len(), self.asked.len(), "each run has a result");
         let mut good = true;
         for (run, result) in std::mem::take(&mut self.asked).into_iter().zip(results) {
+            self.is_lost |= result.as_ref().is_err_and(|bad| bad.is_lost);
             let frames: Vec<Frame> = self.frames_of(run).collect();
             let len: usize = frames.iter().map(|frame| frame.len as usize).sum();
             // Copies are alike, so a sound run of another length is of something else.
@@ -126,6 +129,9 @@ impl Copy {
 
     /// What is written: every frame is there.
     fn content(&mut self) -> Content {
+        if self.is_lost {
+            return Content::Lost { units: self.blocks.len() as u32 };
+        }
         let frames = self.frames.drain(..).map(|frame| frame.expect("a copy is written when all is there"));
         match &self.packing {
             None => Content::Units(frames.collect()),
@@ -321,6 +327,7 @@ impl Volume {
                 packing: None,
                 frames: Vec::new(),
                 asked: Vec::new(),
+                is_lost: false,
             };
             self.continue_copy(task, copy, ctx);
         }
@@ -406,7 +413,7 @@ impl Volume {
         if !ctx.is_up(copy.drive) {
             return self.end_copy(copy.drive);
         }
-        if !copy.frames.is_empty() && copy.frames.iter().all(Option::is_some) {
+        if copy.is_lost || !copy.frames.is_empty() && copy.frames.iter().all(Option::is_some) {
             return self.write_copy(task, copy, ctx);
         }
         let mut others = copy.tried.clone();
@@ -481,7 +488,7 @@ impl Volume {
             }
             (Step::Reading, Ok(Answer::Frames(results))) => {
                 let several = copy.asked.iter().any(|&run| copy.frames_of(run).nth(1).is_some());
-                if !copy.take(results) {
+                if !copy.take(results) && !copy.is_lost {
                     if several {
                         // Some frames of these runs may be good.
                         copy.asked = copy.lacking(1);

@@ -194,11 +194,15 @@ impl Volume {
             }
             (Step::Reading, Ok(Answer::Units(results))) => {
                 assert_eq!(results.len(), job.asked.len(), "each run has a result");
-                let mut good = true;
+                let (mut good, mut lost) = (true, true);
                 for (run, result) in job.asked.iter().zip(results) {
-                    let Ok(data) = result else {
-                        good = false;
-                        continue;
+                    let data = match result {
+                        Ok(data) => data,
+                        Err(bad) => {
+                            good = false;
+                            lost &= bad.is_lost;
+                            continue;
+                        }
                     };
                     assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
                     for index in 0..run.count {
@@ -208,7 +212,9 @@ impl Volume {
                 }
                 if !good {
                     job.tried.push(drive);
-                    self.on_bad_copy(victim, drive, Fault::Damaged, ctx);
+                    if !lost {
+                        self.on_bad_copy(victim, drive, Fault::Damaged, ctx);
+                    }
                 }
                 self.read_live_units(number, job, ctx);
             }

@@ -7,7 +7,7 @@
 mod pace;
 
 use self::pace::{Headroom, Pace};
-use crate::buffer::BLOCK;
+use crate::buffer::{BLOCK, zeros};
 use crate::context::Context;
 use crate::egroup::place::Intent;
 use crate::egroup::units::{Units, UnitsMax, units_max};
@@ -200,6 +200,7 @@ impl Volume {
             return self.drain_zeroes(ctx);
         };
         let (mut units, mut edits) = (Units::default(), Vec::new());
+        let (mut lost_units, mut lost) = (Units::lost(), Vec::new());
         let mut zeroes: Vec<Edit> = Vec::new();
         let Some(overlay) = self.overlay.layer_mut(generation) else { return };
         for piece in dirty {
@@ -219,11 +220,21 @@ impl Volume {
                         add_block(&mut units, &mut edits, piece.block.plus(index), block, piece.seq);
                     }
                 }
+                Content::Lost(_) => {
+                    let unit = Some(lost_units.len() as u32);
+                    let blocks = piece.block.0..piece.block.0 + piece.count;
+                    blocks.for_each(|block| _ = lost_units.push(block, zeros(BLOCK)));
+                    lost.push(Edit { block: piece.block, count: piece.count, unit, covers: piece.seq });
+                }
             }
         }
         if !edits.is_empty() {
             self.drain.pace.on_begun((units.len() * BLOCK) as u64, ctx.now);
             self.drain_egroup(generation, units, edits, class, ctx);
+        }
+        if !lost.is_empty() {
+            // By themselves: nothing sound is to lie in an egroup that is damaged.
+            self.drain_egroup(generation, lost_units, lost, class, ctx);
         }
         for zeroes in zeroes.chunks(EGROUP_UNITS) {
             self.drain_egroup(generation, Units::default(), zeroes.to_vec(), class, ctx);

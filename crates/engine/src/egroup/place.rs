@@ -189,6 +189,7 @@ impl Volume {
         }
         // Pages of the map are read more often than anything else, and are small.
         let packing = match job.intent {
+            _ if job.units.are_lost => None,
             Intent::Pages => None,
             Intent::Compact { packing, .. } => Some(packing),
             Intent::Drain { .. } | Intent::Bypass { .. } => Some(self.compression),
@@ -200,7 +201,7 @@ impl Volume {
             self.placing.jobs.insert(number, job);
             self.continue_packing(ctx);
         } else {
-            job.content = Content::Units(job.units.data.clone());
+            job.content = job.units.content();
             self.send(number, job, ctx);
         }
         number

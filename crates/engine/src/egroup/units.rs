@@ -4,6 +4,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::formats::packing::SINGLE_UNITS_MAX;
 use crate::interface::{Compression, Method};
 use crate::limits::EGROUP_UNITS;
+use crate::message::Content;
 use crate::volume::write;
 
 /// The units of an egroup to be, each with the vDisk block (or page) it is written for.
@@ -11,9 +12,23 @@ use crate::volume::write;
 pub struct Units {
     pub data: Vec<Buffer>,
     pub blocks: Vec<u64>,
+    /// What they had is lost: see [`crate::message::Content::Lost`].
+    pub are_lost: bool,
 }
 
 impl Units {
+    pub fn lost() -> Self {
+        Self { are_lost: true, ..Self::default() }
+    }
+
+    /// As they are, not packed.
+    pub fn content(&self) -> Content {
+        match self.are_lost {
+            true => Content::Lost { units: self.len() as u32 },
+            false => Content::Units(self.data.clone()),
+        }
+    }
+
     /// Adds one unit and gives its number.
     pub fn push(&mut self, block: u64, data: Buffer) -> u32 {
         assert_eq!(data.len(), BLOCK, "a unit is one block");

@@ -4,7 +4,7 @@
 //! Leaves to others: deleting whole families (`egroup_drop`).
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::checksum::{bound, unit_checksum};
+use crate::checksum::{bound, lost_sum, unit_checksum};
 use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
 use crate::formats::packing::{Frame, Packing};
 use crate::formats::references::References;
@@ -145,11 +145,15 @@ impl Store {
         if self.changing.contains_key(&name) {
             return self.later.entry(name).or_default().push_back(Later::Write(caller, order));
         }
-        let (pieces, packing) = match order.content {
-            Content::Units(units) => (aligned(units), None),
-            Content::Packed { packing, bytes } => (aligned(vec![bytes]), Some(packing)),
+        let (pieces, packing, is_lost) = match order.content {
+            Content::Units(units) => (aligned(units), None, false),
+            Content::Packed { packing, bytes } => (aligned(vec![bytes]), Some(packing), false),
+            Content::Lost { units } => (aligned(vec![zeros(BLOCK); units as usize]), None, true),
         };
-        let checksums = checksums(name, &pieces, packing.as_deref());
+        let mut checksums = checksums(name, &pieces, packing.as_deref());
+        if is_lost && !planted(Bug::LostUnitsSound) {
+            checksums.iter_mut().for_each(|checksum| *checksum = lost_sum(*checksum));
+        }
         let (_, trailer_crc, _) = encode_trailer(&order.blocks, &[]);
         let same = |stored: &Stored| {
             *stored.checksums == *checksums
@@ -169,7 +173,7 @@ impl Store {
         });
         let ends: Vec<usize> = ends.collect();
         let is_worth_it = ends.last().is_some_and(|&bytes| bytes >= RUN_BYTES_MIN as usize);
-        let sharing = order.sharing.filter(|_| is_worth_it);
+        let sharing = order.sharing.filter(|_| is_worth_it && !is_lost);
         let moved_from = sharing.as_ref().map_or(Vec::new(), |sharing| sharing.moved_from.clone());
         let WriteOrder { class, blocks, replace, .. } = order;
         let prepared =

@@ -3,7 +3,7 @@
 //! only what is bad is told to be. (Of an egroup that is not packed every unit is a frame.)
 
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
-use crate::checksum::bound;
+use crate::checksum::{bound, lost_sum};
 use crate::codec::{Codec, Decompressor};
 use crate::formats::packing::Frame;
 use crate::formats::table::decode_trailer;
@@ -157,7 +157,9 @@ impl Store {
                 let place = stored.place_of(&frame);
                 sharing.index.forget(place..place + u64::from(frame.len));
             }
-            tell_damage(name, stored, desk);
+            if outcome.iter().any(|run| run.as_ref().is_err_and(|bad| !bad.is_lost)) {
+                tell_damage(name, stored, desk);
+            }
         }
         let frames = match &stored.packing {
             Some(packing) if read.wanted == Wanted::UnitsAndFrames => {
@@ -280,6 +282,11 @@ fn is_sound((family, egroup): Name, stored: &Stored, frame: &Frame, sum: u32) ->
     bound(family, egroup, frame.first, sum) == stored.checksums[frame.index as usize]
 }
 
+/// Whether it is as it was when it came, and was lost by then: see [`lost_sum`].
+fn is_lost((family, egroup): Name, stored: &Stored, frame: &Frame, sum: u32) -> bool {
+    lost_sum(bound(family, egroup, frame.first, sum)) == stored.checksums[frame.index as usize]
+}
+
 pub(super) fn tell_damage((family, egroup): Name, stored: &mut Stored, desk: &mut Desk) {
     if !stored.told {
         stored.told = true;
@@ -298,12 +305,24 @@ impl UnitRead {
         Some(bytes.slice(start as usize * BLOCK..end as usize * BLOCK))
     }
 
-    /// The stored bytes of a frame, verified.
-    fn frame(&self, name: Name, stored: &Stored, frame: &Frame) -> Option<Buffer> {
+    /// What is told of a frame that is not sound.
+    fn bad(&self, name: Name, stored: &Stored, frame: &Frame, unit: u32) -> BadUnit {
+        let is_lost =
+            self.bytes_of(stored, frame).is_some_and(|bytes| is_lost(name, stored, frame, bytes.checksum()));
+        BadUnit { unit, is_lost }
+    }
+
+    /// The stored bytes of a frame, as they were read.
+    fn bytes_of(&self, stored: &Stored, frame: &Frame) -> Option<Buffer> {
         let blocks = blocks_of(stored, frame);
         let start = (stored.place_of(frame) - blocks.start * BLOCK as u64) as usize;
         let bytes = self.again.get(&frame.first).cloned().or_else(|| self.blocks(blocks))?;
-        let bytes = bytes.slice(start..start + frame.len as usize);
+        Some(bytes.slice(start..start + frame.len as usize))
+    }
+
+    /// The stored bytes of a frame, verified.
+    fn frame(&self, name: Name, stored: &Stored, frame: &Frame) -> Option<Buffer> {
+        let bytes = self.bytes_of(stored, frame)?;
         is_sound(name, stored, frame, bytes.checksum()).then_some(bytes)
     }
 
@@ -320,7 +339,7 @@ impl UnitRead {
             return Ok(zeros(0));
         }
         if !is_inside(&run, stored) {
-            return Err(BadUnit { unit: run.first });
+            return Err(BadUnit::damaged(run.first));
         }
         if let Some(bytes) = self.units_as_they_lie(name, stored, run) {
             return Ok(bytes);
@@ -333,7 +352,8 @@ impl UnitRead {
             rest = behind;
             let skip = (from - frame.first) as usize * BLOCK;
             let frame = if planted(Bug::OtherFrame) { self.other_frame(name, stored, frame) } else { frame };
-            let bytes = self.frame(name, stored, &frame).ok_or(BadUnit { unit: from })?;
+            let bytes =
+                self.frame(name, stored, &frame).ok_or_else(|| self.bad(name, stored, &frame, from))?;
             let sound = match &stored.packing {
                 Some(packing) if !frame.is_raw() => {
                     let len = frame.units as usize * BLOCK;
@@ -346,7 +366,7 @@ impl UnitRead {
                 }
             };
             if !sound && !planted(Bug::FrameNotChecked) {
-                return Err(BadUnit { unit: from });
+                return Err(BadUnit::damaged(from));
             }
         }
         Ok(pages.freeze())
@@ -392,11 +412,13 @@ impl UnitRead {
     /// The frames of one run as they are stored, verified.
     fn frames(&self, name: Name, stored: &Stored, run: UnitRun) -> Result<Buffer, BadUnit> {
         if !is_inside(&run, stored) {
-            return Err(BadUnit { unit: run.first });
+            return Err(BadUnit::damaged(run.first));
         }
         let mut bytes = Vec::new();
         for frame in frames_of(stored, &run) {
-            let sound = self.frame(name, stored, &frame).ok_or(BadUnit { unit: frame.first })?;
+            let sound = self
+                .frame(name, stored, &frame)
+                .ok_or_else(|| self.bad(name, stored, &frame, frame.first))?;
             bytes.extend_from_slice(sound.bytes());
         }
         Ok(Buffer::copied(&bytes))

@@ -41,7 +41,7 @@ use crate::formats::references::References;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, Seq, ShardId, Time};
 use crate::interface::{Census, DriveFault, DriveOperation, DriveResult, DriveTrouble, Notice};
 use crate::limits::Limits;
-use crate::message::{Message, Question, Refusal};
+use crate::message::{LostWrite, Message, Question, Refusal};
 use crate::openings::Wish;
 use crate::sabotage::{Bug, planted};
 use desk::{Caller, Desk, Work};
@@ -547,6 +547,11 @@ impl Keeper {
     /// vDisks whose reads wait for a turn, and bytes of each that are in flight; for judges.
     pub fn readers_waiting(&self) -> impl Iterator<Item = (FamilyId, u64)> + '_ {
         self.turns.readers_waiting()
+    }
+
+    /// Writes in the log of which any later opening knows that they were there, and the block of the log each begins at; for judges.
+    pub fn settled_writes(&self) -> impl Iterator<Item = (FamilyId, LostWrite, u64)> + '_ {
+        self.ring.settled_writes()
     }
 
     /// The lowest and highest record held of each family that has records here.

@@ -1,15 +1,17 @@
 //! Reading records back from the ring, for owners that open a family.
-//! Promises: what is given out passed its checksum; what does not, twice, is left out and told once.
+//! Promises: what is given out passed its checksum; what does not, twice, is left out and told once, and of a write its place is said. What
+//! could not be read may be readable the next time: of that nothing is said.
 
 use crate::buffer::{BLOCK, Buffer};
+use crate::formats::frame::RecordKind;
 use crate::formats::payload;
 use crate::formats::record::Record;
-use crate::identity::{FamilyId, Seq};
+use crate::identity::{Block, FamilyId, Seq};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::Ring;
-use crate::message::Answer;
+use crate::message::{Answer, LostWrite};
 use std::collections::BTreeMap;
 
 /// Blocks between two payloads that are rather read along than left for a read of their own.
@@ -26,6 +28,7 @@ pub(super) struct LogReads {
 
 struct Job {
     caller: Caller,
+    from: Seq,
     records: Vec<Wanted>,
     parts: Vec<Part>,
     /// Parts that are still being read.
@@ -58,6 +61,13 @@ impl Wanted {
         (bytes.checksum() == self.place.payload_crc).then_some(bytes)
     }
 
+    /// If its blocks were read, and are not what was written.
+    fn as_lost(&self, parts: &[Part]) -> Option<LostWrite> {
+        let part = &parts[self.part?];
+        let is_read = part.bytes.as_ref().is_some_and(|bytes| !bytes.is_empty());
+        lost_write(self.seq, &self.place).filter(|_| is_read)
+    }
+
     fn record(&self, parts: &[Part]) -> Option<Record> {
         let payload = self.payload(parts)?;
         payload::decode(self.seq, self.place.kind, self.place.block, self.place.count, payload)
@@ -68,7 +78,7 @@ impl Ring {
     /// See [`crate::message::Question::ReadLog`].
     pub fn read_log(&mut self, caller: Caller, from: Seq, bytes: u32, desk: &mut Desk) {
         let mut job =
-            Job { caller, records: Vec::new(), parts: Vec::new(), left: 0, end: true, again: false };
+            Job { caller, from, records: Vec::new(), parts: Vec::new(), left: 0, end: true, again: false };
         let mut total = 0;
         let holding = self.holdings.get(&caller.family);
         for (seq, place) in held_from(holding, from).filter(|(_, place)| place.is_settled(self.settled)) {
@@ -106,16 +116,43 @@ impl Ring {
         }
         let job = self.reads.jobs.remove(&number).expect("just seen");
         let mut records = Vec::with_capacity(job.records.len());
+        // What was lost before it was carried on has no payload any more.
+        let mut lost = self.carried_as_lost(&job);
         for wanted in &job.records {
             match wanted.record(&job.parts) {
                 Some(record) => {
                     self.find_again(job.caller.family, wanted.seq, wanted.place.home);
                     records.push(record);
                 }
-                None => self.tell_damage(job.caller, wanted, desk),
+                None => {
+                    lost.extend(wanted.as_lost(&job.parts));
+                    self.tell_damage(job.caller, wanted, desk);
+                }
             }
         }
-        desk.answer(job.caller, Ok(Answer::Records { records, end: job.end }));
+        desk.answer(job.caller, Ok(Answer::Records { records, lost, end: job.end }));
+    }
+
+    /// Writes in the range of this job of which nothing is left but where they went.
+    fn carried_as_lost(&self, job: &Job) -> Vec<LostWrite> {
+        let last = job.records.last().map_or(job.from, |wanted| wanted.seq);
+        let to = if job.end { Seq(u64::MAX) } else { last };
+        let holding = self.holdings.get(&job.caller.family);
+        let lost = holding.into_iter().flat_map(|holding| holding.lost.range(job.from..=to));
+        lost.filter(|(_, place)| place.payload_len == 0)
+            .filter_map(|(seq, place)| lost_write(*seq, place))
+            .collect()
+    }
+
+    /// Data records in frames of which later ones say that they have settled, and the block of the ring where the payload of each begins.
+    pub fn settled_writes(&self) -> impl Iterator<Item = (FamilyId, LostWrite, u64)> + '_ {
+        let told = self.settled.saturating_sub(self.frames_in_flight as u64);
+        let all = self
+            .holdings
+            .iter()
+            .flat_map(|(family, holding)| holding.places.iter().map(|place| (*family, place)));
+        let settled = all.filter(move |(_, (_, place))| place.is_settled(told) && place.payload_len > 0);
+        settled.filter_map(|(family, (seq, place))| Some((family, lost_write(*seq, place)?, place.payload)))
     }
 
     /// A record that counted as lost has been read where it lies.
@@ -141,6 +178,11 @@ impl Ring {
         let damage = Damage::Log { offset: place.payload * BLOCK as u64 };
         desk.notice(Notice::Damage { drive: desk.drive, damage });
     }
+}
+
+fn lost_write(seq: Seq, place: &Place) -> Option<LostWrite> {
+    let write = LostWrite { seq, block: Block(place.block), count: place.count };
+    (place.kind == RecordKind::Data).then_some(write)
 }
 
 /// What a family holds from `from` on, in order, and what could not be read when the drive was opened: it may be readable by now.

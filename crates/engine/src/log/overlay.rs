@@ -18,6 +18,31 @@ pub enum Content {
     /// As many whole blocks as the range has.
     Data(Buffer),
     Zero,
+    /// What was written there is lost: nobody knows what it was. So many whole blocks, which count as if they were here.
+    Lost(u64),
+}
+
+impl Content {
+    /// Bytes of data, none for zeros.
+    fn bytes(&self) -> u64 {
+        match self {
+            Content::Data(data) => data.len() as u64,
+            Content::Zero => 0,
+            Content::Lost(blocks) => blocks * BLOCK as u64,
+        }
+    }
+
+    /// `count` of its blocks from `from` on.
+    fn part(&self, from: u64, count: u64) -> Content {
+        match self {
+            Content::Data(data) => {
+                let (from, count) = (from as usize, count as usize);
+                Content::Data(data.slice(from * BLOCK..(from + count) * BLOCK))
+            }
+            Content::Zero => Content::Zero,
+            Content::Lost(_) => Content::Lost(count),
+        }
+    }
 }
 
 /// A part of a record that is still the newest version of its blocks.
@@ -48,14 +73,7 @@ struct Version {
 
 impl Slice for Version {
     fn slice(&self, from: u64, count: u64) -> Self {
-        let content = match &self.content {
-            Content::Data(data) => {
-                let (from, count) = (from as usize, count as usize);
-                Content::Data(data.slice(from * BLOCK..(from + count) * BLOCK))
-            }
-            Content::Zero => Content::Zero,
-        };
-        Version { seq: self.seq, content, draining: self.draining }
+        Version { seq: self.seq, content: self.content.part(from, count), draining: self.draining }
     }
 }
 
@@ -71,18 +89,14 @@ pub struct Overlay {
 impl Overlay {
     /// A record became durable everywhere. Records come in the order of their numbers, each in one piece.
     pub fn insert(&mut self, block: Block, count: u64, seq: Seq, content: Content) {
-        let zero = match &content {
-            Content::Data(data) => {
-                assert_eq!(data.len() as u64, count * BLOCK as u64, "data is as long as its range");
-                self.dirty_bytes += data.len() as u64;
-                false
-            }
-            Content::Zero => {
-                self.dirty_bytes += ZERO_BYTES;
-                self.zeroes += 1;
-                true
-            }
-        };
+        let zero = content == Content::Zero;
+        if zero {
+            self.dirty_bytes += ZERO_BYTES;
+            self.zeroes += 1;
+        } else {
+            assert_eq!(content.bytes(), count * BLOCK as u64, "data is as long as its range");
+            self.dirty_bytes += content.bytes();
+        }
         let replaced = self.versions.insert(block.0, count, Version { seq, content, draining: false });
         for piece in replaced {
             assert!(piece.value.seq < seq, "a block's versions come in order");
@@ -178,18 +192,10 @@ impl Overlay {
                 if version.seq != seq || version.draining || skip(block, seq) {
                     continue;
                 }
-                let (count, content) = match version.content {
-                    Content::Zero => {
-                        left -= 1;
-                        (piece.count, Content::Zero)
-                    }
-                    Content::Data(data) => {
-                        let count = piece.count.min(left);
-                        left -= count;
-                        (count, Content::Data(data.slice(0..count as usize * BLOCK)))
-                    }
-                };
-                taken.push(Dirty { block, count, seq, content });
+                let count =
+                    if version.content == Content::Zero { piece.count } else { piece.count.min(left) };
+                left -= if version.content == Content::Zero { 1 } else { count };
+                taken.push(Dirty { block, count, seq, content: version.content.part(0, count) });
             }
         }
         taken
@@ -208,18 +214,13 @@ impl Overlay {
             }
             let skipped = from.0.saturating_sub(at);
             let (block, mut count) = (Block(at + skipped), count - skipped);
-            let content = match &version.content {
-                Content::Zero => {
-                    left -= 1;
-                    Content::Zero
-                }
-                Content::Data(data) => {
-                    count = count.min(left);
-                    left -= count;
-                    let begin = skipped as usize * BLOCK;
-                    Content::Data(data.slice(begin..begin + count as usize * BLOCK))
-                }
-            };
+            if version.content == Content::Zero {
+                left -= 1;
+            } else {
+                count = count.min(left);
+                left -= count;
+            }
+            let content = version.content.part(skipped, count);
             taken.push(Dirty { block, count, seq: version.seq, content });
             if left == 0 {
                 // The piece may have been cut short: what is left of it comes next.
@@ -260,9 +261,7 @@ impl Overlay {
 
     /// `count` blocks of this version are not the newest any more, or are not needed.
     fn forget(&mut self, version: &Version, count: u64) {
-        if let Content::Data(data) = &version.content {
-            self.dirty_bytes -= data.len() as u64;
-        }
+        self.dirty_bytes -= version.content.bytes();
         let gone = self.records.forget(version.seq, count, version.draining);
         if gone.is_some_and(|record| record.zero) {
             self.dirty_bytes -= ZERO_BYTES;
@@ -278,8 +277,16 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use std::collections::{BTreeMap, BTreeSet};
 
+    /// Some records are lost.
+    fn is_lost(seq: u64) -> bool {
+        seq.is_multiple_of(5)
+    }
+
     /// `count` blocks, each beginning with the record's number and its own address.
     fn data(block: u64, count: u64, seq: u64) -> Content {
+        if is_lost(seq) {
+            return Content::Lost(count);
+        }
         let mut bytes = vec![0; count as usize * BLOCK];
         for i in 0..count as usize {
             bytes[i * BLOCK..][..8].copy_from_slice(&seq.to_le_bytes());
@@ -291,8 +298,9 @@ mod tests {
     fn check_content(block: u64, count: u64, seq: u64, content: &Content, zero: bool) {
         match content {
             Content::Zero => assert!(zero, "a zero record was written"),
+            Content::Lost(blocks) => assert!(!zero && is_lost(seq) && *blocks == count),
             Content::Data(bytes) => {
-                assert!(!zero);
+                assert!(!zero && !is_lost(seq));
                 assert_eq!(bytes.blocks() as u64, count);
                 for i in 0..count {
                     let bytes = bytes.block(i as usize);
@@ -389,10 +397,7 @@ mod tests {
     }
 
     fn content_at(dirty: &Dirty, block: u64) -> Content {
-        match &dirty.content {
-            Content::Zero => Content::Zero,
-            Content::Data(bytes) => Content::Data(bytes.block((block - dirty.block.0) as usize)),
-        }
+        dirty.content.part(block - dirty.block.0, 1)
     }
 
     /// The drain succeeds, or fails, with a piece it has in hand.

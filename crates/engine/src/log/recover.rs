@@ -13,6 +13,7 @@ mod ends;
 mod full;
 mod giving;
 mod loading;
+mod lost;
 
 use crate::context::{Context, Purpose};
 use crate::drain::Drain;
@@ -21,7 +22,7 @@ use crate::identity::{DriveId, Epoch, Generation, Seq, Time};
 use crate::interface::{FamilyTrouble, Segment};
 use crate::log::layers::Layers;
 use crate::map::Map;
-use crate::message::{Answer, Held, Question, Refusal};
+use crate::message::{Answer, Held, LostWrite, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
@@ -85,6 +86,8 @@ pub(crate) struct Recovery {
     need: Seq,
     /// Read, not applied yet.
     found: BTreeMap<Seq, Record>,
+    /// Writes that somebody has, damaged.
+    lost: BTreeMap<Seq, LostWrite>,
     giving: Giving,
     /// Records that some members lack: they are appended again if those cannot be given them.
     tail: VecDeque<Record>,
@@ -115,6 +118,7 @@ impl Recovery {
             replay_from: Seq(1),
             need: Seq(1),
             found: BTreeMap::new(),
+            lost: BTreeMap::new(),
             giving: Giving::default(),
             tail: VecDeque::new(),
             replayed: 0,
@@ -361,6 +365,9 @@ impl Volume {
         let recovery = self.recovery();
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
+        } else if let Some(write) = self.lost_write(seq) {
+            self.take_as_lost(write, ctx);
+            self.advance_opening(ctx);
         } else {
             self.fail(FamilyTrouble::RecordLost(seq), ctx);
         }
@@ -447,16 +454,17 @@ impl Volume {
         let Phase::Opening(recovery) = &mut self.phase else { return };
         recovery.reading = false;
         match answer {
-            Ok(Answer::Records { records, .. }) => {
-                for record in records {
-                    // Who was no member where a record belongs may have one of an older epoch there, that was never acknowledged.
-                    let is_member = segment_of(segments, record.seq).drives().any(|member| member == drive);
-                    let is_needed =
-                        record.seq >= recovery.need || matches!(recovery.stage, Stage::Checkpoint(_));
-                    if is_member && is_needed {
-                        recovery.found.entry(record.seq).or_insert(record);
-                    }
+            Ok(Answer::Records { records, lost, .. }) => {
+                // Who was no member where a record belongs may have one of an older epoch there, that was never acknowledged.
+                let is_member = |seq: Seq| segment_of(segments, seq).drives().any(|member| member == drive);
+                let (need, stage) = (recovery.need, recovery.stage);
+                let is_needed = |seq: Seq| seq >= need || matches!(stage, Stage::Checkpoint(_));
+                let counts = |seq: Seq| is_member(seq) && is_needed(seq);
+                for record in records.into_iter().filter(|record| counts(record.seq)) {
+                    recovery.found.entry(record.seq).or_insert(record);
                 }
+                let lost = lost.into_iter().filter(|write| counts(write.seq));
+                recovery.lost.extend(lost.map(|write| (write.seq, write)));
             }
             // It may come back with what it holds.
             Err(Refusal::DriveGone) => drop(recovery.tried.remove(&drive)),

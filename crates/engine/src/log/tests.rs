@@ -394,7 +394,10 @@ fn opened_beside_a_member_that_refuses(lacking: bool) -> (Option<Notice>, usize)
             (READER, Question::ReadLog { .. }) => {
                 reads += 1;
                 let record = |seq| Record { seq: Seq(seq), body: Body::Zero { block: Block(0), count: 1 } };
-                (15_000, Ok(Answer::Records { records: vec![record(2), record(3)], end: true }))
+                (
+                    15_000,
+                    Ok(Answer::Records { records: vec![record(2), record(3)], lost: Vec::new(), end: true }),
+                )
             }
             (_, question) => unreachable!("{drive} is asked {question:?}"),
         };

@@ -36,6 +36,8 @@ pub(crate) struct Located {
 pub(crate) enum Where {
     Dirty(Buffer),
     Zeroes,
+    /// Nowhere: it was lost in the log.
+    Lost,
     At {
         egroup: EgroupId,
         unit: u32,
@@ -237,6 +239,7 @@ impl Volume {
             let place = match found.version {
                 Some((_, Content::Data(data))) => Where::Dirty(data),
                 Some((_, Content::Zero)) => Where::Zeroes,
+                Some((_, Content::Lost(_))) => Where::Lost,
                 None => return below.push((found.block, found.count)),
             };
             located.push(Located { block: found.block, count: found.count, place });

@@ -27,7 +27,7 @@ impl Volume {
         let mut asks: BTreeMap<EgroupId, Vec<(Block, UnitRun)>> = BTreeMap::new();
         'range: for found in self.resolve(Block(first), end - first, ctx) {
             match found.place {
-                Where::Dirty(_) | Where::Zeroes | Where::Origin | Where::View { .. } => {}
+                Where::Dirty(_) | Where::Zeroes | Where::Lost | Where::Origin | Where::View { .. } => {}
                 Where::Page { leaf, place } => {
                     self.streams.stopped_at(found.block.0 * block_bytes);
                     self.fetch_leaf(leaf, place, PageWaiter::Nobody, ctx);

@@ -218,7 +218,7 @@ impl Volume {
         let located = self.resolve_at(version, block, count, ctx);
         for part in &located {
             match part.place {
-                Where::Dirty(_) | Where::At { .. } | Where::Zeroes | Where::Origin => {}
+                Where::Dirty(_) | Where::At { .. } | Where::Zeroes | Where::Lost | Where::Origin => {}
                 Where::View { .. } | Where::Page { .. } if job.fetched >= FETCHED_MAX => {
                     return Err(Found::Unknown);
                 }

@@ -246,6 +246,10 @@ impl Volume {
                         at += blocks;
                     }
                 }
+                Where::Lost => {
+                    self.tell_lost(found.block, DriveId::default(), ctx);
+                    return self.fail_read(number, found.block, false, ctx);
+                }
                 Where::At { egroup, unit } => {
                     let run = UnitRun { first: unit, count: found.count as u32 };
                     let missing = self.give_cached(number, found.block, egroup, run, ctx);
@@ -290,8 +294,7 @@ impl Volume {
                 let away = may_come_back(self, egroup, tried.drives(), ctx);
                 if !away {
                     let drive = tried.drives().first().copied().unwrap_or_default();
-                    let damage = Damage::BlockLost { family: self.family, block: block.0 };
-                    ctx.notice(Notice::Damage { drive, damage });
+                    self.tell_lost(block, drive, ctx);
                 }
                 return self.fail_read(job, block, away, ctx);
             }
@@ -301,6 +304,11 @@ impl Volume {
             return self.finish_job(job, ctx);
         };
         self.ask_units(drive, Ask { reader: Reader::Job(job), egroup, parts, tried }, ctx);
+    }
+
+    fn tell_lost(&self, block: Block, drive: DriveId, ctx: &mut Context) {
+        let damage = Damage::BlockLost { family: self.family, block: block.0 };
+        ctx.notice(Notice::Damage { drive, damage });
     }
 
     /// Asks for units that no read waits for yet. None if nobody can be asked.
@@ -483,6 +491,7 @@ impl Volume {
                 Ok(data) => {
                     assert_eq!(data.len(), run.count as usize * BLOCK, "a run is answered whole");
                 }
+                Err(bad) if bad.is_lost => {}
                 Err(_) => self.on_bad_copy(egroup, drive, Fault::Damaged, ctx),
             }
             units.push((block, run, result.ok()));

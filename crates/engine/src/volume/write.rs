@@ -234,6 +234,7 @@ impl Volume {
                 let (request, block, data) = (*request, *block, data.clone());
                 self.push_data(request, block, data, ctx);
             }
+            Change::Whole(Content::Lost(_)) => unreachable!("no client asks for that"),
         }
     }
 

@@ -10,6 +10,7 @@ mod doors;
 mod factors;
 mod full;
 mod late;
+mod lost_writes;
 mod neighbours;
 mod observed;
 mod one_shard;

@@ -60,6 +60,15 @@ impl Damages {
                 self.view.copies_repaired += 1;
                 format!("drive {drive}: the copy of egroup {egroup} of {} is good again", vdisk(family))
             }
+            Damage::WriteLost { family, block, count } => {
+                self.view.writes_lost += 1;
+                format!(
+                    "{}: a write of {count} blocks from block {block} (byte {}) on is damaged in every log that has it: what of it has not \
+                     been written again since cannot be read",
+                    vdisk(family),
+                    block * 4096
+                )
+            }
             Damage::BlockLost { family, block } => {
                 self.view.blocks_lost += 1;
                 format!("{}: block {block} (byte {}) has no good copy", vdisk(family), block * 4096)

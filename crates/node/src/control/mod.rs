@@ -434,6 +434,12 @@ impl Control {
         for view in self.schedule_views().iter().filter(|view| !view.trouble.is_empty()) {
             lines.push(format!("vDisk {}: its schedule takes no snapshots: {}", view.vdisk, view.trouble));
         }
+        let writes_lost = self.damage.view().writes_lost;
+        if writes_lost > 0 {
+            lines.push(format!(
+                "{writes_lost} writes are damaged in every log that has them: `weft stats` names their blocks"
+            ));
+        }
         let blocks_lost = self.damage.view().blocks_lost;
         if blocks_lost > 0 {
             lines.push(format!("{blocks_lost} reads found no good copy"));

@@ -19,7 +19,9 @@ impl World {
         for (family, volume) in volumes(self) {
             let entry = &self.control.families[family];
             let owner = entry.owner.expect("a served family has an owner");
-            if volume.is_pool_full() || !self.has_place_at(owner, entry.record.factor) {
+            // What nobody can read stays where it is.
+            let is_rotten = !self.families[family].rotten.is_empty();
+            if is_rotten || volume.is_pool_full() || !self.has_place_at(owner, entry.record.factor) {
                 continue;
             }
             if let Some(what) = self.lies_elsewhere(volume, self.shards[owner].node) {

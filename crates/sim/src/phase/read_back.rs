@@ -65,7 +65,9 @@ impl World {
         // By turns in order and not, so that data that follows is touched in both ways.
         let is_backwards = self.progress.passes % 2 == 1;
         let place = runs[if is_backwards { runs.len() - 1 - run } else { run }];
-        let len = READ_BACK_BLOCKS.min(place.blocks as u64 - block);
+        // One by one where a read of many may fail for one of them.
+        let most = if self.families[family].rotten.is_empty() { READ_BACK_BLOCKS } else { 1 };
+        let len = most.min(place.blocks as u64 - block);
         let run_ends = block + len == place.blocks as u64;
         (reader.run, reader.block) = if run_ends { (run + 1, 0) } else { (run, block + len) };
         let block = if is_backwards { place.blocks as u64 - block - len } else { block };

@@ -137,11 +137,66 @@ fn with_two_copies_a_flip_in_one_log_loses_nothing() {
 }
 
 #[test]
-fn with_one_copy_a_flip_in_the_log_is_never_answered_with_wrong_data() {
+fn with_one_copy_a_flip_in_the_log_costs_the_blocks_of_that_write_only() {
     let scratch = Scratch::new("flip-log-rf1");
     let arguments = ["--drive-size", "256M"];
     killed_node(&scratch, &arguments);
     assert!(flip_block(&scratch.file("node").join("drive-0.log"), 400, 1) > 0, "the log holds the block");
+    // Sixteen blocks were written at once.
+    let lost = 400..416;
+    let only_those_fail = |client: &mut NbdClient| {
+        for block in 0..BLOCKS {
+            match read_block(client, block) {
+                Ok(bytes) => {
+                    assert!(!lost.contains(&block), "block {block} is not answered");
+                    assert!(bytes == content(block, 1), "block {block} is as it was written");
+                }
+                Err(error) => {
+                    assert_eq!(error, EIO);
+                    assert!(lost.contains(&block), "block {block} is not damaged");
+                }
+            }
+        }
+    };
+    let node = Node::start(&scratch.file("node"), &arguments);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    only_those_fail(&mut client);
+    node.wait_for_log("a write of 16 blocks from block 400");
+    let damage = node.json(&["stats"])["damage"].clone();
+    assert_eq!(damage["writes_lost"], 1, "it is counted: {damage}");
+    assert!(node.weft(&["status"]).contains("damaged in every log"), "it is told");
+    client.disconnect();
+    // A clean stop drains the log.
+    node.stop();
+    let checked =
+        crate::support::weft_output(&["check", scratch.file("node").to_str().expect("a plain name")]);
+    assert_eq!(checked.status.code(), Some(1), "the offline check finds it");
+    let node = Node::start(&scratch.file("node"), &arguments);
+    let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
+    only_those_fail(&mut client);
+    // Writing it again heals it.
+    for block in lost.clone() {
+        client.write((block * BLOCK) as u64, &content(block, 1)).expect("a write works");
+    }
+    for block in 0..BLOCKS {
+        assert!(read_block(&mut client, block).expect("all is good again") == content(block, 1));
+    }
+    client.disconnect();
+    node.stop();
+}
+
+#[test]
+fn with_one_copy_a_flip_in_what_the_log_says_of_itself_is_never_answered_with_wrong_data() {
+    let scratch = Scratch::new("flip-frame-rf1");
+    let arguments = ["--drive-size", "256M"];
+    killed_node(&scratch, &arguments);
+    let log = scratch.file("node").join("drive-0.log");
+    // What says which blocks of which vDisk follow: of those nobody knows any more where they went.
+    let at = find_blocks(&log, &content(400, 1))[0];
+    let bytes = std::fs::read(&log).expect("the log can be read");
+    let is_header = |at: &u64| bytes[*at as usize..].starts_with(b"WfLG");
+    let header = (0..=at).rev().step_by(BLOCK).find(is_header).expect("its frame has a header");
+    flip_bit(&log, header + 40);
     // The node itself comes up and says what it cannot serve.
     let node = Node::start(&scratch.file("node"), &arguments);
     if let Ok(mut client) = NbdClient::connect(&scratch.socket("v"), "v") {

@@ -3,7 +3,9 @@
 use super::fields::{Reader, Writer};
 use super::{packing, records};
 use crate::buffer::{BLOCK, Buffer};
-use crate::message::{Answer, BadUnit, Held, Refusal};
+use crate::identity::Block;
+use crate::limits::RECORD_BLOCKS;
+use crate::message::{Answer, BadUnit, Held, LostWrite, Refusal};
 
 const FENCED: u32 = 1;
 const APPENDED: u32 = 2;
@@ -45,9 +47,15 @@ pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
             writer.u32(TRIMMED);
             writer.u64(*room);
         }
-        Ok(Answer::Records { records, end }) => {
+        Ok(Answer::Records { records, lost, end }) => {
             writer.u32(RECORDS);
             writer.u32(u32::from(*end));
+            writer.count(lost.len());
+            for LostWrite { seq, block, count } in lost {
+                writer.u64(seq.0);
+                writer.u64(block.0);
+                writer.u64(*count);
+            }
             records::put(records, writer);
         }
         Ok(Answer::EgroupWritten) => writer.u32(EGROUP_WRITTEN),
@@ -101,7 +109,8 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
         TRIMMED => Ok(Answer::Trimmed { room: reader.u64()? }),
         RECORDS => {
             let end = reader.flag()?;
-            Ok(Answer::Records { end, records: records::take(reader)? })
+            let lost = reader.list(24, take_lost)?;
+            Ok(Answer::Records { end, lost, records: records::take(reader)? })
         }
         EGROUP_WRITTEN => Ok(Answer::EgroupWritten),
         UNITS => {
@@ -136,27 +145,43 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
 
 type Run = Result<Buffer, BadUnit>;
 
+const DAMAGED_UNIT: u32 = 0;
+const RUN: u32 = 1;
+const LOST_UNIT: u32 = 2;
+
+fn take_lost(reader: &mut Reader) -> Option<LostWrite> {
+    let seq = reader.seq()?;
+    let (block, count) = reader.blocks().filter(|(_, count)| (1..=RECORD_BLOCKS).contains(count))?;
+    Some(LostWrite { seq, block: Block(block), count })
+}
+
 fn put_runs(runs: &[Run], writer: &mut Writer) {
     writer.count(runs.len());
     for run in runs {
-        writer.u32(u32::from(run.is_ok()));
         match run {
             Ok(bytes) => {
+                writer.u32(RUN);
                 writer.count(bytes.len());
                 writer.payload(bytes);
             }
-            Err(BadUnit { unit }) => writer.u32(*unit),
+            Err(BadUnit { unit, is_lost }) => {
+                writer.u32(if *is_lost { LOST_UNIT } else { DAMAGED_UNIT });
+                writer.u32(*unit);
+            }
         }
     }
 }
 
 fn take_runs(reader: &mut Reader) -> Option<Vec<Run>> {
-    reader.list(8, |reader| {
-        if reader.flag()? {
+    reader.list(8, |reader| match reader.u32()? {
+        RUN => {
             let len = reader.u32()? as usize;
             reader.payload(len).map(Ok)
-        } else {
-            reader.u32().map(|unit| Err(BadUnit { unit }))
         }
+        kind @ (DAMAGED_UNIT | LOST_UNIT) => {
+            let is_lost = kind == LOST_UNIT;
+            reader.u32().map(|unit| Err(BadUnit { unit, is_lost }))
+        }
+        _ => None,
     })
 }

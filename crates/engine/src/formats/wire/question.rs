@@ -28,6 +28,7 @@ const APPEND_LATE: u32 = 13;
 /// it shares what lies there.
 const REPLACE: u32 = 1;
 const SHARE: u32 = 2;
+const LOST: u32 = 4;
 
 /// Units that one answer can carry.
 const UNITS_MAX: u64 = (PAYLOAD_BYTES_MAX / BLOCK) as u64;
@@ -73,7 +74,8 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
                 Class::Pages => 4,
             });
             let replace = if *replace { REPLACE } else { 0 };
-            writer.u32(replace | if sharing.is_some() { SHARE } else { 0 });
+            let lost = if matches!(content, Content::Lost { .. }) { LOST } else { 0 };
+            writer.u32(replace | lost | if sharing.is_some() { SHARE } else { 0 });
             if let Some(Sharing { moved_from }) = sharing {
                 writer.count(moved_from.len());
                 moved_from.iter().for_each(|egroup| writer.u64(egroup.0));
@@ -89,6 +91,7 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
                     packing::put(Some(packing), writer);
                     writer.payload(bytes);
                 }
+                Content::Lost { .. } => packing::put(None, writer),
             }
         }
         Question::ReadUnits { egroup, runs, frames: _, behind } => {
@@ -141,7 +144,7 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
                 4 => Class::Pages,
                 _ => return None,
             };
-            let said = reader.u32().filter(|said| said & !(REPLACE | SHARE) == 0)?;
+            let said = reader.u32().filter(|said| said & !(REPLACE | SHARE | LOST) == 0)?;
             let replace = said & REPLACE != 0;
             let sharing = match said & SHARE {
                 0 => None,
@@ -150,11 +153,15 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             let blocks = reader.list(8, Reader::u64)?;
             let packing = packing::take(reader)?;
             let bytes: Buffer = reader.rest_of_payload();
+            let is_lost = said & LOST != 0;
             let content = match packing {
+                None if is_lost => Content::Lost { units: u32::try_from(blocks.len()).ok()? },
                 None => Content::Units(vec![bytes.clone()]),
+                Some(_) if is_lost => return None,
                 Some(packing) => Content::Packed { packing, bytes: bytes.clone() },
             };
-            let whole = content.units() == blocks.len() && content.blocks() * BLOCK == bytes.len();
+            let stored = if is_lost { 0 } else { content.blocks() };
+            let whole = content.units() == blocks.len() && stored * BLOCK == bytes.len();
             if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole {
                 return None;
             }

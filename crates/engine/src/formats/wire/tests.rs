@@ -12,7 +12,8 @@ use crate::identity::{
     Block, DriveId, EgroupId, Epoch, FamilyId, Generation, GroupId, Seq, ShardId, SnapshotId,
 };
 use crate::interface::{Extent, RequestError, Warmed};
-use crate::message::{Answer, BadUnit, Class, Content, Held, Question, Refusal, Sharing, UnitRun};
+use crate::limits::RECORD_BLOCKS;
+use crate::message::{Answer, BadUnit, Class, Content, Held, LostWrite, Question, Refusal, Sharing, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use std::sync::Arc;
@@ -149,6 +150,9 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
                 let bytes = some_bytes(random, packing.blocks() as usize * BLOCK);
                 content = Content::Packed { packing, bytes };
             }
+            if random.random_ratio(1, 4) {
+                content = Content::Lost { units: count as u32 };
+            }
             let moved_from = numbers(random, 8).into_iter().map(EgroupId).collect();
             let sharing = random.random::<bool>().then_some(Sharing { moved_from });
             Question::WriteEgroup { egroup, class, content, blocks, replace: random.random(), sharing }
@@ -193,11 +197,19 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
         }),
         1 => Answer::Appended { up_to: some_seq(random), room: random.random() },
         2 => Answer::Trimmed { room: random.random() },
-        3 => Answer::Records { records: some_records(random), end: random.random() },
+        3 => {
+            let lost = |random: &mut SmallRng| LostWrite {
+                seq: some_seq(random),
+                block: Block(random.random_range(0..1 << 30)),
+                count: random.random_range(1..=RECORD_BLOCKS),
+            };
+            let lost = (0..random.random_range(0..4)).map(|_| lost(random)).collect();
+            Answer::Records { records: some_records(random), lost, end: random.random() }
+        }
         4 => Answer::EgroupWritten,
         5 => {
             let run = |random: &mut SmallRng| match random.random_range(0..4) {
-                0 => Err(BadUnit { unit: random.random() }),
+                0 => Err(BadUnit { unit: random.random(), is_lost: random.random() }),
                 1 => Ok(zeros(0)),
                 _ => Ok(some_blocks(random, 7)),
             };
@@ -223,7 +235,7 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
         14 => return Err(Refusal::NotFound),
         15 => {
             let run = |random: &mut SmallRng| match random.random_range(0..4) {
-                0 => Err(BadUnit { unit: random.random() }),
+                0 => Err(BadUnit { unit: random.random(), is_lost: random.random() }),
                 _ => {
                     let len = random.random_range(0..9_000);
                     Ok(some_bytes(random, len))
@@ -390,6 +402,9 @@ fn plain(packet: Packet) -> String {
             let (bytes, packing) = match content {
                 Content::Units(units) => (joined(&units), None),
                 Content::Packed { packing, bytes } => (bytes, Some(packing)),
+                lost @ Content::Lost { .. } => {
+                    return format!("{egroup} {class:?} {lost:?} {blocks:?} {replace}");
+                }
             };
             format!("{egroup} {class:?} {packing:?} {:?} {blocks:?} {replace} {sharing:?}", bytes.bytes())
         }
@@ -405,8 +420,8 @@ fn plain(packet: Packet) -> String {
         }) => {
             format!("{first} {since} {}", contents(&records))
         }
-        Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, end }), .. }) => {
-            format!("{} {end}", contents(&records))
+        Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, lost, end }), .. }) => {
+            format!("{} {lost:?} {end}", contents(&records))
         }
         Packet::Message(Message::Answer {
             answer: Ok(Answer::Units(runs) | Answer::Frames(runs)), ..

@@ -61,8 +61,8 @@ fn an_egroup_is_read_as_it_was_written_also_after_a_crash() {
         assert_eq!(bytes(1), unit(699).bytes());
         assert_eq!(bytes(2), unit(108).bytes());
         assert_eq!(bytes(3), unit(100).bytes());
-        assert_eq!(units[4], Err(BadUnit { unit: 600 }), "there is no such unit");
-        assert_eq!(units[5], Err(BadUnit { unit: 599 }));
+        assert_eq!(units[4], Err(BadUnit::damaged(600)), "there is no such unit");
+        assert_eq!(units[5], Err(BadUnit::damaged(599)));
         let blocks = (0..600).map(|unit| 1_000_000 + unit).collect();
         let described = Answer::Egroup { blocks, packing: None };
         assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Ok(described));
@@ -167,9 +167,9 @@ fn only_what_is_bad_is_told_to_be_and_a_passing_fault_is_not() {
         let answer = rig.ask(1, 1, read(EGROUP, &[(0, 3), (2, 3), (4, 5), (8, 2)]));
         let Ok(Answer::Units(units)) = answer else { panic!("{answer:?}") };
         assert_eq!(units[0].as_ref().expect("sound").blocks(), 3);
-        assert_eq!(units[1], Err(BadUnit { unit: 3 }));
+        assert_eq!(units[1], Err(BadUnit::damaged(3)));
         assert_eq!(units[2].as_ref().expect("sound").bytes()[..BLOCK], *unit(5).bytes());
-        assert_eq!(units[3], Err(BadUnit { unit: 9 }));
+        assert_eq!(units[3], Err(BadUnit::damaged(9)));
     }
     let damage = Damage::CopyBad { family: FamilyId(1), egroup: EGROUP };
     assert_eq!(

@@ -377,7 +377,7 @@ impl Rig {
         loop {
             let from = all.last().map_or(Seq(0), |record| record.seq).next();
             match self.ask(family, epoch, Question::ReadLog { from, bytes: 40_000 }) {
-                Ok(Answer::Records { records, end }) => {
+                Ok(Answer::Records { records, end, .. }) => {
                     let stuck = records.is_empty();
                     all.extend(records);
                     if end {

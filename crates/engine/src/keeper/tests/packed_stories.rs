@@ -36,7 +36,7 @@ fn packed(units: &Units, method: Method, frame_units: u8) -> (Arc<Packing>, Buff
     while !packer.advance(units) {}
     match packer.finish(units, &mut Counters::default()) {
         Content::Packed { packing, bytes } => (packing, bytes),
-        Content::Units(_) => panic!("a part of it compresses"),
+        Content::Units(_) | Content::Lost { .. } => panic!("a part of it compresses"),
     }
 }
 
@@ -95,7 +95,7 @@ fn any_units_of_a_packed_egroup_are_read_as_they_were_also_after_a_crash() {
                 }
             }
             let outside = units_read(&mut rig, &[(count, 1), (count - 1, 2), (3, 0)]);
-            assert_eq!(outside[..2], [Err(BadUnit { unit: count }), Err(BadUnit { unit: count - 1 })]);
+            assert_eq!(outside[..2], [Err(BadUnit::damaged(count)), Err(BadUnit::damaged(count - 1))]);
             let described =
                 Answer::Egroup { blocks: units.blocks.clone(), packing: Some(Arc::clone(&packing)) };
             assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), Ok(described));
@@ -130,7 +130,7 @@ fn only_the_frame_that_is_bad_is_told_to_be_and_a_repair_mends_it() {
     let at = (Area::Data, first + u64::from(frame.offset + 20) / BLOCK as u64);
     rig.drive.durable.get_mut(&at).expect("written")[(frame.offset as usize + 20) % BLOCK] ^= 1;
     let read = units_read(&mut rig, &[(frame.first, 2), (frame.first + 2, 2), (frame.end(), 4), (0, 20)]);
-    assert_eq!(read[..2], [Err(BadUnit { unit: frame.first }), Err(BadUnit { unit: frame.first + 2 })]);
+    assert_eq!(read[..2], [Err(BadUnit::damaged(frame.first)), Err(BadUnit::damaged(frame.first + 2))]);
     assert!(read[2].as_ref().expect("sound").bytes() == wanted(&units, frame.end(), 4), "its neighbour");
     assert!(read[3].is_ok());
     assert_eq!(rig.damages(), 1);
@@ -152,7 +152,7 @@ fn frames_that_do_not_unpack_are_bad_whatever_their_checksum_says() {
     rig.random.fill_bytes(nonsense.bytes_mut());
     rig.ask(1, 1, write(&units, &packing, &nonsense.freeze(), false)).expect("keepers do not look inside");
     let bad = (0..40).find(|&unit| !packing.frame_of(unit).is_raw()).expect("something is compressed");
-    assert_eq!(units_read(&mut rig, &[(bad, 1)]), [Err(BadUnit { unit: bad })]);
+    assert_eq!(units_read(&mut rig, &[(bad, 1)]), [Err(BadUnit::damaged(bad))]);
 }
 
 #[cfg(feature = "sabotage")]

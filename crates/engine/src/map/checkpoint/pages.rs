@@ -135,6 +135,7 @@ impl Volume {
         let apart = Units {
             data: units.data[stay as usize..].to_vec(),
             blocks: units.blocks[stay as usize..].to_vec(),
+            are_lost: false,
         };
         let number = self.place(apart, Class::Pages, Intent::Pages, ctx);
         let job = self.checkpointing.job.as_mut().expect("placing takes messages, so it cannot be done yet");

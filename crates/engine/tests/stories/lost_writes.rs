@@ -1,0 +1,167 @@
+//! Writes that are damaged in every log that has them (decision 0061): their blocks cannot be read, and all others can.
+
+use crate::world::{FAMILY, World, data, pattern};
+use weft_engine::DriveId;
+use weft_engine::buffer::BLOCK;
+use weft_engine::interface::{Area, Damage, Input, Notice, Order, Reply, Request, RequestError};
+use weft_engine::limits::Limits;
+
+const BLOCKS: u64 = 6;
+
+fn at(block: u64) -> u64 {
+    block * BLOCK as u64
+}
+
+/// Blocks 0 to 5 in the log, each by a write of its own, but for 3 and 4, which one write has put there.
+fn written(drives: u32) -> World {
+    let mut world = World::new(drives, drives, Limits::small());
+    for block in [0, 1, 2, 5] {
+        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
+    }
+    let both = [pattern(3, BLOCK), pattern(4, BLOCK)].concat();
+    assert_eq!(world.write(at(3), &both), Reply::Done);
+    // What is settled is damage, if it is not sound any more; the last frame of a ring might be one that was never finished.
+    assert_eq!(world.write(at(20), &pattern(20, BLOCK)), Reply::Done);
+    assert_eq!(world.write(at(21), &pattern(21, BLOCK)), Reply::Done);
+    world
+}
+
+/// Where this block lies in the log of a drive.
+fn places(world: &World, drive: u32, block: u64) -> Vec<usize> {
+    let log = world.areas[&(DriveId(drive), Area::Log)].chunks(BLOCK).enumerate();
+    let wanted = pattern(block, BLOCK);
+    let places: Vec<usize> = log.filter(|(_, found)| *found == wanted).map(|(place, _)| place).collect();
+    assert!(!places.is_empty(), "block {block} is in the log");
+    places
+}
+
+/// Changes a bit of this block there.
+fn damage(world: &mut World, drive: u32, block: u64) {
+    for place in places(world, drive, block) {
+        world.areas.get_mut(&(DriveId(drive), Area::Log)).expect("it is there")[place * BLOCK + 99] ^= 4;
+    }
+}
+
+/// Only these blocks cannot be read.
+fn reads_all_but(world: &mut World, lost: &[u64]) {
+    for block in (0..BLOCKS).chain([20, 21]) {
+        let reply = world.ask(Request::Read { offset: at(block), len: BLOCK as u32 });
+        if lost.contains(&block) {
+            assert_eq!(reply, Reply::Error(RequestError::Damaged { block }));
+        } else {
+            assert!(data(reply) == pattern(block, BLOCK), "block {block}");
+        }
+    }
+}
+
+/// What was told of writes that are lost, when the vDisk was served again.
+fn reopened(world: &mut World) -> Vec<(u64, u64)> {
+    world.try_to_restart(Limits::small());
+    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })));
+    writes_lost(world)
+}
+
+fn writes_lost(world: &World) -> Vec<(u64, u64)> {
+    let lost = |notice: &Notice| match *notice {
+        Notice::Damage { damage: Damage::WriteLost { block, count, .. }, .. } => Some((block, count)),
+        _ => None,
+    };
+    world.notices.iter().filter_map(lost).collect()
+}
+
+#[test]
+fn a_damaged_write_costs_its_own_blocks_only_in_the_log_in_egroups_and_after_any_restart() {
+    let mut world = written(1);
+    damage(&mut world, 0, 4);
+    assert_eq!(reopened(&mut world), [(3, 2)], "its blocks are named");
+    reads_all_but(&mut world, &[3, 4]);
+    assert_eq!(
+        world.ask(Request::Read { offset: at(2), len: 3 * BLOCK as u32 }),
+        Reply::Error(RequestError::Damaged { block: 3 })
+    );
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[3, 4]);
+    // Out of the log, which is trimmed.
+    world.settle();
+    reads_all_but(&mut world, &[3, 4]);
+    assert_eq!(reopened(&mut world), [], "nothing of it is read any more");
+    reads_all_but(&mut world, &[3, 4]);
+    // Written again it is sound.
+    assert_eq!(world.write(at(4), &pattern(4, BLOCK)), Reply::Done);
+    reads_all_but(&mut world, &[3]);
+    // Half of an egroup that nobody can read is not looked at again and again, to make room of the other half.
+    world.settle();
+    world.pass(10_000_000);
+    let before = world.drive_reads;
+    world.pass(120_000_000);
+    assert!(world.drive_reads < before + 100, "{} reads", world.drive_reads - before);
+    assert_eq!(world.ask(Request::Zero { offset: at(3), len: BLOCK as u64 }), Reply::Done);
+    assert_eq!(world.read(at(3), BLOCK as u32), vec![0; BLOCK]);
+    world.settle();
+    world.restart(Limits::small());
+    assert_eq!(world.read(at(4), BLOCK as u32), pattern(4, BLOCK));
+}
+
+#[test]
+fn what_was_written_over_or_drained_since_is_not_missed() {
+    let mut world = written(1);
+    assert_eq!(world.write(at(1), &pattern(101, BLOCK)), Reply::Done);
+    assert_eq!(world.write(at(30), &pattern(30, BLOCK)), Reply::Done);
+    assert_eq!(world.write(at(31), &pattern(31, BLOCK)), Reply::Done);
+    damage(&mut world, 0, 1);
+    world.restart(Limits::small());
+    assert_eq!(world.read(at(1), BLOCK as u32), pattern(101, BLOCK));
+    assert_eq!(world.read(at(2), BLOCK as u32), pattern(2, BLOCK));
+}
+
+#[test]
+fn a_snapshot_misses_it_and_what_came_later_does_not() {
+    let mut world = written(1);
+    let generation = world.take_snapshot(FAMILY, 7);
+    assert_eq!(world.write(at(2), &pattern(102, BLOCK)), Reply::Done);
+    assert_eq!(world.write(at(30), &pattern(30, BLOCK)), Reply::Done);
+    assert_eq!(world.write(at(31), &pattern(31, BLOCK)), Reply::Done);
+    damage(&mut world, 0, 2);
+    world.restart(Limits::small());
+    for _ in 0..2 {
+        assert_eq!(world.read(at(2), BLOCK as u32), pattern(102, BLOCK));
+        let seen =
+            |block| Request::ReadSnapshot { snapshot: generation, offset: at(block), len: BLOCK as u32 };
+        assert_eq!(world.ask(seen(2)), Reply::Error(RequestError::Damaged { block: 2 }));
+        assert_eq!(data(world.ask(seen(1))), pattern(1, BLOCK));
+        world.settle();
+    }
+    world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+    world.pass(10_000_000);
+    assert_eq!(world.read(at(2), BLOCK as u32), pattern(102, BLOCK));
+}
+
+#[test]
+fn with_two_copies_both_have_to_be_damaged() {
+    let mut world = written(2);
+    damage(&mut world, 0, 1);
+    damage(&mut world, 1, 1);
+    damage(&mut world, 0, 2);
+    damage(&mut world, 1, 5);
+    assert_eq!(reopened(&mut world), [(1, 1)]);
+    reads_all_but(&mut world, &[1]);
+    world.settle();
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[1]);
+    assert_eq!(world.write(at(1), &pattern(1, BLOCK)), Reply::Done);
+    reads_all_but(&mut world, &[]);
+}
+
+#[test]
+fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
+    let mut world = written(1);
+    let places: Vec<usize> = places(&world, 0, 1);
+    world.unreadable = places.iter().map(|&place| (DriveId(0), Area::Log, place)).collect();
+    // The vDisk is not served, and none of it is given up.
+    world.try_to_restart(Limits::small());
+    world.pass(10_000_000);
+    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyFailed { .. })));
+    world.unreadable.clear();
+    assert_eq!(reopened(&mut world), []);
+    reads_all_but(&mut world, &[]);
+}
