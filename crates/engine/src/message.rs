@@ -32,7 +32,8 @@ pub enum Question {
     Append { first: Seq, trim: Seq, records: Vec<Record> },
     /// Make these records of an earlier segment (or of the last one, before there is a new one) durable as well: it begins at `first`,
     /// and owners since `since` have written it. They follow each other, and may come after what is newer. What the keeper has of older epochs from `first` on never counted.
-    AppendLate { first: Seq, since: Epoch, records: Vec<Record> },
+    /// `urgent`: an opening waits for it, so it goes where other records go. Others leave the room that lets go of records.
+    AppendLate { first: Seq, since: Epoch, records: Vec<Record>, urgent: bool },
     /// Records up to and including this are not needed any more.
     Trim { up_to: Seq },
     /// Records from `from` on, in order, up to about `bytes` of data; of damaged ones what is known.

@@ -84,6 +84,10 @@ pub enum Bug {
     BypassForLess,
     /// What members lack of the log's end is not given to them before a new part begins.
     EndsNotGiven,
+    /// What members lack of a log's end is given to them only if their rings have room for what has a copy.
+    EndsWaitForRoom,
+    /// Who answers while the log is read is heard about checkpoints only.
+    LateEndUnheard,
     /// A write that is damaged on all members of a log was never there.
     LostWriteForgotten,
     /// What such a write leaves in an egroup is sound.

@@ -100,12 +100,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// The frame in which the last record was written first. Of one that was carried on that is not known: others may have come
-    /// behind it since, and lie before it.
+    /// The frame in which the last record was written that its owner appended in its turn. Of those that were carried on, or came late, that
+    /// is not known: others may have come behind them since, and lie before them.
     pub fn last_frame(&self) -> Option<u64> {
-        let last = self.places.last_key_value()?.1;
+        let counts = |place: &&Place| !place.carried || planted(Bug::CarriedIsTheEnd);
+        let last = self.places.values().rev().find(counts)?;
         match last.home {
-            _ if last.carried && !planted(Bug::CarriedIsTheEnd) => None,
             Home::Frame(number) => Some(number),
             Home::Queued(_) => None,
         }

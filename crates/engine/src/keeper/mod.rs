@@ -360,8 +360,8 @@ impl Keeper {
                 ring.trim(now, caller.family, epoch, trim);
                 ring.append(now, caller, epoch, first, records, desk);
             }
-            Question::AppendLate { first, since, records } => {
-                ring.append_late(now, caller, epoch, LateRecords { first, since, records }, desk);
+            Question::AppendLate { first, since, records, urgent } => {
+                ring.append_late(now, caller, epoch, LateRecords { first, since, records, urgent }, desk);
             }
             Question::Trim { up_to } => {
                 ring.trim(now, caller.family, epoch, up_to);

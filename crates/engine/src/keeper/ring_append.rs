@@ -18,6 +18,7 @@ pub(super) struct LateRecords {
     pub first: Seq,
     pub since: Epoch,
     pub records: Vec<Record>,
+    pub urgent: bool,
 }
 
 /// What records are queued as.
@@ -194,7 +195,7 @@ impl Ring {
         late: LateRecords,
         desk: &mut Desk,
     ) {
-        let LateRecords { first, since, mut records } = late;
+        let LateRecords { first, since, mut records, urgent } = late;
         let family = caller.family;
         let holding = self.holdings.get_mut(&family).expect("whoever asks was admitted");
         holding.asked_at = now;
@@ -207,8 +208,9 @@ impl Ring {
             return self.answer_when_settled(now, caller, epoch, last, desk);
         }
         let cost = cost_of(records.iter());
-        // They are data that has a copy: what lets go of records goes first.
-        let has_room = self.free() + self.dead_blocks() >= cost + self.reserve();
+        // They are data that has a copy: what lets go of records goes first, unless nothing goes on before they are here.
+        let urgent = urgent && !planted(Bug::EndsWaitForRoom);
+        let has_room = urgent || self.free() + self.dead_blocks() >= cost + self.reserve();
         if !self.has_space(cost) || !has_room && !planted(Bug::LateCopiesTakeAll) {
             return desk.refuse(caller, Refusal::LogFull);
         }

@@ -146,7 +146,7 @@ impl Volume {
                 if records.is_empty() {
                     job.tried.insert(drive);
                 } else {
-                    self.ask_late(to, Question::AppendLate { first, since, records }, ctx);
+                    self.ask_late(to, Question::AppendLate { first, since, records, urgent: false }, ctx);
                 }
             }
             Ok(Answer::Appended { up_to, .. }) => {

@@ -61,8 +61,6 @@ enum Stage {
 pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
-    /// Where each said that its log ended, before it was given anything.
-    told: BTreeMap<DriveId, Seq>,
     asked: BTreeSet<DriveId>,
     /// Fences that were answered by drives that get several: see [`fences_of`].
     fences: BTreeMap<DriveId, usize>,
@@ -101,7 +99,6 @@ impl Recovery {
         Self {
             stage,
             fenced: BTreeMap::new(),
-            told: BTreeMap::new(),
             asked: BTreeSet::new(),
             fences: BTreeMap::new(),
             full: FullMembers::default(),
@@ -142,6 +139,13 @@ impl Recovery {
     /// Whether a member has told that it has this record, or had it before some damage.
     fn has_told(&self, drive: DriveId, seq: Seq) -> bool {
         self.fenced.get(&drive).is_some_and(|held| held.low <= seq && seq <= held.high)
+    }
+
+    /// Those that are members where this record belongs, and are to be given it.
+    fn lacking<'a>(&'a self, seq: Seq, segments: &'a [Segment]) -> impl Iterator<Item = DriveId> + 'a {
+        let members = &segment_of(segments, seq).members;
+        let lacks_it = move |drive: &&DriveId| self.fenced[drive].high < seq && members.contains(drive);
+        self.ends.lacking().filter(lacks_it).copied()
     }
 
     /// Whether the map that was read knows of what a record says.
@@ -237,7 +241,7 @@ impl Volume {
                     recovery.asked.remove(&drive);
                     return;
                 }
-                recovery.told.insert(drive, held.high);
+                let (high, is_sound) = (held.high, !held.incomplete);
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
                 let base = match recovery.stage {
@@ -246,8 +250,14 @@ impl Volume {
                     Stage::Index | Stage::Directory | Stage::Replay | Stage::Giving => recovery.checkpoint,
                 };
                 let newest = recovery.newest_told(&self.log.segments);
-                if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept) {
-                    // Those who had answered before could not tell it. What is not in an older map may be told by nothing else.
+                let last = self.log.segments.last().expect("a family with a log has segments");
+                let may_tell = is_sound && last.members.contains(&drive) && !recovery.ends.is_found;
+                let has_more = may_tell && high > recovery.ends.range(last, &recovery.fenced).0;
+                // Those who had answered before could not tell it. What is not in an older map may be told by nothing else; and they may
+                // have forgotten what was acknowledged.
+                if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept)
+                    || has_more && !planted(Bug::LateEndUnheard)
+                {
                     self.read_anew(Stage::Fencing);
                 }
             }
@@ -282,7 +292,7 @@ impl Volume {
         }
         // Their word is where the log was found to end too.
         let ends = Ends::of(last, &recovery.fenced, &members);
-        let cut = recovery.ends.cut.or(ends.cut);
+        let cut = if recovery.ends.is_found { recovery.ends.cut } else { ends.cut };
         // From the last segment back to that with the newest checkpoint, one member of each has to answer: it
         // knows every acknowledged record of its segment, so a newer checkpoint cannot hide from us.
         let mut newest = None;
@@ -304,7 +314,7 @@ impl Volume {
                 break;
             }
         }
-        if recovery.ends.cut.is_none() {
+        if !recovery.ends.is_found {
             recovery.ends = ends;
         }
         // Of a log that ever had a record one is left, a checkpoint at least, and there is no egroup before the first one.
@@ -408,7 +418,7 @@ impl Volume {
         if seq <= lowest && !may_go || (planted(Bug::FirstBaseKept) && !has_base) {
             return false;
         }
-        recovery.ends.cut = Some(seq.previous());
+        (recovery.ends.cut, recovery.ends.is_found) = (Some(seq.previous()), true);
         if has_base {
             recovery.found.clear();
             recovery.tried.clear();
@@ -428,7 +438,6 @@ impl Volume {
         // What members said stays, and what is on its way: pages are nobody's when they come, by their numbers.
         *recovery = Recovery {
             fenced: before.fenced,
-            told: before.told,
             asked: before.asked,
             fences: before.fences,
             full: before.full,
@@ -486,6 +495,10 @@ impl Volume {
         self.advance_opening(ctx);
     }
 
+    fn is_lacked(&self, seq: Seq) -> bool {
+        matches!(&self.phase, Phase::Opening(recovery) if recovery.lacking(seq, &self.log.segments).next().is_some())
+    }
+
     /// The highest record that counts, and the lowest of the ends.
     fn ends(&mut self) -> (Seq, Seq) {
         let last = self.log.segments.last().expect("a family with a log has segments").clone();
@@ -497,7 +510,6 @@ impl Volume {
 
     fn replay(&mut self, ctx: &mut Context) {
         let (highest, lowest) = self.ends();
-        let first = self.log.segments.last().map_or(Seq(0), |last| last.first);
         loop {
             let recovery = self.recovery();
             let need = recovery.need;
@@ -515,10 +527,10 @@ impl Volume {
                 recovery.need = need.next();
                 recovery.tried.clear();
                 recovery.replayed += 1;
-                let lacks_it = |drive: &DriveId| recovery.fenced[drive].high < need;
-                if need >= first && recovery.ends.lacking().any(lacks_it) {
-                    recovery.giving.keep(&record);
+                if self.is_lacked(need) {
+                    self.recovery().giving.keep(&record);
                 }
+                let recovery = self.recovery();
                 if need > lowest {
                     recovery.tail.push_back(record);
                 } else {

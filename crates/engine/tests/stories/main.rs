@@ -7,6 +7,7 @@ mod cached;
 mod clones;
 mod compression;
 mod doors;
+mod ends;
 mod factors;
 mod full;
 mod late;

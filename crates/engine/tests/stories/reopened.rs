@@ -10,7 +10,7 @@ use weft_engine::limits::Limits;
 const SECONDS: u64 = 1_000_000;
 
 /// Three blocks of a vDisk with two members, drained and in pages, and everything at rest.
-fn settled() -> World {
+pub fn settled() -> World {
     let mut world = World::new(2, 2, Limits::small());
     for at in 0..3 {
         assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
@@ -20,12 +20,12 @@ fn settled() -> World {
     world
 }
 
-fn log(world: &World, drive: u32) -> &[u8] {
+pub fn log(world: &World, drive: u32) -> &[u8] {
     &world.areas[&(DriveId(drive), Area::Log)]
 }
 
 /// The last block of a log that something was written to.
-fn last_block(world: &World, drive: u32) -> usize {
+pub fn last_block(world: &World, drive: u32) -> usize {
     let mut blocks = log(world, drive).chunks(BLOCK);
     blocks.rposition(|block| block.iter().any(|&b| b != 0)).expect("something was written")
 }
@@ -38,15 +38,15 @@ fn damage(world: &mut World, drive: u32, block: usize) {
     bytes[last] ^= 1;
 }
 
-fn is_failed(world: &World) -> bool {
+pub fn is_failed(world: &World) -> bool {
     world.notices.iter().any(|notice| matches!(notice, Notice::FamilyFailed { .. }))
 }
 
-fn is_ready(world: &World) -> bool {
+pub fn is_ready(world: &World) -> bool {
     world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }))
 }
 
-fn reads_well(world: &mut World, last: &[u8]) {
+pub fn reads_well(world: &mut World, last: &[u8]) {
     for at in 0..2 {
         assert_eq!(world.read(at << 20, BLOCK as u32), pattern(at, BLOCK));
     }
@@ -89,7 +89,7 @@ fn a_checkpoint_that_was_never_acknowledged_is_not_missed() {
 }
 
 /// A view with these drives, each of which is the first of a group of all.
-fn see(world: &mut World, version: u64, states: &[DriveState]) {
+pub fn see(world: &mut World, version: u64, states: &[DriveState]) {
     let all = 0..states.len() as u32;
     let members = |first| all.clone().map(move |at| DriveId((first + at) % states.len() as u32)).collect();
     let group = |first| GroupView { members: members(first), former: Vec::new() };
@@ -223,7 +223,7 @@ fn last_write_damaged() -> World {
 }
 
 /// A frame is begun behind the last one, and never finished.
-fn begin_a_frame(world: &mut World, drive: u32) {
+pub fn begin_a_frame(world: &mut World, drive: u32) {
     // Blocks begin with a magic only where a header does.
     let blocks: Vec<&[u8]> = log(world, drive).chunks(BLOCK).collect();
     let end = last_block(world, drive) + 1;
@@ -296,7 +296,7 @@ fn an_opening_beside_a_damaged_end_is_cut_short(is_other_torn: bool) -> bool {
 }
 
 /// The newest checkpoint came to the first member only, and nobody lives any more.
-fn a_checkpoint_on_one() -> World {
+pub fn a_checkpoint_on_one() -> World {
     let mut world = settled();
     assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
     world.hung = Some((DriveId(1), Area::Log, 1));

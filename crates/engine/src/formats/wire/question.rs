@@ -49,10 +49,11 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u64(trim.0);
             records::put(records, writer);
         }
-        Question::AppendLate { first, since, records } => {
+        Question::AppendLate { first, since, records, urgent } => {
             writer.u32(APPEND_LATE);
             writer.u64(first.0);
             writer.u32(since.0);
+            writer.u32(u32::from(*urgent));
             records::put(records, writer);
         }
         Question::Trim { up_to } => {
@@ -128,10 +129,10 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             records: records::take(reader).filter(|records| follow_each_other(records))?,
         },
         APPEND_LATE => {
-            let (first, since) = (reader.seq()?, reader.epoch()?);
+            let (first, since, urgent) = (reader.seq()?, reader.epoch()?, reader.flag()?);
             let records = records::take(reader).filter(|records| follow_each_other(records))?;
             records.first().filter(|record| first <= record.seq)?;
-            Question::AppendLate { first, since, records }
+            Question::AppendLate { first, since, records, urgent }
         }
         TRIM => Question::Trim { up_to: reader.seq()? },
         READ_LOG => Question::ReadLog { from: reader.seq()?, bytes: reader.u32()?.min(READ_LOG_BYTES_MAX) },

@@ -178,7 +178,7 @@ fn some_question(which: u32, random: &mut SmallRng) -> Question {
                 body: some_body(random),
             });
             let first = Seq(records[0].seq.0 - random.random_range(0..=records[0].seq.0));
-            Question::AppendLate { first, since: Epoch(random.random()), records }
+            Question::AppendLate { first, since: Epoch(random.random()), records, urgent: random.random() }
         }
         _ => Question::DropFamily,
     }
@@ -416,9 +416,10 @@ fn plain(packet: Packet) -> String {
             format!("{first} {trim} {}", contents(&records))
         }
         Packet::Message(Message::Ask {
-            question: Question::AppendLate { first, since, records }, ..
+            question: Question::AppendLate { first, since, records, urgent },
+            ..
         }) => {
-            format!("{first} {since} {}", contents(&records))
+            format!("{first} {since} {urgent} {}", contents(&records))
         }
         Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, lost, end }), .. }) => {
             format!("{} {lost:?} {end}", contents(&records))
@@ -611,7 +612,8 @@ fn questions_that_no_owner_asks_do_not_decode() {
     let (drive, family, epoch) = (DriveId(1), FamilyId(2), Epoch(3));
     let zero = |seq, block, count| Record { seq: Seq(seq), body: Body::Zero { block: Block(block), count } };
     let append = |records| Question::Append { first: Seq(1), trim: Seq(0), records };
-    let append_late = |records| Question::AppendLate { first: Seq(5), since: Epoch(1), records };
+    let append_late =
+        |records| Question::AppendLate { first: Seq(5), since: Epoch(1), records, urgent: false };
     let egroup = EgroupId(1);
     let write = |blocks: usize| Question::WriteEgroup {
         egroup,

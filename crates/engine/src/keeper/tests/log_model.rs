@@ -125,8 +125,12 @@ impl Story {
         let run = records.values().zip(records.values().skip(1)).take_while(|(a, b)| a.seq.next() == b.seq);
         let piece = piece.min(1 + run.count());
         let records: Vec<Record> = records.values().take(piece).cloned().collect();
-        let question =
-            Question::AppendLate { first: Seq(first), since: Epoch(since), records: records.clone() };
+        let question = Question::AppendLate {
+            first: Seq(first),
+            since: Epoch(since),
+            records: records.clone(),
+            urgent: false,
+        };
         let call = self.rig.begin(number, family.epoch, question);
         self.families.get_mut(&number).expect("one of these").late.push((call, records));
         self.collect();

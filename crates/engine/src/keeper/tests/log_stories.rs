@@ -522,7 +522,12 @@ fn a_ring_that_is_given_copies_late() -> bool {
     rig.append_ok(3, 1, 1, vec![data(1, 1, 1)]);
     rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
     for seq in 1.. {
-        let late = Question::AppendLate { first: Seq(1), since: Epoch(1), records: vec![data(seq, 1, 1)] };
+        let late = Question::AppendLate {
+            first: Seq(1),
+            since: Epoch(1),
+            records: vec![data(seq, 1, 1)],
+            urgent: false,
+        };
         if rig.ask(2, 2, late).is_err() {
             break;
         }
@@ -533,6 +538,30 @@ fn a_ring_that_is_given_copies_late() -> bool {
 #[test]
 fn copies_that_come_late_leave_room_for_what_lets_go() {
     assert!(a_ring_that_is_given_copies_late());
+}
+
+/// Nothing goes in any more that has a copy, or as much as clients may write. Gives whether what an opening waits for does.
+fn a_pressed_ring_is_given_an_end() -> bool {
+    let mut rig = Rig::small(3);
+    rig.append_ok(3, 1, 1, vec![data(1, 1, 1)]);
+    let mut late = |seq, urgent| {
+        let records = vec![data(seq, 1, 1)];
+        rig.ask(2, 2, Question::AppendLate { first: Seq(1), since: Epoch(1), records, urgent })
+    };
+    let full = (1..).find(|&seq| late(seq, false).is_err()).expect("it does not take all");
+    (full..full + 4).all(|seq| late(seq, true).is_ok())
+}
+
+#[test]
+fn what_an_opening_waits_for_goes_into_a_ring_that_is_pressed() {
+    assert!(a_pressed_ring_is_given_an_end());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn ends_that_wait_for_room_are_seen() {
+    use crate::sabotage::{Bug, with};
+    assert!(!with(Bug::EndsWaitForRoom, a_pressed_ring_is_given_an_end));
 }
 
 #[cfg(feature = "sabotage")]

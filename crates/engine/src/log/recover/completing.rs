@@ -20,7 +20,7 @@ impl Volume {
         recovery.giving = Giving::default();
         let mut tail = std::mem::take(&mut recovery.tail);
         let ends = std::mem::take(&mut recovery.ends);
-        let told = std::mem::take(&mut recovery.told);
+        let fenced = recovery.fenced.clone();
         let (replayed, replay_from, map_to) = (recovery.replayed, recovery.replay_from, recovery.map_to);
         let is_settled = recovery.checkpoint <= lowest;
         recovery.stage = Stage::Completing { until: highest };
@@ -33,7 +33,7 @@ impl Volume {
             old.iter().skip(1).map(|next| Some(next.first.previous())).chain([None]).collect();
         for (segment, last) in old.iter_mut().zip(lasts) {
             let has_all = |drive: &&DriveId| match last {
-                Some(last) => ends.has_all(drive, last, &told),
+                Some(last) => ends.has_all(drive, last, &fenced),
                 None => ends.has_end(drive),
             };
             let (answered, silent): (Vec<DriveId>, Vec<DriveId>) = segment.members.iter().partition(has_all);

@@ -51,15 +51,15 @@ pub(super) struct Ends {
     counted: BTreeSet<DriveId>,
     /// Those of them that may lack what was acknowledged at the end, and others have: it is given to them.
     pub behind: BTreeSet<DriveId>,
-    /// Those whose newest frame was not whole, whatever they have been given since.
-    torn: BTreeSet<DriveId>,
     /// Those that are sure of their ends, and have less than others: what they lack was never acknowledged, unless they forgot it. It is
     /// given to them, or appended again.
     pub short: BTreeSet<DriveId>,
     /// Somebody is sure.
     pub is_confirmed: bool,
-    /// Found out to be the last record.
+    /// Known to be the last record.
     pub cut: Option<Seq>,
+    /// Found out by reading: what members say does not change it.
+    pub is_found: bool,
 }
 
 impl Ends {
@@ -84,9 +84,10 @@ impl Ends {
         } else {
             // Something was damaged, and nobody knows better: none of what they have is given up.
             let highest = torn.iter().chain(unsound).map(end).max().expect("there are some");
-            ends.counted.retain(|drive| !last.members.contains(drive) || end(drive) == highest);
+            let has_all = |drive: &DriveId| !last.members.contains(drive) || end(drive) == highest;
+            ends.counted.retain(|drive| has_all(drive) || torn.contains(drive));
+            ends.behind.extend(torn.iter().filter(|drive| !has_all(drive)));
         }
-        ends.torn = torn.iter().filter(|_| !planted(Bug::TornEndCounts)).copied().collect();
         if ends.counted.len() < fenced.len() {
             // What only they have who do not count, a checkpoint as well, was never acknowledged.
             ends.cut = Some(ends.range(last, fenced).0);
@@ -118,10 +119,16 @@ impl Ends {
         self.counted.contains(drive) && !self.behind.contains(drive)
     }
 
-    /// Whether it has all of an earlier one that ends with `last`: it is given nothing of that.
-    pub fn has_all(&self, drive: &DriveId, last: Seq, told: &BTreeMap<DriveId, Seq>) -> bool {
-        let has_last = || told.get(drive).is_some_and(|high| *high >= last);
-        self.counted.contains(drive) && (!self.torn.contains(drive) || has_last())
+    /// Whether it has all of an earlier one that ends with `last`: what it lacks of that it is given before anything that is newer.
+    pub fn has_all(&self, drive: &DriveId, last: Seq, fenced: &BTreeMap<DriveId, Held>) -> bool {
+        self.counted.contains(drive) && fenced.get(drive).is_some_and(|held| held.high >= last)
+    }
+
+    /// It counts as one that is away, as far as it has not all.
+    pub fn leave_out(&mut self, drive: &DriveId) {
+        self.behind.remove(drive);
+        self.short.remove(drive);
+        self.counted.remove(drive);
     }
 }
 
@@ -131,25 +138,30 @@ mod tests {
     use crate::identity::Epoch;
 
     /// Drives 0, 1 and so on, by the highest record of each and whether its newest frame is not whole, after a part that ended with 100.
-    fn ends_of(told: &[(u64, bool)]) -> (Ends, BTreeMap<DriveId, Seq>) {
+    fn ends_of(told: &[(u64, bool)]) -> (Ends, BTreeMap<DriveId, Held>) {
         let drives: Vec<DriveId> = (0..told.len() as u32).map(DriveId).collect();
         let last = Segment::new(Seq(101), Epoch(1), drives.clone());
         let held = told.iter().map(|&(high, torn)| Held { high: Seq(high), torn, ..Held::default() });
         let fenced: BTreeMap<DriveId, Held> = drives.into_iter().zip(held).collect();
         let members = Members::of(&last, &fenced, |_| false);
-        let told = fenced.iter().map(|(drive, held)| (*drive, held.high)).collect();
-        (Ends::of(&last, &fenced, &members), told)
+        (Ends::of(&last, &fenced, &members), fenced)
     }
 
     #[test]
-    fn whoever_was_given_the_end_of_the_last_part_may_lack_that_of_an_earlier_one() {
-        let (mut ends, told) = ends_of(&[(120, false), (50, true), (110, false)]);
+    fn whoever_lacks_some_of_the_end_counts_where_it_has_all() {
+        let (mut ends, mut told) = ends_of(&[(120, false), (50, true), (110, false)]);
         assert_eq!(ends.lacking().copied().collect::<Vec<_>>(), [DriveId(1), DriveId(2)]);
         assert!(!ends.has_end(&DriveId(1)) && ends.has_end(&DriveId(2)));
+        let has_all =
+            |ends: &Ends, told: &_, drive: u32, last: u64| ends.has_all(&DriveId(drive), Seq(last), told);
+        assert!(
+            !has_all(&ends, &told, 1, 100) && has_all(&ends, &told, 1, 50) && has_all(&ends, &told, 2, 100)
+        );
         ends.behind.clear();
-        assert!(ends.has_end(&DriveId(1)), "it was given it");
-        let has_all = |drive: u32, last: u64| ends.has_all(&DriveId(drive), Seq(last), &told);
-        assert!(!has_all(1, 100) && has_all(1, 50) && has_all(2, 100));
+        told.get_mut(&DriveId(1)).expect("it has told").high = Seq(120);
+        assert!(ends.has_end(&DriveId(1)) && has_all(&ends, &told, 1, 100), "it was given all");
+        ends.leave_out(&DriveId(2));
+        assert!(!ends.has_end(&DriveId(2)) && !has_all(&ends, &told, 2, 100));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::buffer::BLOCK;
 use crate::context::{Context, Purpose};
 use crate::formats::record::Record;
 use crate::identity::{DriveId, Seq, Time};
+use crate::interface::Segment;
 use crate::limits::Limits;
 use crate::message::{Answer, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -61,7 +62,7 @@ impl Volume {
     /// Everything is read. Members that lack some of the end get it; then a new part of the log begins.
     pub(super) fn give_ends(&mut self, ctx: &mut Context) {
         let (to, _) = self.ends();
-        let last = self.log.segments.last().expect("a family with a log has segments").clone();
+        let segments = self.log.segments.clone();
         let (family, epoch) = (self.family, self.epoch);
         let recovery = self.recovery();
         let since = *recovery.giving.since.get_or_insert(ctx.now);
@@ -70,15 +71,18 @@ impl Volume {
         let mut waits = false;
         let lacking: Vec<DriveId> = recovery.ends.lacking().copied().collect();
         for drive in lacking {
-            let held = recovery.fenced.get_mut(&drive).expect("whoever is behind has told so");
-            // Of earlier parts it may be no member.
-            let from = held.high.next().max(last.first).max(recovery.replay_from);
-            if from > to {
+            let from = recovery.fenced[&drive].high.next().max(recovery.replay_from);
+            let Some(Piece { segment, from, to }) = next_piece(&segments, drive, from, to) else {
                 recovery.ends.behind.remove(&drive);
                 recovery.ends.short.remove(&drive);
                 continue;
+            };
+            if !ctx.is_up(drive) {
+                // As if it had not been there at all.
+                recovery.ends.leave_out(&drive);
+                continue;
             }
-            if is_over || !ctx.is_up(drive) {
+            if is_over {
                 continue;
             }
             waits = true;
@@ -86,8 +90,14 @@ impl Volume {
                 continue;
             }
             let records = recovery.giving.piece(from, to, ctx.limits);
-            let question = Question::AppendLate { first: last.first, since: last.epoch, records };
-            ctx.ask(family, epoch, drive, question, Purpose::Give);
+            let (first, since) = (segment.first, segment.epoch);
+            ctx.ask(
+                family,
+                epoch,
+                drive,
+                Question::AppendLate { first, since, records, urgent: true },
+                Purpose::Give,
+            );
         }
         if !waits {
             self.complete(ctx);
@@ -106,9 +116,26 @@ impl Volume {
                 held.high = held.high.max(up_to);
             }
             Ok(other) => unreachable!("pieces of a log are answered by {other:?}"),
-            // It has said that it never had them: they are appended again.
-            Err(_) if recovery.ends.short.remove(&drive) => {}
             Err(_) => drop(recovery.giving.again_at.insert(drive, now.after(AGAIN_US))),
         }
     }
+}
+
+/// What a drive lacks of one part of a log.
+struct Piece<'a> {
+    segment: &'a Segment,
+    from: Seq,
+    to: Seq,
+}
+
+/// The first part of a log that this drive is a member of and that has something from `from` to `to`: it is given all that it lacks in order,
+/// so what it has last tells, whatever becomes of this opening, what it has of all that is before.
+fn next_piece(segments: &[Segment], drive: DriveId, from: Seq, to: Seq) -> Option<Piece<'_>> {
+    let ends = segments.iter().skip(1).map(|next| next.first.previous()).chain([to]);
+    let pieces = segments.iter().zip(ends).map(|(segment, end)| Piece {
+        segment,
+        from: from.max(segment.first),
+        to: end.min(to),
+    });
+    pieces.into_iter().find(|piece| piece.from <= piece.to && piece.segment.members.contains(&drive))
 }

@@ -15,20 +15,21 @@ use crate::volume::Volume;
 impl Volume {
     /// What is known of this record, if it may be taken as lost.
     pub(super) fn lost_write(&mut self, seq: Seq) -> Option<LostWrite> {
+        // What is behind that is appended again, and that nobody can.
         let (_, lowest) = self.ends();
-        let first = self.log.segments.last().map_or(Seq(0), |last| last.first);
         let recovery = self.recovery();
-        // What some lack is given to them, or appended again, and that nobody can.
-        let lacks_it = |drive| recovery.fenced[drive].high < seq;
-        let are_alike = seq < first || seq <= lowest && !recovery.ends.lacking().any(lacks_it);
-        let is_replayed = recovery.stage == Stage::Replay;
-        recovery.lost.remove(&seq).filter(|_| is_replayed && are_alike)
+        let may_be = recovery.stage == Stage::Replay && seq <= lowest;
+        recovery.lost.remove(&seq).filter(|_| may_be)
     }
 
     /// The next record is done without.
     pub(super) fn take_as_lost(&mut self, write: LostWrite, ctx: &mut Context) {
         let LostWrite { seq, block, count } = write;
+        let segments = self.log.segments.clone();
         let recovery = self.recovery();
+        // Nobody can give it to those who lack it, nor anything behind it then.
+        let lacking: Vec<DriveId> = recovery.lacking(seq, &segments).collect();
+        lacking.iter().for_each(|drive| recovery.ends.leave_out(drive));
         recovery.need = seq.next();
         recovery.tried.clear();
         recovery.replayed += 1;

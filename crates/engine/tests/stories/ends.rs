@@ -1,0 +1,154 @@
+//! Members of a log that know less of its end than others, because the power went, or because a drive forgot what it had acknowledged (decision
+//! 0060): what becomes of that when they answer late, go away while they are given it, have full rings, or lack more than the end.
+
+use crate::reopened::{
+    a_checkpoint_on_one, begin_a_frame, is_failed, is_ready, last_block, log, reads_well, see, settled,
+};
+use crate::world::{World, pattern};
+use weft_engine::buffer::BLOCK;
+use weft_engine::identity::*;
+use weft_engine::interface::*;
+use weft_engine::limits::Limits;
+
+const SECONDS: u64 = 1_000_000;
+const BOTH: [DriveState; 2] = [DriveState::Up; 2];
+
+/// Writes a block at 2 MiB, which the first drive acknowledges and forgets. Nobody lives any more.
+fn the_first_forgot() -> World {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    world.areas.insert((DriveId(0), Area::Log), before);
+    world.kill(Limits::small());
+    world
+}
+
+fn open_family(world: &mut World) {
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+}
+
+/// The one drive is lost, and the vDisk is opened with the other.
+fn open_without(world: &mut World, lost: u32) {
+    world.kill(Limits::small());
+    world.open_drive(DriveId(1 - lost), false);
+    let mut states = BOTH;
+    states[lost as usize] = DriveState::Lost;
+    see(world, 9, &states);
+    open_family(world);
+    world.pass(60 * SECONDS);
+}
+
+fn has_the_write(world: &mut World) -> bool {
+    is_ready(world) && !is_failed(world) && world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
+}
+
+/// Who has forgotten answers first; the other comes when the log is read already. Gives whether what it has is there.
+fn the_other_answers_while_the_log_is_read() -> bool {
+    let mut world = the_first_forgot();
+    world.open_drive(DriveId(0), false);
+    see(&mut world, 1, &[DriveState::Up, DriveState::Down]);
+    // The fence, and then nothing comes of what is read.
+    world.hung = Some((DriveId(0), Area::Log, 1));
+    open_family(&mut world);
+    assert_eq!(world.hanging(), [Area::Log], "it is being read");
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 2, &BOTH);
+    world.pass(SECONDS);
+    assert!(!is_ready(&world));
+    world.carry_on();
+    world.pass(SECONDS);
+    has_the_write(&mut world)
+}
+
+#[test]
+fn who_answers_while_the_log_is_read_is_heard_about_its_end() {
+    assert!(the_other_answers_while_the_log_is_read());
+}
+
+/// Who has forgotten goes away when it is given that, and the opening is cut short when the config store has taken a new part of the log. Then
+/// that drive is lost. Gives whether the other one still has the write.
+fn it_goes_away_when_it_is_given_something() -> bool {
+    let mut world = the_first_forgot();
+    world.open_drives(false);
+    world.unheard = true;
+    world.hung = Some((DriveId(0), Area::Log, 1));
+    world.open_families();
+    world.pass(SECONDS);
+    assert_eq!(world.hanging(), [Area::Log], "it is given what it lacks");
+    see(&mut world, 3, &[DriveState::Down, DriveState::Up]);
+    world.let_go();
+    world.pass(10 * SECONDS);
+    world.unheard = false;
+    open_without(&mut world, 0);
+    has_the_write(&mut world)
+}
+
+#[test]
+fn what_somebody_forgot_is_not_taken_from_the_others_when_it_goes_away() {
+    assert!(it_goes_away_when_it_is_given_something());
+}
+
+/// The first drive forgets the last write of a part of the log, and all of the part behind that. Openings are cut short `times`, and one goes
+/// well; then the other drive is lost. Gives whether all was given back to the first.
+fn it_lacks_more_than_the_end(times: usize) -> bool {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    world.restart(Limits::small());
+    assert_eq!(world.write(3 << 20, &pattern(8, BLOCK)), Reply::Done);
+    world.areas.insert((DriveId(0), Area::Log), before);
+    for _ in 0..times {
+        world.kill(Limits::small());
+        world.open_drives(false);
+        world.unheard = true;
+        world.open_families();
+        world.unheard = false;
+    }
+    world.restart(Limits::small());
+    open_without(&mut world, 1);
+    has_the_write(&mut world) && world.read(3 << 20, BLOCK as u32) == pattern(8, BLOCK)
+}
+
+#[test]
+fn whoever_lacks_more_than_the_end_is_given_all_of_it() {
+    for times in 0..3 {
+        assert!(it_lacks_more_than_the_end(times), "cut short {times} times");
+    }
+}
+
+/// The newest checkpoint came to the first member only. A block behind it cannot be read there, and the other has begun a frame that was never
+/// finished: nobody is sure. The vDisk is opened, and the other does no more than so much; then the first drive is lost. Gives whether the other
+/// has all.
+fn a_torn_member_beside_a_damaged_one(area: Area, left: u32) -> bool {
+    let mut world = a_checkpoint_on_one();
+    begin_a_frame(&mut world, 1);
+    world.unreadable = [(DriveId(0), Area::Log, last_block(&world, 0) + 1)].into();
+    world.open_drives(false);
+    // It tries to read it for a while.
+    world.pass(60 * SECONDS);
+    world.hung = Some((DriveId(1), area, left));
+    world.open_families();
+    world.pass(100_000);
+    world.hung = None;
+    open_without(&mut world, 0);
+    if !is_ready(&world) || is_failed(&world) {
+        return false;
+    }
+    reads_well(&mut world, &pattern(7, BLOCK));
+    true
+}
+
+#[test]
+fn a_torn_member_is_given_what_it_lacks_when_nobody_is_sure() {
+    for left in 0..24 {
+        assert!(a_torn_member_beside_a_damaged_one(Area::Log, left), "{left} things done with its log");
+        assert!(a_torn_member_beside_a_damaged_one(Area::Data, left), "{left} things done with its data");
+    }
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn not_hearing_who_answers_late_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(!with(Bug::LateEndUnheard, the_other_answers_while_the_log_is_read));
+}
