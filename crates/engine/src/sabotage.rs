@@ -90,6 +90,8 @@ pub enum Bug {
     LateEndUnheard,
     /// A write that is damaged on all members of a log was never there.
     LostWriteForgotten,
+    /// It is given up although somebody only could not read it.
+    UnreadTakenForLost,
     /// What such a write leaves in an egroup is sound.
     LostUnitsSound,
     /// Only what drives have told by chance counts for whether the pool has room.

@@ -125,7 +125,9 @@ impl Ring {
                     records.push(record);
                 }
                 None => {
-                    lost.extend(wanted.as_lost(&job.parts));
+                    lost.extend(
+                        wanted.as_lost(&job.parts).filter(|_| self.is_still_there(job.caller.family, wanted)),
+                    );
                     self.tell_damage(job.caller, wanted, desk);
                 }
             }
@@ -142,6 +144,13 @@ impl Ring {
         lost.filter(|(_, place)| place.payload_len == 0)
             .filter_map(|(seq, place)| lost_write(*seq, place))
             .collect()
+    }
+
+    /// Not trimmed, or carried on, while it was read: then something else may lie in its place.
+    fn is_still_there(&self, family: FamilyId, wanted: &Wanted) -> bool {
+        let holding = self.holdings.get(&family);
+        let places = holding.map(|holding| [holding.places.get(&wanted.seq), holding.lost.get(&wanted.seq)]);
+        places.into_iter().flatten().flatten().any(|place| place.home == wanted.place.home)
     }
 
     /// Data records in frames of which later ones say that they have settled, and the block of the ring where the payload of each begins.

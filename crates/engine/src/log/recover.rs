@@ -22,7 +22,7 @@ use crate::identity::{DriveId, Epoch, Generation, Seq, Time};
 use crate::interface::{FamilyTrouble, Segment};
 use crate::log::layers::Layers;
 use crate::map::Map;
-use crate::message::{Answer, Held, LostWrite, Question, Refusal};
+use crate::message::{Answer, Held, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
@@ -30,6 +30,7 @@ use ends::{Ends, Members};
 use full::FullMembers;
 use giving::Giving;
 use loading::Load;
+use lost::Lost;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bytes of log asked for at once.
@@ -84,8 +85,8 @@ pub(crate) struct Recovery {
     need: Seq,
     /// Read, not applied yet.
     found: BTreeMap<Seq, Record>,
-    /// Writes that somebody has, damaged.
-    lost: BTreeMap<Seq, LostWrite>,
+    /// Writes that some have, damaged.
+    lost: BTreeMap<Seq, Lost>,
     giving: Giving,
     /// Records that some members lack: they are appended again if those cannot be given them.
     tail: VecDeque<Record>,
@@ -375,7 +376,7 @@ impl Volume {
         let recovery = self.recovery();
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
-        } else if let Some(write) = self.lost_write(seq) {
+        } else if let Some(write) = self.lost_write(seq, ctx) {
             self.take_as_lost(write, ctx);
             self.advance_opening(ctx);
         } else {
@@ -472,8 +473,9 @@ impl Volume {
                 for record in records.into_iter().filter(|record| counts(record.seq)) {
                     recovery.found.entry(record.seq).or_insert(record);
                 }
-                let lost = lost.into_iter().filter(|write| counts(write.seq));
-                recovery.lost.extend(lost.map(|write| (write.seq, write)));
+                for write in lost.into_iter().filter(|write| counts(write.seq)) {
+                    recovery.lost.entry(write.seq).or_insert(Lost::of(write)).told_by(drive);
+                }
             }
             // It may come back with what it holds.
             Err(Refusal::DriveGone) => drop(recovery.tried.remove(&drive)),

@@ -152,6 +152,27 @@ fn with_two_copies_both_have_to_be_damaged() {
     reads_all_but(&mut world, &[]);
 }
 
+/// It is damaged on one drive, and cannot be read on the other for a while. Gives whether it is there when that has passed.
+fn it_is_damaged_here_and_not_read_there() -> bool {
+    let mut world = written(2);
+    damage(&mut world, 0, 1);
+    world.unreadable = places(&world, 1, 1).into_iter().map(|place| (DriveId(1), Area::Log, place)).collect();
+    world.try_to_restart(Limits::small());
+    world.pass(10_000_000);
+    if world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
+        world.settle();
+    }
+    world.unreadable.clear();
+    world.restart(Limits::small());
+    let reply = world.ask(Request::Read { offset: at(1), len: BLOCK as u32 });
+    matches!(reply, Reply::Data(_)) && data(reply) == pattern(1, BLOCK)
+}
+
+#[test]
+fn what_one_has_damaged_is_not_given_up_because_the_other_does_not_give_it() {
+    assert!(it_is_damaged_here_and_not_read_there());
+}
+
 #[test]
 fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
     let mut world = written(1);
@@ -164,4 +185,11 @@ fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
     world.unreadable.clear();
     assert_eq!(reopened(&mut world), []);
     reads_all_but(&mut world, &[]);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn giving_up_what_was_only_not_read_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(!with(Bug::UnreadTakenForLost, it_is_damaged_here_and_not_read_there));
 }

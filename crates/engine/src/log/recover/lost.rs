@@ -3,7 +3,7 @@
 //! served.
 //! Leaves to others: that nobody can give them (`recover`), what else is lost: then nobody knows what, and the opening fails.
 
-use super::Stage;
+use super::{Stage, segment_of};
 use crate::context::Context;
 use crate::identity::{DriveId, Seq};
 use crate::interface::{Damage, Notice};
@@ -11,15 +11,37 @@ use crate::log::overlay::Content;
 use crate::message::LostWrite;
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
+use std::collections::BTreeSet;
+
+/// A write, and who has it, damaged.
+#[derive(Debug)]
+pub(super) struct Lost {
+    write: LostWrite,
+    drives: BTreeSet<DriveId>,
+}
+
+impl Lost {
+    pub fn of(write: LostWrite) -> Self {
+        Self { write, drives: BTreeSet::new() }
+    }
+
+    pub fn told_by(&mut self, drive: DriveId) {
+        self.drives.insert(drive);
+    }
+}
 
 impl Volume {
-    /// What is known of this record, if it may be taken as lost.
-    pub(super) fn lost_write(&mut self, seq: Seq) -> Option<LostWrite> {
+    /// What is known of this record, if all who told of it have it damaged. Who did not give it for any other reason may give it the next time.
+    pub(super) fn lost_write(&mut self, seq: Seq, ctx: &Context) -> Option<LostWrite> {
         // What is behind that is appended again, and that nobody can.
         let (_, lowest) = self.ends();
+        let segments = self.log.segments.clone();
         let recovery = self.recovery();
-        let may_be = recovery.stage == Stage::Replay && seq <= lowest;
-        recovery.lost.remove(&seq).filter(|_| may_be)
+        let lost = recovery.lost.get(&seq)?;
+        let may_have = |drive: &DriveId| recovery.has_told(*drive, seq) && !ctx.is_lost(*drive);
+        let mut asked = segment_of(&segments, seq).drives().filter(may_have);
+        let are_sure = asked.all(|drive| lost.drives.contains(&drive)) || planted(Bug::UnreadTakenForLost);
+        (recovery.stage == Stage::Replay && seq <= lowest && are_sure).then_some(lost.write)
     }
 
     /// The next record is done without.
