@@ -143,10 +143,12 @@ pub enum Answer {
     Trimmed {
         room: u64,
     },
-    /// `end`: no record held here lies after the last one given. `lost`: writes among them of which only that is left.
+    /// `end`: no record held here lies after the last one given. `lost`: writes among them of which only that is left. `unread`: what is held
+    /// as well, and was not given: it may be the next time.
     Records {
         records: Vec<Record>,
         lost: Vec<LostWrite>,
+        unread: Vec<Seq>,
         end: bool,
     },
     EgroupWritten,

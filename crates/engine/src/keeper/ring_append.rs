@@ -211,7 +211,9 @@ impl Ring {
         // They are data that has a copy: what lets go of records goes first, unless nothing goes on before they are here.
         let urgent = urgent && !planted(Bug::EndsWaitForRoom);
         let has_room = urgent || self.free() + self.dead_blocks() >= cost + self.reserve();
-        if !self.has_space(cost) || !has_room && !planted(Bug::LateCopiesTakeAll) {
+        let frees = !self.has_space(cost);
+        let fits = !frees || urgent && self.may_use_slack(family, &records);
+        if !fits || !has_room && !planted(Bug::LateCopiesTakeAll) {
             return desk.refuse(caller, Refusal::LogFull);
         }
         let holding = self.holdings.get_mut(&family).expect("still there");
@@ -220,7 +222,7 @@ impl Ring {
         let void = holding.enter(since, first, last);
         void.iter().for_each(|place| self.let_go(place));
         // As where it is found again after a crash: with a newer one its family's log ends, if there is one.
-        let entry = Entry { family, epoch: since, begin: first, copied: Copied::On, frees: false };
+        let entry = Entry { family, epoch: since, begin: first, copied: Copied::On, frees };
         self.queue_for(caller, epoch, entry, records, last);
     }
 

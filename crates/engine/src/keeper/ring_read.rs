@@ -118,21 +118,21 @@ impl Ring {
         let mut records = Vec::with_capacity(job.records.len());
         // What was lost before it was carried on has no payload any more.
         let mut lost = self.carried_as_lost(&job);
+        let mut unread = Vec::new();
         for wanted in &job.records {
-            match wanted.record(&job.parts) {
-                Some(record) => {
-                    self.find_again(job.caller.family, wanted.seq, wanted.place.home);
-                    records.push(record);
-                }
-                None => {
-                    lost.extend(
-                        wanted.as_lost(&job.parts).filter(|_| self.is_still_there(job.caller.family, wanted)),
-                    );
-                    self.tell_damage(job.caller, wanted, desk);
-                }
+            if let Some(record) = wanted.record(&job.parts) {
+                self.find_again(job.caller.family, wanted.seq, wanted.place.home);
+                records.push(record);
+                continue;
             }
+            let is_still_there = self.is_still_there(job.caller.family, wanted);
+            match wanted.as_lost(&job.parts).filter(|_| is_still_there) {
+                Some(write) => lost.push(write),
+                None => unread.push(wanted.seq),
+            }
+            self.tell_damage(job.caller, wanted, desk);
         }
-        desk.answer(job.caller, Ok(Answer::Records { records, lost, end: job.end }));
+        desk.answer(job.caller, Ok(Answer::Records { records, lost, unread, end: job.end }));
     }
 
     /// Writes in the range of this job of which nothing is left but where they went.

@@ -85,8 +85,9 @@ pub(crate) struct Recovery {
     need: Seq,
     /// Read, not applied yet.
     found: BTreeMap<Seq, Record>,
-    /// Writes that some have, damaged.
+    /// Writes that some have, damaged, and what somebody has, and did not give.
     lost: BTreeMap<Seq, Lost>,
+    unread: BTreeSet<Seq>,
     giving: Giving,
     /// Records that some members lack: they are appended again if those cannot be given them.
     tail: VecDeque<Record>,
@@ -117,6 +118,7 @@ impl Recovery {
             need: Seq(1),
             found: BTreeMap::new(),
             lost: BTreeMap::new(),
+            unread: BTreeSet::new(),
             giving: Giving::default(),
             tail: VecDeque::new(),
             replayed: 0,
@@ -337,26 +339,26 @@ impl Volume {
     fn next_source(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> Option<DriveId> {
         let recovery = self.recovery();
         let may_be_asked = |drive: &DriveId| {
-            recovery.has_told(*drive, seq) && !recovery.tried.contains(drive) && ctx.is_up(*drive)
+            recovery.has_told(*drive, seq)
+                && !recovery.tried.contains(drive)
+                && !recovery.lost.get(&seq).is_some_and(|lost| lost.is_told_by(drive))
+                && ctx.is_up(*drive)
         };
         let members = segment.members.iter().copied().filter(may_be_asked);
         ctx.nearest(members).or_else(|| segment.absent.iter().copied().find(may_be_asked))
     }
 
-    /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back.
-    fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) {
+    /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back. True: it is done without, and the
+    /// next one is needed.
+    fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) -> bool {
         let segment = segment_of(&self.log.segments, seq).clone();
         if let Some(drive) = self.next_source(seq, &segment, ctx) {
             let recovery = self.recovery();
             recovery.reading = true;
             recovery.tried.insert(drive);
-            return ctx.ask(
-                self.family,
-                self.epoch,
-                drive,
-                Question::ReadLog { from: seq, bytes },
-                Purpose::Replay,
-            );
+            let question = Question::ReadLog { from: seq, bytes };
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Replay);
+            return false;
         }
         let waits = self.may_tell(seq, &segment, ctx);
         let recovery = self.recovery();
@@ -371,17 +373,19 @@ impl Volume {
         let away = segment.drives().filter(may_come).any(is_away);
         let may_be_given = segment.drives().filter(may_come).any(may_give);
         if !waits && self.end_before(seq, &segment, may_be_given) {
-            return self.advance_opening(ctx);
+            self.advance_opening(ctx);
+            return false;
         }
         let recovery = self.recovery();
         if waits || away {
             recovery.again_at = Some(ctx.now.after(100_000));
         } else if let Some(write) = self.lost_write(seq, ctx) {
             self.take_as_lost(write, ctx);
-            self.advance_opening(ctx);
+            return true;
         } else {
             self.fail(FamilyTrouble::RecordLost(seq), ctx);
         }
+        false
     }
 
     /// Whether a drive that told of this record has gone away since, and not for long: it is not nobody who can read it.
@@ -464,7 +468,7 @@ impl Volume {
         let Phase::Opening(recovery) = &mut self.phase else { return };
         recovery.reading = false;
         match answer {
-            Ok(Answer::Records { records, lost, .. }) => {
+            Ok(Answer::Records { records, lost, unread, .. }) => {
                 // Who was no member where a record belongs may have one of an older epoch there, that was never acknowledged.
                 let is_member = |seq: Seq| segment_of(segments, seq).drives().any(|member| member == drive);
                 let (need, stage) = (recovery.need, recovery.stage);
@@ -473,6 +477,7 @@ impl Volume {
                 for record in records.into_iter().filter(|record| counts(record.seq)) {
                     recovery.found.entry(record.seq).or_insert(record);
                 }
+                recovery.unread.extend(unread.into_iter().filter(|seq| counts(*seq)));
                 for write in lost.into_iter().filter(|write| counts(write.seq)) {
                     recovery.lost.entry(write.seq).or_insert(Lost::of(write)).told_by(drive);
                 }
@@ -490,7 +495,8 @@ impl Volume {
         }
         let found = std::mem::take(&mut recovery.found).remove(&seq);
         let Some(Record { body: Body::Checkpoint(checkpoint), .. }) = found else {
-            return self.read_log(seq, 1, ctx);
+            self.read_log(seq, 1, ctx);
+            return;
         };
         recovery.tried.clear();
         self.begin_loading(seq, &checkpoint);
@@ -543,7 +549,9 @@ impl Volume {
             if recovery.reading || recovery.again_at.is_some() {
                 return;
             }
-            return self.read_log(need, READ_BYTES, ctx);
+            if !self.read_log(need, READ_BYTES, ctx) {
+                return;
+            }
         }
         self.recovery().stage = Stage::Giving;
         self.give_ends(ctx);

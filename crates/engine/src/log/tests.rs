@@ -396,7 +396,12 @@ fn opened_beside_a_member_that_refuses(lacking: bool) -> (Option<Notice>, usize)
                 let record = |seq| Record { seq: Seq(seq), body: Body::Zero { block: Block(0), count: 1 } };
                 (
                     15_000,
-                    Ok(Answer::Records { records: vec![record(2), record(3)], lost: Vec::new(), end: true }),
+                    Ok(Answer::Records {
+                        records: vec![record(2), record(3)],
+                        lost: Vec::new(),
+                        unread: Vec::new(),
+                        end: true,
+                    }),
                 )
             }
             (_, question) => unreachable!("{drive} is asked {question:?}"),

@@ -9,7 +9,7 @@ use crate::buffer::BLOCK;
 use crate::context::Context;
 use crate::egroup::place::Intent;
 use crate::egroup::units::{Units, units_max};
-use crate::formats::record::Edit;
+use crate::formats::record::{Edit, MapRecord};
 use crate::identity::{Block, Seq, Time};
 use crate::log::overlay::Content;
 use crate::message::Class;
@@ -47,7 +47,6 @@ impl Volume {
             && bytes >= ctx.limits.bypass_write_bytes
             && self.requests.outstanding >= ctx.limits.bypass_outstanding_bytes
             && !self.placing.is_full()
-            && self.has_record()
             && !self.is_bypass_thin()
             // Its map record takes room as well.
             && self.room() > 0
@@ -63,7 +62,7 @@ impl Volume {
     }
 
     /// Whether the log has, or had, a record. Before its first one there is no egroup: of egroups without any, whoever opens the vDisk can
-    /// tell that a record is lost.
+    /// tell that a record is lost. So the first write around the log waits for one.
     fn has_record(&self) -> bool {
         self.log.durable() > Seq(0) || planted(Bug::FirstWriteBypasses)
     }
@@ -88,6 +87,13 @@ impl Volume {
 
     /// Packs what is queued into egroups. What comes while others are being placed gathers into larger ones.
     pub(crate) fn start_bypass(&mut self, ctx: &mut Context) {
+        if !self.requests.bypass.queue.is_empty() && !self.has_record() {
+            if self.log.next() == Seq(1) {
+                // One that says nothing. The write itself may be larger than what many new vDisks find room for in small rings.
+                self.push_map(MapRecord::default(), Waiter::Drain);
+            }
+            return;
+        }
         // In a range that is locked, and of which nothing is in flight, all that is dirty is older.
         let covers = if planted(Bug::DirtyOutlivesBypass) { Seq(0) } else { self.log.durable() };
         while self.requests.bypass.placing < PLACED_AT_ONCE && !self.requests.bypass.queue.is_empty() {

@@ -1,5 +1,6 @@
 //! Writes that are damaged in every log that has them (decision 0061): their blocks cannot be read, and all others can.
 
+use crate::reopened::{begin_a_frame, log};
 use crate::world::{FAMILY, World, data, pattern};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
@@ -150,6 +151,46 @@ fn with_two_copies_both_have_to_be_damaged() {
     reads_all_but(&mut world, &[1]);
     assert_eq!(world.write(at(1), &pattern(1, BLOCK)), Reply::Done);
     reads_all_but(&mut world, &[]);
+}
+
+#[test]
+fn who_never_had_it_does_not_keep_it_from_being_given_up() {
+    let mut world = World::new(2, 2, Limits::small());
+    assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
+    let before = log(&world, 1).to_vec();
+    for block in [1, 2, 3, 4, 5, 20, 21] {
+        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
+    }
+    damage(&mut world, 0, 1);
+    // Its last frame is one that was never finished, as far as it knows.
+    world.areas.insert((DriveId(1), Area::Log), before);
+    begin_a_frame(&mut world, 1);
+    assert_eq!(reopened(&mut world), [(1, 1)]);
+    reads_all_but(&mut world, &[1]);
+    // It has what comes now, and a gap.
+    assert_eq!(world.write(at(20), &pattern(20, BLOCK)), Reply::Done);
+    assert_eq!(reopened(&mut world), [(1, 1)]);
+    reads_all_but(&mut world, &[1]);
+}
+
+/// The ring of the other drive has no room for a fence, so it is not heard, and the write is damaged on this one. Gives whether it is there when
+/// the other is heard.
+fn whoever_was_not_heard_may_have_it() -> bool {
+    let mut world = written(2);
+    damage(&mut world, 0, 1);
+    world.hung = Some((DriveId(1), Area::Log, 0));
+    world.try_to_restart(Limits::small());
+    world.pass(60_000_000);
+    let is_given_up = !writes_lost(&world).is_empty();
+    world.hung = None;
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[]);
+    !is_given_up
+}
+
+#[test]
+fn what_somebody_may_have_who_was_not_heard_is_not_given_up() {
+    assert!(whoever_was_not_heard_may_have_it());
 }
 
 /// It is damaged on one drive, and cannot be read on the other for a while. Gives whether it is there when that has passed.

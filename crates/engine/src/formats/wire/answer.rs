@@ -47,7 +47,7 @@ pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
             writer.u32(TRIMMED);
             writer.u64(*room);
         }
-        Ok(Answer::Records { records, lost, end }) => {
+        Ok(Answer::Records { records, lost, unread, end }) => {
             writer.u32(RECORDS);
             writer.u32(u32::from(*end));
             writer.count(lost.len());
@@ -56,6 +56,8 @@ pub(super) fn put(answer: &Result<Answer, Refusal>, writer: &mut Writer) {
                 writer.u64(block.0);
                 writer.u64(*count);
             }
+            writer.count(unread.len());
+            unread.iter().for_each(|seq| writer.u64(seq.0));
             records::put(records, writer);
         }
         Ok(Answer::EgroupWritten) => writer.u32(EGROUP_WRITTEN),
@@ -110,7 +112,8 @@ pub(super) fn take(reader: &mut Reader) -> Option<Result<Answer, Refusal>> {
         RECORDS => {
             let end = reader.flag()?;
             let lost = reader.list(24, take_lost)?;
-            Ok(Answer::Records { end, lost, records: records::take(reader)? })
+            let unread = reader.list(8, Reader::seq)?;
+            Ok(Answer::Records { end, lost, unread, records: records::take(reader)? })
         }
         EGROUP_WRITTEN => Ok(Answer::EgroupWritten),
         UNITS => {

@@ -204,7 +204,8 @@ fn some_answer(which: u32, random: &mut SmallRng) -> Result<Answer, Refusal> {
                 count: random.random_range(1..=RECORD_BLOCKS),
             };
             let lost = (0..random.random_range(0..4)).map(|_| lost(random)).collect();
-            Answer::Records { records: some_records(random), lost, end: random.random() }
+            let unread = (0..random.random_range(0..4)).map(|_| some_seq(random)).collect();
+            Answer::Records { records: some_records(random), lost, unread, end: random.random() }
         }
         4 => Answer::EgroupWritten,
         5 => {
@@ -421,8 +422,11 @@ fn plain(packet: Packet) -> String {
         }) => {
             format!("{first} {since} {urgent} {}", contents(&records))
         }
-        Packet::Message(Message::Answer { answer: Ok(Answer::Records { records, lost, end }), .. }) => {
-            format!("{} {lost:?} {end}", contents(&records))
+        Packet::Message(Message::Answer {
+            answer: Ok(Answer::Records { records, lost, unread, end }),
+            ..
+        }) => {
+            format!("{} {lost:?} {unread:?} {end}", contents(&records))
         }
         Packet::Message(Message::Answer {
             answer: Ok(Answer::Units(runs) | Answer::Frames(runs)), ..

@@ -28,19 +28,27 @@ impl Lost {
     pub fn told_by(&mut self, drive: DriveId) {
         self.drives.insert(drive);
     }
+
+    pub fn is_told_by(&self, drive: &DriveId) -> bool {
+        self.drives.contains(drive)
+    }
 }
 
 impl Volume {
-    /// What is known of this record, if all who told of it have it damaged. Who did not give it for any other reason may give it the next time.
+    /// What is known of this record, if nobody may give it another time: all who can be asked were, and have it damaged, or not at all.
     pub(super) fn lost_write(&mut self, seq: Seq, ctx: &Context) -> Option<LostWrite> {
         // What is behind that is appended again, and that nobody can.
         let (_, lowest) = self.ends();
         let segments = self.log.segments.clone();
         let recovery = self.recovery();
         let lost = recovery.lost.get(&seq)?;
-        let may_have = |drive: &DriveId| recovery.has_told(*drive, seq) && !ctx.is_lost(*drive);
-        let mut asked = segment_of(&segments, seq).drives().filter(may_have);
-        let are_sure = asked.all(|drive| lost.drives.contains(&drive)) || planted(Bug::UnreadTakenForLost);
+        let may_give = |drive: &DriveId| match recovery.fenced.get(drive) {
+            Some(held) => held.incomplete && !lost.is_told_by(drive),
+            None => true,
+        };
+        let mut drives = segment_of(&segments, seq).drives().filter(|drive| !ctx.is_lost(*drive));
+        let is_unread = recovery.unread.contains(&seq) || drives.any(|drive| may_give(&drive));
+        let are_sure = !is_unread || planted(Bug::UnreadTakenForLost);
         (recovery.stage == Stage::Replay && seq <= lowest && are_sure).then_some(lost.write)
     }
 
