@@ -424,7 +424,7 @@ fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
 
 #[test]
 fn drives_that_are_not_asked_for_space_are_caught() {
-    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 735);
+    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 331);
 }
 
 #[test]
