@@ -144,6 +144,11 @@ impl Recovery {
         self.fenced.get(&drive).is_some_and(|held| held.low <= seq && seq <= held.high)
     }
 
+    /// Whether it has this write, damaged: it has nothing better to give.
+    fn has_told_lost(&self, drive: DriveId, seq: Seq) -> bool {
+        self.lost.get(&seq).is_some_and(|lost| lost.is_told_by(&drive))
+    }
+
     /// Those that are members where this record belongs, and are to be given it.
     fn lacking<'a>(&'a self, seq: Seq, segments: &'a [Segment]) -> impl Iterator<Item = DriveId> + 'a {
         let members = &segment_of(segments, seq).members;
@@ -341,7 +346,7 @@ impl Volume {
         let may_be_asked = |drive: &DriveId| {
             recovery.has_told(*drive, seq)
                 && !recovery.tried.contains(drive)
-                && !recovery.lost.get(&seq).is_some_and(|lost| lost.is_told_by(drive))
+                && !recovery.has_told_lost(*drive, seq)
                 && ctx.is_up(*drive)
         };
         let members = segment.members.iter().copied().filter(may_be_asked);
@@ -362,7 +367,9 @@ impl Volume {
         }
         let waits = self.may_tell(seq, &segment, ctx);
         let recovery = self.recovery();
-        let may_come = |drive: &DriveId| !ctx.is_lost(*drive) && !recovery.tried.contains(drive);
+        let may_come = |drive: &DriveId| {
+            !ctx.is_lost(*drive) && !recovery.tried.contains(drive) && !recovery.has_told_lost(*drive, seq)
+        };
         let may_answer = |drive: DriveId| {
             !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now)
         };
@@ -392,7 +399,8 @@ impl Volume {
     fn may_tell(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> bool {
         let recovery = self.recovery();
         let is_away = |drive: DriveId| !ctx.is_up(drive) && !ctx.is_lost(drive);
-        if !segment.drives().any(|drive| recovery.has_told(drive, seq) && is_away(drive)) {
+        let may_give = |drive: DriveId| recovery.has_told(drive, seq) && !recovery.has_told_lost(drive, seq);
+        if !segment.drives().any(|drive| may_give(drive) && is_away(drive)) {
             return false;
         }
         let missed = recovery.missed.filter(|(of, _)| *of == seq).unwrap_or((seq, ctx.now));
@@ -517,7 +525,7 @@ impl Volume {
     }
 
     fn replay(&mut self, ctx: &mut Context) {
-        let (highest, lowest) = self.ends();
+        let (mut highest, mut lowest) = self.ends();
         loop {
             let recovery = self.recovery();
             let need = recovery.need;
@@ -552,6 +560,8 @@ impl Volume {
             if !self.read_log(need, READ_BYTES, ctx) {
                 return;
             }
+            // Who lacks what is lost does not count any more.
+            (highest, lowest) = self.ends();
         }
         self.recovery().stage = Stage::Giving;
         self.give_ends(ctx);

@@ -2,9 +2,10 @@
 //! 0060): what becomes of that when they answer late, go away while they are given it, have full rings, or lack more than the end.
 
 use crate::reopened::{
-    a_checkpoint_on_one, begin_a_frame, is_failed, is_ready, last_block, log, reads_well, see, settled,
+    a_checkpoint_on_one, begin_a_frame, damage, is_failed, is_ready, last_block, log, reads_well, see,
+    settled,
 };
-use crate::world::{World, pattern};
+use crate::world::{World, data, pattern};
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -143,6 +144,33 @@ fn a_torn_member_is_given_what_it_lacks_when_nobody_is_sure() {
     for left in 0..24 {
         assert!(a_torn_member_beside_a_damaged_one(Area::Log, left), "{left} things done with its log");
         assert!(a_torn_member_beside_a_damaged_one(Area::Data, left), "{left} things done with its data");
+    }
+}
+
+#[test]
+fn what_is_lost_is_given_to_nobody_and_the_rest_is_served() {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    world.restart(Limits::small());
+    for at in 3..7 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    // The first drive has forgotten everything since, and two of the writes are damaged on the other.
+    world.areas.insert((DriveId(0), Area::Log), before);
+    for lost in [7, 4] {
+        let wanted = pattern(lost, BLOCK);
+        let place = log(&world, 1).chunks(BLOCK).position(|block| block == wanted);
+        damage(&mut world, 1, place.expect("it is in the log"));
+    }
+    world.restart(Limits::small());
+    for at in 2..7 {
+        let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });
+        if [2, 4].contains(&at) {
+            assert!(matches!(reply, Reply::Error(RequestError::Damaged { .. })), "{at}: {reply:?}");
+        } else {
+            assert!(data(reply) == pattern(at, BLOCK), "{at} MiB");
+        }
     }
 }
 

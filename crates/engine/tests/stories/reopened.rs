@@ -31,7 +31,7 @@ pub fn last_block(world: &World, drive: u32) -> usize {
 }
 
 /// Changes the last byte of a block of a log, which belongs to what the frame carries.
-fn damage(world: &mut World, drive: u32, block: usize) {
+pub fn damage(world: &mut World, drive: u32, block: usize) {
     let log = world.areas.get_mut(&(DriveId(drive), Area::Log)).expect("it is there");
     let bytes = &mut log[block * BLOCK..(block + 1) * BLOCK];
     let last = bytes.iter().rposition(|&b| b != 0).expect("something is in it");
