@@ -1,6 +1,6 @@
 //! Reading records back from the ring, for owners that open a family.
 //! Promises: what is given out passed its checksum; what does not, twice, is left out and told once, and of a write its place is said. What
-//! could not be read may be readable the next time: of that nothing is said.
+//! could not be read may be readable the next time: only that it is there is said.
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::frame::RecordKind;

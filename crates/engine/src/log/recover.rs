@@ -1,5 +1,6 @@
 //! Opening a family: fence the former owner, load the map, read the log, complete it.
-//! Promises: every record that was ever acknowledged is found, or the opening fails and says which one is lost (I3);
+//! Promises: every record that was ever acknowledged is found, or the opening fails and says which one is lost (I3); but for writes of which
+//! somebody knows where they went, and nobody what they were: reads of those blocks fail (`recover/lost.rs`);
 //! nothing is served before every record that is served is on all members (I1, I2).
 //! Leaves to others: whose word counts (`recover/ends.rs`), reading the map (`recover/loading.rs`), what records do to memory
 //! (`Volume::apply`), what members get before a new segment begins (`recover/giving.rs`), and the new one (`recover/completing.rs`).

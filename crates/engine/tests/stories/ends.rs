@@ -2,8 +2,8 @@
 //! 0060): what becomes of that when they answer late, go away while they are given it, have full rings, or lack more than the end.
 
 use crate::reopened::{
-    a_checkpoint_on_one, begin_a_frame, damage, is_failed, is_ready, last_block, log, reads_well, see,
-    settled,
+    a_checkpoint_on_one, begin_a_frame, damage, is_failed, is_ready, last_block, log, open_without,
+    reads_well, see, settled, the_first_forgot,
 };
 use crate::world::{World, data, pattern};
 use weft_engine::buffer::BLOCK;
@@ -14,29 +14,8 @@ use weft_engine::limits::Limits;
 const SECONDS: u64 = 1_000_000;
 const BOTH: [DriveState; 2] = [DriveState::Up; 2];
 
-/// Writes a block at 2 MiB, which the first drive acknowledges and forgets. Nobody lives any more.
-fn the_first_forgot() -> World {
-    let mut world = settled();
-    let before = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    world.areas.insert((DriveId(0), Area::Log), before);
-    world.kill(Limits::small());
-    world
-}
-
 fn open_family(world: &mut World) {
     world.step(Input::Order(Order::OpenFamily(world.record.clone())));
-}
-
-/// The one drive is lost, and the vDisk is opened with the other.
-fn open_without(world: &mut World, lost: u32) {
-    world.kill(Limits::small());
-    world.open_drive(DriveId(1 - lost), false);
-    let mut states = BOTH;
-    states[lost as usize] = DriveState::Lost;
-    see(world, 9, &states);
-    open_family(world);
-    world.pass(60 * SECONDS);
 }
 
 fn has_the_write(world: &mut World) -> bool {

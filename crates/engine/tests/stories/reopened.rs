@@ -339,6 +339,27 @@ fn what_is_behind_a_damaged_end_is_not_taken_for_what_was_never_acknowledged() {
     assert!(an_opening_beside_a_damaged_end_is_cut_short(true));
 }
 
+/// Writes a block at 2 MiB, which the first drive acknowledges and forgets. Nobody lives any more.
+pub fn the_first_forgot() -> World {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
+    world.areas.insert((DriveId(0), Area::Log), before);
+    world.kill(Limits::small());
+    world
+}
+
+/// The one drive is lost, and the vDisk is opened with the other.
+pub fn open_without(world: &mut World, lost: u32) {
+    world.kill(Limits::small());
+    world.open_drive(DriveId(1 - lost), false);
+    let mut states = [DriveState::Up; 2];
+    states[lost as usize] = DriveState::Lost;
+    see(world, 9, &states);
+    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    world.pass(60 * SECONDS);
+}
+
 /// The newest checkpoint came to one member only before the power went, which left a frame of the other unfinished. Both are there when the
 /// vDisk is opened, and that is cut short, by the config store or when so many things were done with the log of the other. Then the member that
 /// had the checkpoint is lost. Gives whether the other one has all.
@@ -351,11 +372,7 @@ fn the_other_member_is_lost_later(unheard: bool, left: u32) -> bool {
     world.open_families();
     let is_cut_short = unheard || !world.hanging().is_empty();
     (world.unheard, world.hung) = (false, None);
-    world.kill(Limits::small());
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 5, &[DriveState::Lost, DriveState::Up]);
-    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
-    world.pass(60 * SECONDS);
+    open_without(&mut world, 0);
     if !is_ready(&world) || is_failed(&world) {
         return false;
     }
@@ -422,21 +439,13 @@ fn a_checkpoint_that_only_a_torn_member_may_lack_is_done_without_if_nobody_can_r
 /// A drive has forgotten the last write that it had acknowledged, and does not know. The opening is cut short when the config store has taken the
 /// new part of the log, and that drive is lost. Gives whether the other one still has the write.
 fn what_a_liar_forgot_is_kept_by_others() -> bool {
-    let mut world = settled();
-    let before = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    world.areas.insert((DriveId(0), Area::Log), before);
-    world.kill(Limits::small());
+    let mut world = the_first_forgot();
     world.open_drives(false);
     world.unheard = true;
     world.open_families();
     world.pass(SECONDS);
     world.unheard = false;
-    world.kill(Limits::small());
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 5, &[DriveState::Lost, DriveState::Up]);
-    world.step(Input::Order(Order::OpenFamily(world.record.clone())));
-    world.pass(60 * SECONDS);
+    open_without(&mut world, 0);
     is_ready(&world) && world.read(2 << 20, BLOCK as u32) == pattern(7, BLOCK)
 }
 

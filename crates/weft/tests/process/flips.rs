@@ -4,6 +4,7 @@
 use crate::support::checker::{BLOCK, content};
 use crate::support::nbd::{EIO, NbdClient};
 use crate::support::{Node, Scratch, find_blocks, flip_bit, wait_until};
+use std::ops::Range;
 use std::path::Path;
 
 const BLOCKS: usize = 1024;
@@ -17,6 +18,22 @@ fn fill(client: &mut NbdClient, version: u64) {
 
 fn read_block(client: &mut NbdClient, block: usize) -> Result<Vec<u8>, u32> {
     client.read((block * BLOCK) as u64, BLOCK as u32)
+}
+
+/// Every block is as it was written first, but for these, which cannot be read.
+fn only_these_fail(client: &mut NbdClient, lost: &Range<usize>) {
+    for block in 0..BLOCKS {
+        match read_block(client, block) {
+            Ok(bytes) => {
+                assert!(!lost.contains(&block), "a damaged block is not answered: {block}");
+                assert!(bytes == content(block, 1), "block {block} is as it was written");
+            }
+            Err(error) => {
+                assert_eq!(error, EIO);
+                assert!(lost.contains(&block), "block {block} is not damaged");
+            }
+        }
+    }
 }
 
 /// Flips a bit in every copy of `block` in this file; how many there were.
@@ -91,15 +108,7 @@ fn with_one_copy_a_flipped_block_fails_and_the_others_do_not() {
 
     let node = Node::start(&dir, &arguments);
     let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
-    for block in 0..BLOCKS {
-        match read_block(&mut client, block) {
-            Ok(bytes) => {
-                assert!(block != 77, "a damaged block is not answered");
-                assert!(bytes == content(block, 1), "block {block} is as it was written");
-            }
-            Err(error) => assert_eq!((block, error), (77, EIO), "only the damaged block fails"),
-        }
-    }
+    only_these_fail(&mut client, &(77..78));
     node.wait_for_log("77");
     // Writing it again heals it.
     client.write(77 * BLOCK as u64, &content(77, 2)).expect("a write works");
@@ -144,23 +153,9 @@ fn with_one_copy_a_flip_in_the_log_costs_the_blocks_of_that_write_only() {
     assert!(flip_block(&scratch.file("node").join("drive-0.log"), 400, 1) > 0, "the log holds the block");
     // Sixteen blocks were written at once.
     let lost = 400..416;
-    let only_those_fail = |client: &mut NbdClient| {
-        for block in 0..BLOCKS {
-            match read_block(client, block) {
-                Ok(bytes) => {
-                    assert!(!lost.contains(&block), "block {block} is not answered");
-                    assert!(bytes == content(block, 1), "block {block} is as it was written");
-                }
-                Err(error) => {
-                    assert_eq!(error, EIO);
-                    assert!(lost.contains(&block), "block {block} is not damaged");
-                }
-            }
-        }
-    };
     let node = Node::start(&scratch.file("node"), &arguments);
     let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
-    only_those_fail(&mut client);
+    only_these_fail(&mut client, &lost);
     node.wait_for_log("a write of 16 blocks from block 400");
     let damage = node.json(&["stats"])["damage"].clone();
     assert_eq!(damage["writes_lost"], 1, "it is counted: {damage}");
@@ -173,7 +168,7 @@ fn with_one_copy_a_flip_in_the_log_costs_the_blocks_of_that_write_only() {
     assert_eq!(checked.status.code(), Some(1), "the offline check finds it");
     let node = Node::start(&scratch.file("node"), &arguments);
     let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
-    only_those_fail(&mut client);
+    only_these_fail(&mut client, &lost);
     // Writing it again heals it.
     for block in lost.clone() {
         client.write((block * BLOCK) as u64, &content(block, 1)).expect("a write works");

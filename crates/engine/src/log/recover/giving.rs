@@ -137,5 +137,5 @@ fn next_piece(segments: &[Segment], drive: DriveId, from: Seq, to: Seq) -> Optio
         from: from.max(segment.first),
         to: end.min(to),
     });
-    pieces.into_iter().find(|piece| piece.from <= piece.to && piece.segment.members.contains(&drive))
+    pieces.filter(|piece| piece.from <= piece.to).find(|piece| piece.segment.members.contains(&drive))
 }
