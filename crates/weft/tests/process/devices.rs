@@ -2,7 +2,8 @@
 //! Where loop devices do not exist this says so and does nothing.
 
 use crate::support::{
-    Node, Scratch, can_attach, detach_loop_devices, expect, nbd_uri, step, tool, weft_output, write,
+    Node, Scratch, can_attach, detach_loop_devices, expect, nbd_uri, step, tool, wait_until, weft_output,
+    write,
 };
 use std::fs::File;
 use std::os::unix::fs::{FileExt, symlink};
@@ -28,6 +29,15 @@ impl Device {
 
 fn attached(file: &Path) -> String {
     tool(&["losetup", "--find", "--show", file.to_str().expect("text")]).trim().to_string()
+}
+
+/// Takes a loop device away, and waits until it is: the kernel keeps it for as long as somebody has it open, which a node has for
+/// a moment after its end.
+fn detach(device: &str) {
+    tool(&["losetup", "--detach", device]);
+    let name = Path::new(device).file_name().expect("a device has a name");
+    let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
+    wait_until("the loop device is let go of", || !backing.exists());
 }
 
 /// What a partition table has in its last sector.
@@ -103,7 +113,7 @@ fn a_drive_on_a_device_that_has_grown_is_not_taken_for_an_empty_one() {
     let device = Device::new(&scratch, "a");
     let dir = scratch.file("node");
     Node::start(&dir, &["--drive", &device.path]).stop();
-    tool(&["losetup", "--detach", &device.path]);
+    detach(&device.path);
     File::options()
         .write(true)
         .open(&device.file)
@@ -137,7 +147,7 @@ fn a_drive_is_found_under_its_new_name() {
     step("both devices change their places");
     let before = (a.path.clone(), b.path.clone());
     for device in [&a, &b] {
-        tool(&["losetup", "--detach", &device.path]);
+        detach(&device.path);
     }
     // An empty one first, which may get the name that one of them had.
     let _third = Device::new(&scratch, "c");
@@ -155,7 +165,7 @@ fn a_drive_is_found_under_its_new_name() {
     node.stop();
 
     step("one that is named is gone: the node serves without it");
-    tool(&["losetup", "--detach", &b.path]);
+    detach(&b.path);
     std::fs::remove_file(&stable).expect("it is there");
     let gone = ["--drive", "/dev/disk/by-id/weft-none", "--drive", a.path.as_str()];
     let node = Node::start(&dir, &gone);
