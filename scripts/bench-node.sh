@@ -10,11 +10,6 @@ for program in fio jq numfmt; do
     command -v $program >/dev/null || fail "$program is missing: apt-get install fio jq coreutils"
 done
 bytes=$(numfmt --from=iec "$size") || fail "BENCH_SIZE wants a size like 2G"
-mkdir -p "${BENCH_DIR:-./bench-out}"
-dir=$(realpath "${BENCH_DIR:-./bench-out}")
-weft=${BENCH_WEFT:-}
-# A socket's path may be 107 bytes long at most, and BENCH_DIR may be deep.
-sockets=$(mktemp -d)
 node_pid=''
 
 # What a script has to end before the node does; it may have its own.
@@ -27,11 +22,9 @@ clean_up() {
     wait 2>/dev/null || true
     rm -rf "$sockets" "$dir/$me-node"
 }
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 
 build_weft
+take_place
 
 # BYTES-OF-THE-DRIVE ARGUMENTS...: a node of its own, ready.
 start_node() {

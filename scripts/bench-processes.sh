@@ -1,9 +1,29 @@
-# For benchmarks that start several processes: what ends them, waits for them, and readies a node's drives. To be sourced by bash from a
-# script that has set `me` (its name), `dir` (where all lies), `sockets` and `weft` (BENCH_WEFT, or nothing).
+# For benchmarks that start several processes: where they work, what ends them, waits for them, and readies a node's drives. To be sourced by
+# bash from a script that has set `me` (its name) and has a function `clean_up`; takes BENCH_DIR and BENCH_WEFT.
 
 fail() {
     echo "$me: $1" >&2
     exit 1
+}
+
+weft=${BENCH_WEFT:-}
+
+# Takes the directory in which all lies (BENCH_DIR, or one below ./bench-out) for this script alone, and from now on cleans up at the end.
+# It must be a new one, an empty one, or one that a benchmark has made: what is removed there by name is then nobody's but a
+# benchmark's. Gives `dir` and `sockets`. To be called when all that was asked for has been looked at.
+take_place() {
+    local lock
+    mkdir -p "${BENCH_DIR:-./bench-out/$me}"
+    dir=$(realpath "${BENCH_DIR:-./bench-out/$me}")
+    [ -e "$dir/.weft-bench" ] || [ -z "$(ls -A "$dir")" ] ||
+        fail "$dir holds something that no benchmark has made, and is left alone: name a directory of its own, like BENCH_DIR=$dir/$me"
+    exec {lock}>>"$dir/.weft-bench"
+    flock --nonblock "$lock" || fail "another benchmark is at work in $dir, or something that it has started still runs"
+    # A socket's path may be 107 bytes long at most, and BENCH_DIR may be deep.
+    sockets=$(mktemp -d)
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
 }
 
 # Builds weft, unless the script was given a binary.
@@ -57,7 +77,7 @@ write_once() {
     wait_for "a vDisk" "$pid" "$weft" vdisk create first --size "$first" "$@" --dir "$node"
     wait_for "its export" "$pid" "$weft" vdisk export first --nbd "unix:$sockets/first" --dir "$node"
     # In the background, so that a signal to the script alone is acted upon at once.
-    timeout -k 5 600 fio --name=first --ioengine=nbd --uri="nbd+unix:///first?socket=$sockets/first" --rw=write --bs=1m \
+    timeout -k 5 $((600 + (first >> 30) * 200)) fio --name=first --ioengine=nbd --uri="nbd+unix:///first?socket=$sockets/first" --rw=write --bs=1m \
         --iodepth=8 --refill_buffers --output="$dir/first.txt" </dev/null >&2 &
     fio_pid=$!
     wait "$fio_pid" || fail "the drives cannot be written: see $dir/first.txt"
