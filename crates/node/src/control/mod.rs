@@ -375,11 +375,18 @@ impl Control {
         }
         let away = self.drives.iter().filter(|(_, drive)| drive.standing.is_away());
         let away: Vec<String> = away.map(|(id, _)| id.to_string()).collect();
-        (!away.is_empty()).then(|| {
-            format!(
+        if !away.is_empty() {
+            return Some(format!(
                 "what it needs may be on a drive that is away (drive {}); bring that back, and start the node again if the drive was \
                  missing when it started",
                 away.join(", ")
+            ));
+        }
+        let hanging: Vec<String> = self.hanging.keys().map(ToString::to_string).collect();
+        (!hanging.is_empty()).then(|| {
+            format!(
+                "what it needs may be on a drive that does not answer (drive {}); see to that, or take it out of the machine",
+                hanging.join(", ")
             )
         })
     }

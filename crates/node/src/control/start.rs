@@ -367,9 +367,10 @@ async fn start(control: &SharedControl, settings: &Settings, plan: DrivePlan) ->
         if left < least {
             (since, least) = (Instant::now(), left);
         }
-        // What some need may be on a drive that is away. The others do not wait for it: it is exported when it is served.
-        let mut drives = control.drives.values();
-        if since.elapsed() >= AWAY_WAIT && drives.any(|drive| drive.standing.is_away()) { 0 } else { left }
+        // What some need may be on a drive that is away or hangs. The others do not wait for it: it is exported when it is served.
+        let is_away = control.drives.values().any(|drive| drive.standing.is_away());
+        let may_be_away = is_away || !control.hanging.is_empty();
+        if since.elapsed() >= AWAY_WAIT && may_be_away { 0 } else { left }
     })
     .await;
     let mut control = control.lock();

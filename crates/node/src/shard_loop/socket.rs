@@ -8,7 +8,7 @@ use super::ring::Ring;
 use super::sending::{Sending, Sent};
 use super::tcp_info::tcp_info;
 use io_uring::{opcode, types};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_engine::FamilyId;
@@ -24,6 +24,10 @@ const LARGE_PAYLOAD: usize = 128 << 10;
 /// So much is sent at once of the replies of one connection; the rest by the ring, so that who takes them as fast as they come
 /// does not keep the shard from its other work: some 800 us.
 const AT_ONCE_BYTES_MAX: usize = 4 << 20;
+
+/// So much that a client has sent is taken from its socket at most when it ends: more than lies in one, and no more than a few milliseconds' work,
+/// should it go on sending.
+const UNREAD_BYTES_MAX: usize = 16 << 20;
 
 /// The length of a request's header on the wire.
 const HEADER_BYTES: usize = 28;
@@ -124,17 +128,12 @@ impl Socket {
         }
     }
 
-    /// The client has ended its side: what was not begun is given up, and what the engine has is answered if somebody listens.
+    /// The client has ended its side, or is sent away: what was not begun is given up, and what the engine has is answered if
+    /// somebody listens.
     pub fn leave(&mut self) {
         self.connection.leave();
         self.ended.store(true, Ordering::SeqCst);
-        // What lies unread when a socket is closed makes the kernel reset the connection, and what we say last is lost with it.
-        let mut unread = [0_u8; 4096];
-        // SAFETY: the kernel writes at most so many bytes, and does not wait. What comes is bounded: the client has ended its side.
-        while unsafe {
-            libc::recv(self.fd.as_raw_fd(), unread.as_mut_ptr().cast(), unread.len(), libc::MSG_DONTWAIT)
-        } > 0
-        {}
+        take_unread(self.fd.as_fd());
     }
 
     /// What says, also to others, that the client has gone.
@@ -376,5 +375,44 @@ impl Socket {
             Some(count) => self.sent(count),
             None => self.break_off(),
         }
+    }
+}
+
+/// What lies unread when a socket is closed makes the kernel reset the connection, and what we say last is lost with it.
+fn take_unread(socket: BorrowedFd) {
+    let (mut unread, mut taken) = ([0_u8; 16 << 10], 0);
+    while taken < UNREAD_BYTES_MAX {
+        // SAFETY: the kernel writes at most so many bytes, and does not wait.
+        let count = unsafe {
+            libc::recv(socket.as_raw_fd(), unread.as_mut_ptr().cast(), unread.len(), libc::MSG_DONTWAIT)
+        };
+        let Some(count) = usize::try_from(count).ok().filter(|&count| count > 0) else { return };
+        taken += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn what_a_client_goes_on_sending_is_not_taken_for_ever() {
+        let (mut client, served) = UnixStream::pair().expect("a pair of sockets");
+        let sender = std::thread::spawn(move || {
+            let bytes = [1; 256 << 10];
+            let mut sent: usize = 0;
+            // Until the other end is closed.
+            while let Ok(count) = client.write(&bytes) {
+                sent += count;
+            }
+            sent
+        });
+        for _ in 0..4 {
+            take_unread(served.as_fd());
+        }
+        drop(served);
+        assert!(sender.join().expect("it ends with the socket") > 0);
     }
 }

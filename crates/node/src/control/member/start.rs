@@ -136,7 +136,6 @@ pub fn run(
         let control = SharedControl::new(control);
         tokio::spawn(notices::listen(control.clone(), news));
         tokio::spawn(jobs::run(control.clone(), store, to_do));
-        tokio::spawn(life::keep(control.clone(), lost));
         let begin = async {
             start::open_drives(&control, plan).await;
             // Not before: whoever lives is given vDisks, and on large drives that turn an opening takes longer than others should wait.
@@ -159,6 +158,8 @@ pub fn run(
                 tokio::time::sleep(ETCD_PAUSE).await;
             };
             control.lock().begin_life(living, beginning.membership);
+            // Not before: who loses one that could not be begun would begin the next beside us, and both count their lives.
+            tokio::spawn(life::keep(control.clone(), lost));
             {
                 let mut control = control.lock();
                 control.stage = Stage::Ready;
