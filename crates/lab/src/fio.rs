@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long fio may take beyond its runtime, and how long it may get nothing done, before it is ended.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The same for what is written once: it ends with a flush, which counts as nothing done, and a server may have much in memory by then.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// How long fio may take to write its results after it was told to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -126,6 +128,7 @@ impl<'a> Job<'a> {
     ) -> (Option<String>, String) {
         let started = Instant::now();
         let limit = self.runtime_s.map(|seconds| Duration::from_secs(seconds) + PATIENCE);
+        let patience = if self.runtime_s.is_some() { PATIENCE } else { FLUSH_PATIENCE };
         let mut documents = Documents::default();
         let mut last_document = None;
         let (mut last_totals, mut last_change) = (fio_output::Totals::default(), started);
@@ -157,7 +160,7 @@ impl<'a> Job<'a> {
                 stop(child);
             }
             let stuck =
-                last_change.elapsed() > PATIENCE || limit.is_some_and(|limit| started.elapsed() > limit);
+                last_change.elapsed() > patience || limit.is_some_and(|limit| started.elapsed() > limit);
             let unwilling = told_to_stop.is_some_and(|since| since.elapsed() > STOP_PATIENCE);
             if stuck || unwilling {
                 documents.said += "the lab ended fio, which had got nothing done or did not stop in time\n";

@@ -8,12 +8,16 @@ use crate::nbd_client::Client;
 use crate::settings::{Prefill, RunSettings};
 use crate::target::{Kind, Target};
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Result};
+use std::io::{ErrorKind, Read, Result};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Bytes at the start of a target that are the label's; the load begins behind them.
 pub const LABEL_BYTES: u64 = 1 << 20;
+/// How long a server may take to say what was never written.
+const MAP_PATIENCE: Duration = Duration::from_secs(30);
 const MAGIC: &str = "weft lab: this is a measured target, its contents are of no value\n";
 
 /// An opened target: where the label is read and written.
@@ -298,7 +302,7 @@ fn open_device(path: &Path) -> std::result::Result<(File, u64), LabError> {
 
 /// Free space of the file system, as `df` tells it; none if it cannot be asked.
 pub fn free_bytes(path: &Path) -> Option<u64> {
-    let output = std::process::Command::new("df").args(["--output=avail", "-B1"]).arg(path).output().ok()?;
+    let output = Command::new("df").args(["--output=avail", "-B1"]).arg(path).output().ok()?;
     String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().parse().ok()
 }
 
@@ -307,17 +311,34 @@ pub fn never_written(target: &Target, size: u64) -> Option<u64> {
     match &target.kind {
         Kind::Nbd { uri, .. } => {
             // nbdinfo asks for base:allocation; where it is not installed, nothing is claimed.
-            let output =
-                std::process::Command::new("nbdinfo").args(["--map", "--json", uri]).output().ok()?;
-            if !output.status.success() {
-                return None;
-            }
-            holes_in_map(&serde_json::from_slice(&output.stdout).ok()?, size)
+            let mut command = Command::new("nbdinfo");
+            let said = output_within(command.args(["--map", "--json", uri]), MAP_PATIENCE)?;
+            holes_in_map(&serde_json::from_slice(&said).ok()?, size)
         }
         // Blocks allocated but never written do not show here; the fill writes every one of them anyhow.
         Kind::File(path) => holes_in_file(&File::open(path).ok()?, size),
         Kind::Device(_) => None,
     }
+}
+
+/// What a program says that ends well, and in time; it is ended otherwise.
+fn output_within(command: &mut Command, patience: Duration) -> Option<Vec<u8>> {
+    crate::fio::end_with_parent(command);
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped()).spawn().ok()?;
+    let mut output = child.stdout.take().expect("stdout was asked to be a pipe");
+    let (told, answer) = std::sync::mpsc::channel();
+    let listen = move || {
+        let mut said = Vec::new();
+        let read = output.read_to_end(&mut said);
+        told.send(read.map(|_| said))
+    };
+    std::thread::spawn(listen);
+    let said = answer.recv_timeout(patience);
+    if said.is_err() {
+        let _ = child.kill();
+    }
+    let is_well = child.wait().is_ok_and(|status| status.success());
+    said.ok()?.ok().filter(|_| is_well)
 }
 
 /// Adds up the holes between the label and `size`.
@@ -367,6 +388,14 @@ mod tests {
 
     fn remove(target: &Target) {
         std::fs::remove_file(target.place()).expect("the test made it");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_not_waited_for() {
+        let shell = |script: &str, patience| output_within(Command::new("sh").args(["-c", script]), patience);
+        assert_eq!(shell("echo yes", MAP_PATIENCE).as_deref(), Some(&b"yes\n"[..]));
+        assert_eq!(shell("echo no; exit 1", MAP_PATIENCE), None);
+        assert_eq!(shell("exec sleep 1000000", Duration::from_millis(100)), None);
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod progress;
 mod provenance;
 mod qmp;
 mod report;
+mod rest;
 mod run;
 mod scenario;
 mod settings;

@@ -50,7 +50,12 @@ impl Address {
             if socket.contains('&') {
                 return Err("the lab knows no parameter but one socket (a & in its path is %26)");
             }
-            Ok(Address::Unix { socket: percent_decoded(socket), export: percent_decoded(export) })
+            let socket = percent_decoded(socket);
+            // fio runs in a directory of its own.
+            if !socket.starts_with('/') {
+                return Err("the path of its socket has to begin with a slash");
+            }
+            Ok(Address::Unix { socket, export: percent_decoded(export) })
         } else if let Some(rest) = uri.strip_prefix("nbd://") {
             if rest.contains('?') {
                 return Err("the lab knows no parameters of it (a ? in an export's name is %3F)");

@@ -11,7 +11,7 @@ pub use node::NodeControl;
 use crate::error::LabError;
 use crate::target::{Durability, NOT_FOR_JOB_FILES, Target, survives_a_job_file};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A kind of platform and where it is.
@@ -134,17 +134,40 @@ impl PlatformTarget {
         }
     }
 
-    /// Makes the volumes. What is made before something fails is taken away again.
-    pub(crate) fn open(&self, volumes: &[Volume]) -> Result<Box<dyn Platform>, LabError> {
+    /// Where its volumes lie, if they are files.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        match &self.kind {
+            PlatformKind::Weft { .. } => None,
+            PlatformKind::Qcow2Internal(dir) | PlatformKind::Qcow2Chain(dir) | PlatformKind::File(dir) => {
+                Some(dir)
+            }
+        }
+    }
+
+    /// Whether others than the process that is watched work for it too.
+    pub(crate) fn in_cluster(&self) -> bool {
+        match &self.kind {
+            PlatformKind::Weft { control, .. } => control.in_cluster(),
+            PlatformKind::Qcow2Internal(_) | PlatformKind::Qcow2Chain(_) | PlatformKind::File(_) => false,
+        }
+    }
+
+    /// Makes the volumes, where there is room for them and for as many bytes more, if it takes snapshots. What is made before something fails is
+    /// taken away again.
+    pub(crate) fn open(
+        &self,
+        volumes: &[Volume],
+        snapshot_bytes: u64,
+    ) -> Result<Box<dyn Platform>, LabError> {
         match &self.kind {
             PlatformKind::Weft { name, control } => {
                 Ok(Box::new(node::Vdisks::open(self, name, control.clone(), volumes)?))
             }
             PlatformKind::Qcow2Internal(dir) => {
-                Ok(Box::new(qcow2::Images::open(self, dir, qcow2::Way::Internal, volumes)?))
+                Ok(Box::new(qcow2::Images::open(self, dir, qcow2::Way::Internal, volumes, snapshot_bytes)?))
             }
             PlatformKind::Qcow2Chain(dir) => {
-                Ok(Box::new(qcow2::Images::open(self, dir, qcow2::Way::Chain, volumes)?))
+                Ok(Box::new(qcow2::Images::open(self, dir, qcow2::Way::Chain, volumes, snapshot_bytes)?))
             }
             PlatformKind::File(dir) => Ok(Box::new(files::Files::open(self, dir, volumes)?)),
         }
@@ -159,10 +182,10 @@ impl PlatformTarget {
 const FORMS: &str = "it should be weft:NAME, qcow2-internal:DIR, qcow2-chain:DIR or file:DIR";
 
 /// A target at an NBD address.
-fn nbd(volume: &Volume, uri: String, server_pid: Option<u32>) -> Target {
+fn nbd(volume: &Volume, uri: String, server_pid: Option<u32>, in_cluster: bool) -> Target {
     Target {
         label: volume.name.clone(),
-        kind: crate::target::Kind::Nbd { uri, server_pid, in_cluster: false },
+        kind: crate::target::Kind::Nbd { uri, server_pid, in_cluster },
         durability: Durability::EveryWrite,
     }
 }

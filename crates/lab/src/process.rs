@@ -2,6 +2,7 @@
 //! Promises: a process that is gone is `None`, never an error.
 
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Ticks per second of the times in /proc/PID/stat; the kernel has reported 100 on every platform for decades.
 const TICKS_PER_SECOND: u64 = 100;
@@ -12,6 +13,13 @@ pub struct Usage {
     /// User and system time since they started, never less at a later look unless a child ends unwaited for.
     pub cpu_us: u64,
     pub resident_bytes: u64,
+}
+
+impl Usage {
+    /// Percent of a core that was used since an earlier look, so long ago.
+    pub fn percent_since(&self, before: &Usage, time: Duration) -> f64 {
+        self.cpu_us.saturating_sub(before.cpu_us) as f64 / time.as_micros() as f64 * 100.0
+    }
 }
 
 /// Sums up the process and everything below it.

@@ -37,6 +37,13 @@ impl Profile {
         PROFILES.iter().copied().find(|profile| profile.name == name)
     }
 
+    /// Whether it changes what its target holds.
+    pub fn writes(&self) -> bool {
+        let kind = self.text.lines().find_map(|line| line.strip_prefix("rw="));
+        // fio's names for what only reads are `read` and `randread`.
+        kind.is_some_and(|kind| kind.contains('w'))
+    }
+
     /// The comment at the head of the job file, as one line.
     pub fn explanation(&self) -> String {
         let lines = self.text.lines().map_while(|line| line.strip_prefix("; "));

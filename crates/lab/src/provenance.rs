@@ -1,6 +1,7 @@
 //! Where figures come from: program, machine, drive, settings. Kept beside them in `run.json` and `results.json`.
 
-use crate::settings::RunSettings;
+use crate::settings::{RowSet, RunSettings};
+use crate::target::Kind;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -19,16 +20,18 @@ pub struct Provenance {
     pub cpu_model: String,
     pub cpu_count: u32,
     pub memory_bytes: u64,
-    /// Device, type and size of the file system that holds the output directory.
+    /// Device, type and size of the file systems that hold what is measured, as far as it is files, and the output directory.
     pub file_system: String,
     /// The drives the machine has.
     pub drives: String,
     pub size_bytes: u64,
     pub runtime_s: u64,
     pub warm_up_s: u64,
-    pub idle_s: u64,
+    /// None: as long as what was put off took, within limits.
+    pub idle_s: Option<u64>,
     pub repeats: u32,
-    pub depth: u32,
+    /// None where rows have their own.
+    pub depth: Option<u32>,
     pub seed: u64,
 }
 
@@ -54,20 +57,25 @@ impl Provenance {
 
 /// Looks around. What cannot be found out is left empty.
 pub fn gather(settings: &RunSettings, fio_version: &str) -> Provenance {
+    let files = settings.targets.iter().filter_map(|target| match &target.kind {
+        Kind::File(path) => Some(path.as_path()),
+        Kind::Nbd { .. } | Kind::Device(_) => None,
+    });
+    let places: Vec<&Path> = std::iter::once(settings.out.as_path()).chain(files).collect();
     Provenance {
         size_bytes: settings.size,
         runtime_s: settings.runtime_s,
         warm_up_s: settings.warm_up_s,
         idle_s: settings.idle_s,
         repeats: settings.repeats,
-        depth: settings.depth,
+        depth: (settings.rows != RowSet::Table).then_some(settings.depth),
         seed: settings.seed,
-        ..machine(&settings.out, &settings.command_line, fio_version)
+        ..machine(&places, &settings.command_line, fio_version)
     }
 }
 
-/// The part that no settings are needed for.
-pub fn machine(out: &Path, command_line: &str, fio_version: &str) -> Provenance {
+/// The part that no settings are needed for. `places`: whose file systems are told.
+pub fn machine(places: &[&Path], command_line: &str, fio_version: &str) -> Provenance {
     let cpu = read("/proc/cpuinfo");
     let memory = read("/proc/meminfo");
     let memory_kib =
@@ -85,7 +93,7 @@ pub fn machine(out: &Path, command_line: &str, fio_version: &str) -> Provenance 
         cpu_model: value_of(&cpu, "model name").unwrap_or_default(),
         cpu_count: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
         memory_bytes: memory_kib.unwrap_or(0) * 1024,
-        file_system: file_system(out),
+        file_system: file_systems(places),
         drives: drives(),
         ..Provenance::default()
     }
@@ -105,7 +113,21 @@ fn value_of(text: &str, key: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
+/// Of each once.
+fn file_systems(places: &[&Path]) -> String {
+    let mut told: Vec<String> = Vec::new();
+    for place in places {
+        let found = file_system(place);
+        if !found.is_empty() && !told.contains(&found) {
+            told.push(found);
+        }
+    }
+    told.join("; ")
+}
+
+/// Of the directory that it will be made in, if it is not there yet.
 fn file_system(path: &Path) -> String {
+    let path = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     let output = Command::new("df").args(["--output=source,fstype,size", "-h"]).arg(path).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().nth(1).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")

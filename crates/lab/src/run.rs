@@ -12,6 +12,7 @@ use crate::plan::{self, Row};
 use crate::process::{self, Usage};
 use crate::profile::{Parameters, Profile, complete, seed_of};
 use crate::progress::{Progress, rates};
+use crate::rest::Rest;
 use crate::settings::{RowSet, RunSettings};
 use crate::target::{Kind, NOT_FOR_JOB_FILES, Target, survives_a_job_file};
 use crate::{caution, provenance, report, table};
@@ -192,9 +193,7 @@ impl Session {
                 self.progress.done("its process was not found");
                 continue;
             };
-            let percent = after.cpu_us.saturating_sub(before.cpu_us) as f64
-                / began.elapsed().as_micros() as f64
-                * 100.0;
+            let percent = after.percent_since(&before, began.elapsed());
             let facts = &mut self.results.targets[index];
             facts.idle_cpu_percent = Some(percent);
             facts.idle_resident_bytes = Some(after.resident_bytes);
@@ -251,7 +250,7 @@ impl Session {
                 let result = self.load(profile, &lines, &files, asked);
                 let result = result.map_err(|failure| self.step_failed(name, &target.label, failure))?;
                 self.progress.done(&rates(result.read.iops, result.read.bytes_per_s));
-                self.rest();
+                Rest { asked_s: self.settings.idle_s, writes: false }.take(&self.watch, None, None);
             }
         }
         Ok(())
@@ -334,7 +333,12 @@ impl Session {
         let result = self.load(profile, &lines, &files, asked);
         figures.cut = self.watch.asked();
         // Work put off until later is work of this row: the rest belongs to it.
-        self.rest();
+        let idle_percent = self.results.targets[index].idle_cpu_percent;
+        Rest { asked_s: self.settings.idle_s, writes: profile.writes() }.take(
+            &self.watch,
+            target.server_pid(),
+            idle_percent,
+        );
         let after = target.server_pid().and_then(process::usage);
         match result {
             Ok(result) => {
@@ -381,10 +385,6 @@ impl Session {
 
     fn seed(&self, names: &[&str]) -> u64 {
         seed_of(self.settings.seed, names)
-    }
-
-    fn rest(&self) {
-        self.watch.rest(Duration::from_secs(self.settings.idle_s));
     }
 
     fn step_failed(&mut self, step: &str, label: &str, failure: Failure) -> LabError {

@@ -48,8 +48,8 @@ pub struct RunSettings {
     pub runtime_s: u64,
     /// Seconds of random reads on each target before the first row, after everything was read once (`plan::warm_ups`); 0: neither.
     pub warm_up_s: u64,
-    /// Seconds of rest after each row; the server's CPU in them counts for the row, as work put off.
-    pub idle_s: u64,
+    /// Seconds of rest after each row; the server's CPU in them counts for the row, as work put off. None: as long as `rest` says.
+    pub idle_s: Option<u64>,
     /// Outstanding I/Os of the four corners. The rows of the table have their own.
     pub depth: u32,
     pub repeats: u32,
@@ -75,7 +75,7 @@ impl Default for RunSettings {
             size: 1 << 30,
             runtime_s: 10,
             warm_up_s: 3,
-            idle_s: 1,
+            idle_s: None,
             depth: 32,
             repeats: 1,
             baseline: None,
@@ -101,7 +101,7 @@ impl RunSettings {
         if self.runtime_s == 0 || self.runtime_s > 86_400 {
             return refuse("the runtime is out of range", "use 1 to 86400 seconds");
         }
-        if self.warm_up_s > 86_400 || self.idle_s > 86_400 {
+        if self.warm_up_s > 86_400 || self.idle_s.is_some_and(|seconds| seconds > 86_400) {
             return refuse("warm-up or idle time is out of range", "use at most 86400 seconds");
         }
         if self.depth == 0 || self.depth > 1024 {

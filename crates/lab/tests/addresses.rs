@@ -61,7 +61,7 @@ impl Daemon {
             size: 16 << 20,
             runtime_s: 1,
             warm_up_s: 0,
-            idle_s: 0,
+            idle_s: Some(0),
             depth: 4,
             ..Default::default()
         }

@@ -26,7 +26,7 @@ impl Place {
             size: 24 << 20,
             runtime_s: 2,
             warm_up_s: 0,
-            idle_s: 0,
+            idle_s: Some(0),
             depth: 4,
             ..Default::default()
         }

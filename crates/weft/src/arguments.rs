@@ -14,7 +14,7 @@ pub use cluster::{
 };
 pub use container::{ContainerCommand, ContainerLimitArgs};
 pub use group::GroupCommand;
-pub use lab::{LabCommand, LabRunArguments, Scenario};
+pub use lab::{Fill, LabCommand, LabRunArguments, Rows, Scenario};
 pub use place::Place;
 pub use snapshot::{CloneArguments, ScheduleCommand, SnapshotCommand};
 pub use transfer::{ExportArguments, Format, ImportArguments};

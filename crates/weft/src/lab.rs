@@ -3,7 +3,7 @@
 
 mod control;
 
-use crate::arguments::{LabCommand, LabRunArguments, Place, Scenario};
+use crate::arguments::{Fill, LabCommand, LabRunArguments, Place, Rows, Scenario};
 use crate::client::{Client, path_part};
 use crate::output;
 use crate::status::list;
@@ -66,7 +66,19 @@ fn only_where_it_means_something(arguments: &LabRunArguments) -> Result<(), Trou
         ("--rate", arguments.rate.is_some(), &[SnapshotImpact, NoisyNeighbour]),
         ("--compressible", arguments.compressible.is_some(), &[Compression]),
         ("--destroy", arguments.destroy, &[FourCorners, Compression]),
+        ("--baseline", arguments.baseline.is_some(), &[FourCorners, Compression]),
+        ("--rows", arguments.rows.is_some(), &[FourCorners]),
+        ("--prefill", arguments.prefill.is_some(), &[FourCorners, Compression]),
+        ("--warm-up", arguments.warm_up.is_some(), &[FourCorners, Compression]),
+        ("--runtime", arguments.runtime.is_some(), &[FourCorners, Compression, NoisyNeighbour]),
+        ("--depth", arguments.depth.is_some(), &[FourCorners, Compression, NoisyNeighbour]),
     ];
+    if arguments.rows == Some(Rows::Table) && arguments.depth.is_some() {
+        return Err(Trouble::bad_input(
+            "--depth means nothing to the rows of the table, which have their own: leave it out, or choose --rows corners"
+                .to_string(),
+        ));
+    }
     for (option, given, scenarios) in options {
         if *given && !scenarios.contains(&arguments.scenario) {
             return Err(Trouble::bad_input(format!(
@@ -82,14 +94,14 @@ fn rows(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
     let targets = targets(&arguments)?;
     let rows = match arguments.scenario {
         Scenario::Compression => RowSet::Compression { percent: arguments.compressible.unwrap_or(75) },
-        _ => arguments.rows.into(),
+        _ => arguments.rows.unwrap_or(Rows::Corners).into(),
     };
     let mut settings = RunSettings {
         rows,
         targets,
         out: arguments.out,
         baseline: arguments.baseline,
-        prefill: arguments.prefill.into(),
+        prefill: arguments.prefill.unwrap_or(Fill::Always).into(),
         destroy: arguments.destroy,
         ..RunSettings::default()
     };
@@ -98,7 +110,7 @@ fn rows(arguments: LabRunArguments, json: bool) -> Result<ExitCode, Trouble> {
     keep(&mut settings.size, arguments.size);
     keep(&mut settings.runtime_s, arguments.runtime.map(u64::from));
     keep(&mut settings.warm_up_s, arguments.warm_up.map(u64::from));
-    keep(&mut settings.idle_s, arguments.idle.map(u64::from));
+    settings.idle_s = arguments.idle.map(u64::from);
     keep(&mut settings.seed, arguments.seed);
     settings.depth = arguments.depth.unwrap_or(settings.depth);
     settings.repeats = arguments.repeats.unwrap_or(settings.repeats);

@@ -12,7 +12,7 @@ pub struct Files {
 
 impl Files {
     pub fn open(platform: &PlatformTarget, dir: &Path, volumes: &[Volume]) -> Result<Files, LabError> {
-        let dir = prepared(dir, volumes)?;
+        let dir = prepared(dir, volumes, 0)?;
         let mut files = Files { paths: Vec::new(), targets: Vec::new() };
         for volume in volumes {
             let path = dir.join(format!("{}.img", volume.name));
@@ -56,11 +56,11 @@ impl Drop for Files {
 }
 
 /// The directory, made if it is not there, with room for the volumes and for what snapshots keep of them.
-pub fn prepared(dir: &Path, volumes: &[Volume]) -> Result<PathBuf, LabError> {
+pub fn prepared(dir: &Path, volumes: &[Volume], snapshot_bytes: u64) -> Result<PathBuf, LabError> {
     let failed = |why| LabError::File { path: dir.to_path_buf(), why };
     std::fs::create_dir_all(dir).map_err(failed)?;
     let dir = std::path::absolute(dir).map_err(failed)?;
-    let wanted = volumes.iter().map(|volume| volume.bytes).sum::<u64>() * 2;
+    let wanted = volumes.iter().map(|volume| volume.bytes).sum::<u64>() + snapshot_bytes;
     match crate::label::free_bytes(&dir) {
         Some(free) if free < wanted => {
             Err(LabError::NoSpace { place: dir.display().to_string(), wanted, free })

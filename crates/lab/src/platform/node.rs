@@ -19,6 +19,8 @@ pub trait NodeControl: Send + Sync {
     fn remove(&self, vdisk: &str) -> Result<(), String>;
     /// The node's process, if it is one of this machine.
     fn pid(&self) -> Option<u32>;
+    /// Whether it is one of a cluster: others work for what it serves.
+    fn in_cluster(&self) -> bool;
 }
 
 pub struct Vdisks {
@@ -39,7 +41,7 @@ impl Vdisks {
     ) -> Result<Vdisks, LabError> {
         let sockets =
             super::qcow2::short_directory().map_err(|why| platform.failed("making sockets", why))?;
-        let pid = control.pid();
+        let (pid, in_cluster) = (control.pid(), control.in_cluster());
         let mut vdisks = Vdisks {
             control,
             name: name.to_string(),
@@ -56,7 +58,7 @@ impl Vdisks {
                 .create(&vdisk, volume.bytes, &socket)
                 .map_err(|why| platform.failed("making the vDisks", why))?;
             vdisks.made.push(vdisk);
-            vdisks.targets.push(nbd(volume, uri, pid));
+            vdisks.targets.push(nbd(volume, uri, pid, in_cluster));
         }
         vdisks
             .control

@@ -50,8 +50,9 @@ impl Images {
         dir: &Path,
         way: Way,
         volumes: &[Volume],
+        snapshot_bytes: u64,
     ) -> Result<Images, LabError> {
-        let dir = prepared(dir, volumes)?;
+        let dir = prepared(dir, volumes, snapshot_bytes)?;
         let sockets = short_directory().map_err(|why| platform.failed("making sockets", why))?;
         let mut images = Images {
             way,
@@ -126,7 +127,7 @@ impl Images {
         let server = self.sockets.join("nbd");
         let uri = format!("nbd+unix:///{}?socket={}", volume.name, server.display());
         let pid = self.daemon.as_ref().map(Child::id);
-        self.targets.push(nbd(volume, uri, pid));
+        self.targets.push(nbd(volume, uri, pid, false));
         self.disks.push(Disk { name: volume.name.clone(), bytes: volume.bytes, top, file });
         Ok(())
     }
@@ -252,7 +253,8 @@ mod tests {
         let platform = PlatformTarget { label: name.into(), kind: PlatformKind::Qcow2Chain(dir.clone()) };
         let volume = |name: &str, durable| Volume { name: name.into(), bytes: 16 << 20, durable };
         let volumes = [volume("data-1", false), volume("log-1", true)];
-        let images = Images::open(&platform, &dir, way, &volumes).expect("qemu-storage-daemon is installed");
+        let images =
+            Images::open(&platform, &dir, way, &volumes, 0).expect("qemu-storage-daemon is installed");
         (dir, images)
     }
 
@@ -333,7 +335,7 @@ mod tests {
         std::fs::write(&file, "mine").expect("writable");
         let platform = PlatformTarget { label: "kept".into(), kind: PlatformKind::Qcow2Chain(dir.clone()) };
         let volume = |name: &str| Volume { name: name.into(), bytes: 16 << 20, durable: false };
-        let error = platform.open(&[volume("data-1"), volume("log-1")]).err().expect("it is there");
+        let error = platform.open(&[volume("data-1"), volume("log-1")], 0).err().expect("it is there");
         assert!(error.to_string().contains("name another directory"), "{error}");
         assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
         std::fs::remove_file(file).expect("the test made it");

@@ -87,6 +87,12 @@ impl Rates {
     pub fn sum(self) -> u64 {
         DATA_DISKS * 2 * self.data + LOG_DISKS * self.log
     }
+
+    /// What a platform that keeps old data by clusters of 64 KiB keeps for a second of writes: one for each write of data, and the log, which is
+    /// written in sequence.
+    pub fn changed_bytes_per_s(self) -> u64 {
+        (DATA_DISKS * self.data * 64 + LOG_DISKS * self.log * 32) << 10
+    }
 }
 
 /// A job file, and which part each of its jobs is.

@@ -110,6 +110,9 @@ pub struct PlatformFacts {
     #[serde(default)]
     pub takes_snapshots: bool,
     pub durable_writes: String,
+    /// What other nodes do for it is not in its CPU.
+    #[serde(default)]
+    pub in_cluster: bool,
 }
 
 /// Everything a run has found out.

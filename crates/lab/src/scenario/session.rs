@@ -98,13 +98,25 @@ struct Timeline {
 }
 
 impl Session {
+    /// What snapshots keep at most: from one to the next each write changes another cluster, until all have changed.
+    fn snapshot_bytes(&self) -> u64 {
+        match self.settings.disturbance {
+            Disturbance::Snapshots { count, every_s } => {
+                u64::from(count) * (self.rates.changed_bytes_per_s() * every_s).min(self.settings.size)
+            }
+            Disturbance::Neighbour { .. } => 0,
+        }
+    }
+
     fn go(self, fio_version: &str) -> Result<Outcome<ScenarioResults>, LabError> {
+        let dirs = self.settings.targets.iter().filter_map(PlatformTarget::dir);
+        let places: Vec<&Path> = std::iter::once(self.settings.out.as_path()).chain(dirs).collect();
         let mut results = ScenarioResults {
             format: FORMAT,
             scenario: self.settings.disturbance.name().to_string(),
             explanation: explanation(&self.settings, self.rates),
             interrupted: false,
-            provenance: provenance::machine(&self.settings.out, &self.settings.command_line, fio_version),
+            provenance: provenance::machine(&places, &self.settings.command_line, fio_version),
             client: None,
             band: self.band,
             targets: self.settings.targets.iter().map(facts).collect(),
@@ -113,7 +125,10 @@ impl Session {
         };
         results.provenance.size_bytes = self.settings.size;
         results.provenance.runtime_s = self.settings.runtime_s();
-        results.provenance.idle_s = self.settings.idle_s;
+        results.provenance.idle_s = Some(self.settings.idle_s);
+        if let Disturbance::Neighbour { depth, .. } = self.settings.disturbance {
+            results.provenance.depth = Some(depth);
+        }
         results.provenance.repeats = self.settings.repeats;
         results.provenance.seed = self.settings.seed;
         for target in self.settings.targets.iter().take_while(|_| !self.watch.asked()) {
@@ -150,7 +165,7 @@ impl Session {
             self.progress.lock().expect("no thread panics with it").end();
             LabError::Platform { label: target.label.clone(), step, why }
         };
-        let mut platform = target.open(&self.volumes).inspect_err(|_| {
+        let mut platform = target.open(&self.volumes, self.snapshot_bytes()).inspect_err(|_| {
             self.progress.lock().expect("no thread panics with it").end();
         })?;
         if target.takes_snapshots() && matches!(self.settings.disturbance, Disturbance::Snapshots { .. }) {
@@ -200,7 +215,7 @@ impl Session {
         let files = format!("{index}-{repeat}");
         let mut run =
             TargetRun { target: target.label.clone(), repeat, files: files.clone(), ..Default::default() };
-        let outcome = target.open(&self.volumes).and_then(|mut platform| {
+        let outcome = target.open(&self.volumes, self.snapshot_bytes()).and_then(|mut platform| {
             self.fill(target, platform.as_ref(), &files)?;
             self.watch.rest(Duration::from_secs(self.settings.idle_s));
             if !self.watch.asked() {
@@ -573,6 +588,7 @@ fn facts(target: &PlatformTarget) -> PlatformFacts {
         snapshots: target.snapshots_explained().to_string(),
         takes_snapshots: target.takes_snapshots(),
         durable_writes: target.durability_explained().to_string(),
+        in_cluster: target.in_cluster(),
     }
 }
 

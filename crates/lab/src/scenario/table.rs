@@ -363,6 +363,12 @@ pub fn warnings(results: &ScenarioResults) -> Vec<String> {
         )),
         Some(_) => {}
     }
+    for target in results.targets.iter().filter(|target| target.in_cluster) {
+        warnings.push(format!(
+            "{}: of its cluster only the node that was asked is in the CPU; what other nodes do for it is not counted.",
+            target.label
+        ));
+    }
     for run in &results.runs {
         let place = format!("{}, run {}", run.target, run.repeat + 1);
         if let Some(error) = &run.error {

@@ -64,7 +64,7 @@ pub struct LabRunArguments {
     /// Seconds of each measurement; of noisy-neighbour: of the whole; snapshot-impact lasts as long as its snapshots [default: 10, noisy-neighbour 180]
     #[arg(long, env = "WEFT_LAB_RUNTIME", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub runtime: Option<u32>,
-    /// Requests outstanding; of noisy-neighbour: of the scan [default: 32, there 16]
+    /// Requests outstanding; of noisy-neighbour: of the scan; the rows of the longer table have their own [default: 32, there 16]
     #[arg(long, env = "WEFT_LAB_DEPTH", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub depth: Option<u32>,
     /// How often everything is measured [default: 1]
@@ -73,12 +73,12 @@ pub struct LabRunArguments {
     /// The target that ratios refer to
     #[arg(long, env = "WEFT_LAB_BASELINE", value_name = "TARGET")]
     pub baseline: Option<String>,
-    /// Which rows: the four corners, or the longer table of docs/benchmarks.md
-    #[arg(long, env = "WEFT_LAB_ROWS", value_enum, default_value_t = Rows::Corners)]
-    pub rows: Rows,
-    /// Whether the touched range is written before anything is measured
-    #[arg(long, env = "WEFT_LAB_PREFILL", value_enum, default_value_t = Fill::Always)]
-    pub prefill: Fill,
+    /// Which rows: the four corners, or the longer table of docs/benchmarks.md [default: corners]
+    #[arg(long, env = "WEFT_LAB_ROWS", value_enum)]
+    pub rows: Option<Rows>,
+    /// Whether the touched range is written before anything is measured [default: always]
+    #[arg(long, env = "WEFT_LAB_PREFILL", value_enum)]
+    pub prefill: Option<Fill>,
     /// Seconds of random reads before the first measurement, after everything was read once; 0: neither [default: 3]
     #[arg(long, env = "WEFT_LAB_WARM_UP", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub warm_up: Option<u32>,
@@ -97,7 +97,8 @@ pub struct LabRunArguments {
     /// compression: how much of each block compresses away, in percent [default: 75]
     #[arg(long, env = "WEFT_LAB_COMPRESSIBLE", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     pub compressible: Option<u32>,
-    /// Seconds of rest after each measurement [default: 1, with a database 5]
+    /// Seconds of rest after each measurement [default: 1; after one that writes 6, and longer, up to 30, as long as a server whose process
+    /// is known is at work; with a database 5]
     #[arg(long, env = "WEFT_LAB_IDLE", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=86400))]
     pub idle: Option<u32>,
     /// Seed of fio's random offsets [default: 1]

@@ -55,4 +55,8 @@ impl NodeControl for Node {
     fn pid(&self) -> Option<u32> {
         self.pid
     }
+
+    fn in_cluster(&self) -> bool {
+        self.client.get("/v1/cluster").is_ok_and(|cluster| cluster["this_node"].is_u64())
+    }
 }
