@@ -88,6 +88,14 @@ pub enum Bug {
     EndsWaitForRoom,
     /// Who answers while the log is read is heard about checkpoints only.
     LateEndUnheard,
+    /// Where the log ends for those who are sure, it ends although somebody may come who knows more.
+    LateGiverUnheard,
+    /// There it ends also before a write that somebody has, damaged.
+    LostCutOff,
+    /// Whoever told what it has, and was away since, has it still.
+    OldWordBelieved,
+    /// Every copy of what is lost is asked for it, and those that are away are waited for.
+    LostAskedAgain,
     /// A write that is damaged on all members of a log was never there.
     LostWriteForgotten,
     /// It is given up although somebody only could not read it.

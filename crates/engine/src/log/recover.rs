@@ -2,7 +2,7 @@
 //! Promises: every record that was ever acknowledged is found, or the opening fails and says which one is lost (I3); but for writes of which
 //! somebody knows where they went, and nobody what they were: reads of those blocks fail (`recover/lost.rs`);
 //! nothing is served before every record that is served is on all members (I1, I2).
-//! Leaves to others: whose word counts (`recover/ends.rs`), reading the map (`recover/loading.rs`), what records do to memory
+//! Leaves to others: whose word counts (`recover/ends.rs`), who is asked for a record (`recover/needed.rs`), reading the map (`recover/loading.rs`), what records do to memory
 //! (`Volume::apply`), what members get before a new segment begins (`recover/giving.rs`), and the new one (`recover/completing.rs`).
 //!
 //! An acknowledged record is on all members of its segment, so each member that has its data knows them all. The
@@ -15,6 +15,7 @@ mod full;
 mod giving;
 mod loading;
 mod lost;
+mod needed;
 
 use crate::context::{Context, Purpose};
 use crate::drain::Drain;
@@ -23,7 +24,7 @@ use crate::identity::{DriveId, Epoch, Generation, Seq, Time};
 use crate::interface::{FamilyTrouble, Segment};
 use crate::log::layers::Layers;
 use crate::map::Map;
-use crate::message::{Answer, Held, Question, Refusal};
+use crate::message::{Answer, Held, LostWrite, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::volume::snapshots::{Rollback, Snapshots};
 use crate::volume::{Phase, Volume};
@@ -36,9 +37,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bytes of log asked for at once.
 const READ_BYTES: u32 = 4 << 20;
-
-/// So long a member that told of a record and has gone away is waited for, if the log can end without it.
-const MISSED_US_MAX: u64 = 5_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -64,6 +62,8 @@ pub(crate) struct Recovery {
     stage: Stage,
     fenced: BTreeMap<DriveId, Held>,
     asked: BTreeSet<DriveId>,
+    /// Those who have answered and were away since: what they hold may not be what they told any more.
+    gone: BTreeSet<DriveId>,
     /// Fences that were answered by drives that get several: see [`fences_of`].
     fences: BTreeMap<DriveId, usize>,
     full: FullMembers,
@@ -76,6 +76,8 @@ pub(crate) struct Recovery {
     reading: bool,
     /// The record that is waited for although some members never had it, and since when.
     missed: Option<(Seq, Time)>,
+    /// Since when those are waited for who have told of nothing yet and may know more than who is sure.
+    awaited: Option<Time>,
     to_load: VecDeque<Load>,
     loading: BTreeMap<u64, Load>,
     loads: u64,
@@ -90,6 +92,8 @@ pub(crate) struct Recovery {
     lost: BTreeMap<Seq, Lost>,
     unread: BTreeSet<Seq>,
     giving: Giving,
+    /// Writes that were taken as lost: their blocks are, unless something newer is found.
+    given_up: Vec<LostWrite>,
     /// Records that some members lack: they are appended again if those cannot be given them.
     tail: VecDeque<Record>,
     replayed: u64,
@@ -103,6 +107,7 @@ impl Recovery {
             stage,
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
+            gone: BTreeSet::new(),
             fences: BTreeMap::new(),
             full: FullMembers::default(),
             ends: Ends::default(),
@@ -110,6 +115,7 @@ impl Recovery {
             tried: BTreeSet::new(),
             reading: false,
             missed: None,
+            awaited: None,
             to_load: VecDeque::new(),
             loading: BTreeMap::new(),
             loads: 0,
@@ -121,6 +127,7 @@ impl Recovery {
             lost: BTreeMap::new(),
             unread: BTreeSet::new(),
             giving: Giving::default(),
+            given_up: Vec::new(),
             tail: VecDeque::new(),
             replayed: 0,
             again_at: None,
@@ -148,6 +155,22 @@ impl Recovery {
     /// Whether it has this write, damaged: it has nothing better to give.
     fn has_told_lost(&self, drive: DriveId, seq: Seq) -> bool {
         self.lost.get(&seq).is_some_and(|lost| lost.is_told_by(&drive))
+    }
+
+    /// Whether a drive has told of a write that was given up, and not that it is damaged there.
+    fn may_give_some(&self, drive: DriveId, segments: &[Segment]) -> bool {
+        self.given_up.iter().any(|write| {
+            let mut drives = segment_of(segments, write.seq).drives();
+            self.has_told(drive, write.seq)
+                && !self.has_told_lost(drive, write.seq)
+                && drives.any(|other| other == drive)
+        })
+    }
+
+    /// Those who have answered and are away now may come back with less than they have told of.
+    pub fn see_view(&mut self, ctx: &Context) {
+        let away = self.fenced.keys().filter(|drive| !ctx.is_up(**drive));
+        self.gone.extend(away);
     }
 
     /// Those that are members where this record belongs, and are to be given it.
@@ -210,6 +233,7 @@ impl Volume {
             recovery.tried.clear();
         }
         if !recovery.has_log() {
+            self.hear_those_back(ctx);
             self.fence_members(ctx);
         }
         match self.recovery().stage {
@@ -260,13 +284,17 @@ impl Volume {
                 };
                 let newest = recovery.newest_told(&self.log.segments);
                 let last = self.log.segments.last().expect("a family with a log has segments");
-                let may_tell = is_sound && last.members.contains(&drive) && !recovery.ends.is_found;
+                let may_tell = is_sound && last.members.contains(&drive);
                 let has_more = may_tell && high > recovery.ends.range(last, &recovery.fenced).0;
+                let may_give_some = recovery.may_give_some(drive, &self.log.segments);
                 // Those who had answered before could not tell it. What is not in an older map may be told by nothing else; and they may
                 // have forgotten what was acknowledged.
-                if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept)
-                    || has_more && !planted(Bug::LateEndUnheard)
-                {
+                let has_more = has_more && !planted(Bug::LateEndUnheard);
+                if has_more || may_give_some && !planted(Bug::LateGiverUnheard) {
+                    // Where the log ends is found out again, with what it has.
+                    (recovery.ends, recovery.awaited) = (Ends::default(), None);
+                    self.read_anew(Stage::Fencing);
+                } else if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept) {
                     self.read_anew(Stage::Fencing);
                 }
             }
@@ -341,107 +369,6 @@ impl Volume {
         self.advance_opening(ctx);
     }
 
-    /// The next of a segment's drives to ask for a record: fenced, and holding that part of the log.
-    fn next_source(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> Option<DriveId> {
-        let recovery = self.recovery();
-        let may_be_asked = |drive: &DriveId| {
-            recovery.has_told(*drive, seq)
-                && !recovery.tried.contains(drive)
-                && !recovery.has_told_lost(*drive, seq)
-                && ctx.is_up(*drive)
-        };
-        let members = segment.members.iter().copied().filter(may_be_asked);
-        ctx.nearest(members).or_else(|| segment.absent.iter().copied().find(may_be_asked))
-    }
-
-    /// Asks for records from `seq` on. With no member left to ask, the record is lost unless one may come back. True: it is done without, and the
-    /// next one is needed.
-    fn read_log(&mut self, seq: Seq, bytes: u32, ctx: &mut Context) -> bool {
-        let segment = segment_of(&self.log.segments, seq).clone();
-        if let Some(drive) = self.next_source(seq, &segment, ctx) {
-            let recovery = self.recovery();
-            recovery.reading = true;
-            recovery.tried.insert(drive);
-            let question = Question::ReadLog { from: seq, bytes };
-            ctx.ask(self.family, self.epoch, drive, question, Purpose::Replay);
-            return false;
-        }
-        let waits = self.may_tell(seq, &segment, ctx);
-        let recovery = self.recovery();
-        let may_come = |drive: &DriveId| {
-            !ctx.is_lost(*drive) && !recovery.tried.contains(drive) && !recovery.has_told_lost(*drive, seq)
-        };
-        let may_answer = |drive: DriveId| {
-            !recovery.fenced.contains_key(&drive) && !recovery.full.is_full_for_long(drive, ctx.now)
-        };
-        let may_have = |drive: DriveId| !segment.absent.contains(&drive) || recovery.has_told(drive, seq);
-        let is_away = |drive: DriveId| may_answer(drive) || !ctx.is_up(drive) && may_have(drive);
-        let may_give =
-            |drive: DriveId| may_answer(drive) || !ctx.is_up(drive) && recovery.has_told(drive, seq);
-        let away = segment.drives().filter(may_come).any(is_away);
-        let may_be_given = segment.drives().filter(may_come).any(may_give);
-        if !waits && self.end_before(seq, &segment, may_be_given) {
-            self.advance_opening(ctx);
-            return false;
-        }
-        let recovery = self.recovery();
-        if waits || away {
-            recovery.again_at = Some(ctx.now.after(100_000));
-        } else if let Some(write) = self.lost_write(seq, ctx) {
-            self.take_as_lost(write, ctx);
-            return true;
-        } else {
-            self.fail(FamilyTrouble::RecordLost(seq), ctx);
-        }
-        false
-    }
-
-    /// Whether a drive that told of this record has gone away since, and not for long: it is not nobody who can read it.
-    fn may_tell(&mut self, seq: Seq, segment: &Segment, ctx: &Context) -> bool {
-        let recovery = self.recovery();
-        let is_away = |drive: DriveId| !ctx.is_up(drive) && !ctx.is_lost(drive);
-        let may_give = |drive: DriveId| recovery.has_told(drive, seq) && !recovery.has_told_lost(drive, seq);
-        if !segment.drives().any(|drive| may_give(drive) && is_away(drive)) {
-            return false;
-        }
-        let missed = recovery.missed.filter(|(of, _)| *of == seq).unwrap_or((seq, ctx.now));
-        recovery.missed = Some(missed);
-        // What others say of the end is believed only if one of them is sure.
-        let is_believed = recovery.ends.is_confirmed || planted(Bug::TornEndBelieved);
-        !is_believed || ctx.now.since(missed.1) < MISSED_US_MAX
-    }
-
-    /// A record that cannot be read was never acknowledged if some members do not have it: then the log ends in front of it. If
-    /// it is the checkpoint that the map was to be read from, or is needed behind that one, an older one takes its place: what
-    /// that needs was not given up before the newer one was on all members.
-    fn end_before(&mut self, seq: Seq, segment: &Segment, may_be_given: bool) -> bool {
-        let last_first = self.log.segments.last().map_or(Seq(0), |last| last.first);
-        let (highest, lowest) = self.ends();
-        let recovery = self.recovery();
-        let has_base = recovery.stage == Stage::Replay && recovery.checkpoint < seq;
-        // Whoever is behind may never have had it. If all had it, what the one before needs may be gone: nobody who may give it is left.
-        let lacks_it = |drive: &DriveId| recovery.fenced[drive].high < seq;
-        let is_end = !has_base && seq == highest && seq >= last_first;
-        let may_go = is_end && !may_be_given && recovery.ends.behind.iter().any(lacks_it);
-        // Somebody has trimmed it, behind a checkpoint that was on all members.
-        let mut held = segment.members.iter().filter_map(|drive| recovery.fenced.get(drive));
-        let was_trimmed = held.any(|held| held.low > seq);
-        if has_base && recovery.checkpoint == Seq(0) && was_trimmed {
-            return false;
-        }
-        if seq <= lowest && !may_go || (planted(Bug::FirstBaseKept) && !has_base) {
-            return false;
-        }
-        (recovery.ends.cut, recovery.ends.is_found) = (Some(seq.previous()), true);
-        if has_base {
-            recovery.found.clear();
-            recovery.tried.clear();
-        } else {
-            self.read_anew(Stage::Fencing);
-        }
-        true
-    }
-
     /// What has been read so far is forgotten: it is read again from another checkpoint.
     fn read_anew(&mut self, stage: Stage) {
         self.overlay = Layers::new(Generation(0));
@@ -453,11 +380,13 @@ impl Volume {
         *recovery = Recovery {
             fenced: before.fenced,
             asked: before.asked,
+            gone: before.gone,
             fences: before.fences,
             full: before.full,
             ends: before.ends,
             rollback: before.rollback,
             missed: before.missed,
+            awaited: before.awaited,
             reading: before.reading,
             loads: before.loads,
             ..Recovery::new(stage)

@@ -510,6 +510,9 @@ impl Volume {
 
     /// The view has changed.
     fn on_view(&mut self, ctx: &mut Context) {
+        if let Phase::Opening(recovery) = &mut self.phase {
+            recovery.see_view(ctx);
+        }
         let unnamed: Vec<EgroupId> = self.unnamed().collect();
         self.placing.on_groups_changed(self.factor, ctx.view);
         if self.audit.on_view(ctx.view, unnamed.into_iter()) {

@@ -21,7 +21,8 @@ use crate::identity::{Block, DriveId, EgroupId, Generation, Time};
 use crate::interface::{Damage, Notice, Reply, RequestError};
 use crate::map::lookup::{PRESENT, PageWaiter, Where, may_come_back};
 use crate::map::view::ViewWaiter;
-use crate::message::{Answer, PackedFrame, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, PackedFrame, Question, Refusal, UnitRun};
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Zeros are given in pieces of at most this many blocks.
@@ -288,22 +289,34 @@ impl Volume {
             }
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
-            let (block, run) = parts[0];
-            let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
-            if self.is_place_of(at, block, egroup, run.first) {
-                let away = may_come_back(self, egroup, tried.drives(), ctx);
-                if !away {
-                    let drive = tried.drives().first().copied().unwrap_or_default();
-                    self.tell_lost(block, drive, ctx);
-                }
-                return self.fail_read(job, block, away, ctx);
-            }
-            for (block, run) in parts {
-                self.look_up(job, block, u64::from(run.count), ctx);
-            }
-            return self.finish_job(job, ctx);
+            let away = may_come_back(self, egroup, tried.drives(), ctx);
+            let drive = tried.drives().first().copied().unwrap_or_default();
+            return self.end_of_copies(job, egroup, parts, (drive, away), ctx);
         };
         self.ask_units(drive, Ask { reader: Reader::Job(job), egroup, parts, tried }, ctx);
+    }
+
+    /// No copy has these units; the last one that was asked is on this drive, and some may be on drives that come back.
+    fn end_of_copies(
+        &mut self,
+        job: u64,
+        egroup: EgroupId,
+        parts: Vec<(Block, UnitRun)>,
+        (drive, away): (DriveId, bool),
+        ctx: &mut Context,
+    ) {
+        let (block, run) = parts[0];
+        let Some(at) = self.reads.jobs.get(&job).map(|job| job.at) else { return };
+        if self.is_place_of(at, block, egroup, run.first) {
+            if !away {
+                self.tell_lost(block, drive, ctx);
+            }
+            return self.fail_read(job, block, away, ctx);
+        }
+        for (block, run) in parts {
+            self.look_up(job, block, u64::from(run.count), ctx);
+        }
+        self.finish_job(job, ctx);
     }
 
     fn tell_lost(&self, block: Block, drive: DriveId, ctx: &mut Context) {
@@ -412,6 +425,7 @@ impl Volume {
         };
         // A drive that is away may come back with its copy.
         let is_away = answer == Err(Refusal::DriveGone);
+        let lost = lost_runs(&parts, &answer);
         let units = self.units_of(at, egroup, parts, drive, answer, ctx);
         let job = match reader {
             Reader::Job(job) => job,
@@ -423,7 +437,9 @@ impl Volume {
         let mut again: Vec<(Block, UnitRun)> = Vec::new();
         for (block, run, data) in units {
             let Some(data) = data else {
-                again.push((block, run));
+                if !lost.contains(&(block, run)) {
+                    again.push((block, run));
+                }
                 continue;
             };
             let Some(job) = self.reads.jobs.get_mut(&job) else { continue };
@@ -440,6 +456,10 @@ impl Volume {
                 }
             }
             job.give(block, data, source);
+        }
+        if !lost.is_empty() {
+            // No copy is better, also none that is away.
+            self.end_of_copies(job, egroup, lost, (drive, false), ctx);
         }
         if !again.is_empty() {
             if !is_away {
@@ -570,4 +590,13 @@ impl Volume {
             Target::Partial { work, lock } => self.on_partial_read(work, lock, Err(error), ctx),
         }
     }
+}
+
+/// The runs of which a copy says that what they had is lost.
+fn lost_runs(parts: &[(Block, UnitRun)], answer: &Result<Answer, Refusal>) -> Vec<(Block, UnitRun)> {
+    let Ok(Answer::Units(results)) = answer else { return Vec::new() };
+    let is_lost = |result: &Result<Buffer, BadUnit>| result.as_ref().is_err_and(|bad| bad.is_lost);
+    let lost =
+        parts.iter().zip(results).filter(|(_, result)| is_lost(result) && !planted(Bug::LostAskedAgain));
+    lost.map(|(part, _)| *part).collect()
 }

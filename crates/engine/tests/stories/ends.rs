@@ -3,7 +3,7 @@
 
 use crate::reopened::{
     a_checkpoint_on_one, begin_a_frame, damage, is_failed, is_ready, last_block, log, open_without,
-    reads_well, see, settled, the_first_forgot,
+    reads_well, see, settled, settled_on, the_first_forgot,
 };
 use crate::world::{World, data, pattern};
 use weft_engine::buffer::BLOCK;
@@ -126,26 +126,18 @@ fn a_torn_member_is_given_what_it_lacks_when_nobody_is_sure() {
     }
 }
 
-#[test]
-fn what_is_lost_is_given_to_nobody_and_the_rest_is_served() {
-    let mut world = settled();
-    let before = log(&world, 0).to_vec();
-    assert_eq!(world.write(2 << 20, &pattern(7, BLOCK)), Reply::Done);
-    world.restart(Limits::small());
-    for at in 3..7 {
-        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
-    }
-    // The first drive has forgotten everything since, and two of the writes are damaged on the other.
-    world.areas.insert((DriveId(0), Area::Log), before);
-    for lost in [7, 4] {
-        let wanted = pattern(lost, BLOCK);
-        let place = log(&world, 1).chunks(BLOCK).position(|block| block == wanted);
-        damage(&mut world, 1, place.expect("it is in the log"));
-    }
-    world.restart(Limits::small());
+/// Changes what this write has put into the log of the drive.
+fn damage_write(world: &mut World, drive: u32, seed: u64) {
+    let wanted = pattern(seed, BLOCK);
+    let place = log(world, drive).chunks(BLOCK).rposition(|block| block == wanted);
+    damage(world, drive, place.expect("it is in the log"));
+}
+
+/// Writes at 2 to 6 MiB can be read, but for those that are lost.
+fn reads_all_but(world: &mut World, lost: &[u64]) {
     for at in 2..7 {
         let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });
-        if [2, 4].contains(&at) {
+        if lost.contains(&at) {
             assert!(matches!(reply, Reply::Error(RequestError::Damaged { .. })), "{at}: {reply:?}");
         } else {
             assert!(data(reply) == pattern(at, BLOCK), "{at} MiB");
@@ -153,9 +145,159 @@ fn what_is_lost_is_given_to_nobody_and_the_rest_is_served() {
     }
 }
 
+#[test]
+fn what_is_lost_is_given_to_nobody_and_the_rest_is_served() {
+    let mut world = settled();
+    let before = log(&world, 0).to_vec();
+    assert_eq!(world.write(2 << 20, &pattern(2, BLOCK)), Reply::Done);
+    world.restart(Limits::small());
+    for at in 3..7 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    // The first drive has forgotten everything since, and two of the writes are damaged on the other.
+    world.areas.insert((DriveId(0), Area::Log), before);
+    for lost in [2, 4] {
+        damage_write(&mut world, 1, lost);
+    }
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[2, 4]);
+}
+
+/// The first of so many drives forgets what came last, of which a write is damaged on the second one.
+fn forgotten_and_damaged(drives: u32) -> World {
+    let mut world = settled_on(drives);
+    for at in 2..4 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    let before = log(&world, 0).to_vec();
+    for at in 4..7 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    world.areas.insert((DriveId(0), Area::Log), before);
+    damage_write(&mut world, 1, 4);
+    world
+}
+
+/// Gives whether everything else is there, also after another opening and out of the log.
+fn what_one_forgot_and_another_has_damaged_is_lost() -> bool {
+    let mut world = forgotten_and_damaged(2);
+    world.restart(Limits::small());
+    let is_lost = |world: &mut World| {
+        let reply = world.ask(Request::Read { offset: 4 << 20, len: BLOCK as u32 });
+        matches!(reply, Reply::Error(RequestError::Damaged { .. }))
+    };
+    if !is_lost(&mut world) {
+        return false;
+    }
+    reads_all_but(&mut world, &[4]);
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[4]);
+    world.settle();
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[4]);
+    true
+}
+
+#[test]
+fn a_log_does_not_end_before_what_is_damaged_because_one_has_less() {
+    assert!(what_one_forgot_and_another_has_damaged_is_lost());
+}
+
+/// A third one has all of it, and comes when the others have been asked. Gives whether what it has is there.
+fn a_third_one_comes_later() -> bool {
+    let mut world = forgotten_and_damaged(3);
+    world.kill(Limits::small());
+    world.open_drive(DriveId(0), false);
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 1, &[DriveState::Up, DriveState::Up, DriveState::Down]);
+    open_family(&mut world);
+    world.pass(SECONDS);
+    world.open_drive(DriveId(2), false);
+    see(&mut world, 2, &[DriveState::Up; 3]);
+    world.pass(60 * SECONDS);
+    is_ready(&world)
+        && !is_failed(&world)
+        && (2..7).all(|at| {
+            let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });
+            matches!(reply, Reply::Data(_)) && data(reply) == pattern(at, BLOCK)
+        })
+}
+
+#[test]
+fn a_log_does_not_end_before_what_somebody_may_still_give() {
+    assert!(a_third_one_comes_later());
+}
+
+#[test]
+fn a_vdisk_is_served_though_nobody_comes_who_has_what_is_damaged() {
+    let mut world = forgotten_and_damaged(3);
+    world.kill(Limits::small());
+    world.open_drive(DriveId(0), false);
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 1, &[DriveState::Up, DriveState::Up, DriveState::Down]);
+    open_family(&mut world);
+    world.pass(60 * SECONDS);
+    assert!(is_ready(&world) && !is_failed(&world));
+    reads_all_but(&mut world, &[4]);
+}
+
+#[test]
+fn who_is_sure_is_believed_where_nobody_knows_what_was_there() {
+    let mut world = forgotten_and_damaged(2);
+    // Behind what is damaged a frame is, of which not even the header says anything.
+    let place = log(&world, 1).chunks(BLOCK).rposition(|block| block == pattern(5, BLOCK));
+    damage(&mut world, 1, place.expect("it is in the log") - 1);
+    world.restart(Limits::small());
+    for at in 2..7_u64 {
+        let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });
+        match at {
+            4 => assert!(matches!(reply, Reply::Error(RequestError::Damaged { .. })), "{reply:?}"),
+            5.. => assert!(data(reply) == vec![0; BLOCK], "{at} MiB: as if it had never been written"),
+            _ => assert!(data(reply) == pattern(at, BLOCK), "{at} MiB"),
+        }
+    }
+}
+
+/// All that is in the last part of a log are two who lack the end of the one before, of which a write is damaged where it is.
+#[test]
+fn a_log_whose_last_part_nobody_has_whole_is_opened() {
+    let mut world = settled_on(3);
+    let mut before = Vec::new();
+    for at in 2..7 {
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+        if [3, 4].contains(&at) {
+            before.push(log(&world, at as u32 - 2).to_vec());
+        }
+    }
+    // A part of the log that the first drive has nothing of.
+    world.kill(Limits::small());
+    world.open_drive(DriveId(1), false);
+    world.open_drive(DriveId(2), false);
+    see(&mut world, 1, &[DriveState::Down, DriveState::Up, DriveState::Up]);
+    open_family(&mut world);
+    world.pass(10 * SECONDS);
+    assert!(is_ready(&world));
+    world.kill(Limits::small());
+    for (drive, before) in (1..).zip(before) {
+        world.areas.insert((DriveId(drive), Area::Log), before);
+    }
+    begin_a_frame(&mut world, 2);
+    damage_write(&mut world, 0, 5);
+    world.restart(Limits::small());
+    reads_all_but(&mut world, &[5]);
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn not_hearing_who_answers_late_is_seen() {
     use weft_engine::sabotage::{Bug, with};
     assert!(!with(Bug::LateEndUnheard, the_other_answers_while_the_log_is_read));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn ends_before_what_is_damaged_are_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(!with(Bug::LostCutOff, what_one_forgot_and_another_has_damaged_is_lost));
+    assert!(!with(Bug::LateGiverUnheard, a_third_one_comes_later));
 }

@@ -1,10 +1,10 @@
 //! Writes that are damaged in every log that has them (decision 0061): their blocks cannot be read, and all others can.
 
-use crate::reopened::{begin_a_frame, log};
+use crate::reopened::{begin_a_frame, log, see};
 use crate::world::{FAMILY, World, data, pattern};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
-use weft_engine::interface::{Area, Damage, Input, Notice, Order, Reply, Request, RequestError};
+use weft_engine::interface::{Area, Damage, DriveState, Input, Notice, Order, Reply, Request, RequestError};
 use weft_engine::limits::Limits;
 
 const BLOCKS: u64 = 6;
@@ -110,9 +110,88 @@ fn what_was_written_over_or_drained_since_is_not_missed() {
     assert_eq!(world.write(at(30), &pattern(30, BLOCK)), Reply::Done);
     assert_eq!(world.write(at(31), &pattern(31, BLOCK)), Reply::Done);
     damage(&mut world, 0, 1);
-    world.restart(Limits::small());
+    assert_eq!(reopened(&mut world), [], "nobody is told that something is lost");
     assert_eq!(world.read(at(1), BLOCK as u32), pattern(101, BLOCK));
     assert_eq!(world.read(at(2), BLOCK as u32), pattern(2, BLOCK));
+}
+
+/// Both copies of a drained block say that it is lost, and one of them is away. Gives whether a read is told so at once.
+fn a_lost_block_is_read_while_a_copy_is_away() -> bool {
+    let mut world = written(2);
+    damage(&mut world, 0, 1);
+    damage(&mut world, 1, 1);
+    world.restart(Limits::small());
+    world.settle();
+    see(&mut world, 5, &[DriveState::Up, DriveState::Down]);
+    let reply = world.ask(Request::Read { offset: at(1), len: BLOCK as u32 });
+    assert_eq!(world.read(at(2), BLOCK as u32), pattern(2, BLOCK));
+    reply == Reply::Error(RequestError::Damaged { block: 1 })
+}
+
+#[test]
+fn nobody_is_waited_for_who_knows_no_better() {
+    assert!(a_lost_block_is_read_while_a_copy_is_away());
+}
+
+/// It is damaged on one drive. The other was away since it was asked what it has, and cannot read the end of its log for a while. Gives whether it
+/// is there when that has passed.
+fn it_was_away_since_it_told_what_it_has() -> bool {
+    let mut world = written(2);
+    damage(&mut world, 0, 20);
+    let ends: Vec<usize> = [20, 21].iter().flat_map(|block| places(&world, 1, *block)).collect();
+    world.kill(Limits::small());
+    world.open_drives(false);
+    // The fence, and then nothing comes of what is read.
+    world.hung = Some((DriveId(1), Area::Log, 1));
+    world.open_families();
+    world.pass(100_000);
+    assert_eq!(world.hanging(), [Area::Log], "it is asked for it");
+    see(&mut world, 5, &[DriveState::Up, DriveState::Down]);
+    world.let_go();
+    world.hung = None;
+    world.unreadable = ends.into_iter().map(|place| (DriveId(1), Area::Log, place - 1)).collect();
+    world.open_drive(DriveId(1), false);
+    world.pass(60_000_000);
+    see(&mut world, 6, &[DriveState::Up; 2]);
+    world.pass(60_000_000);
+    if world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
+        world.settle();
+    }
+    world.unreadable.clear();
+    world.restart(Limits::small());
+    let reply = world.ask(Request::Read { offset: at(20), len: BLOCK as u32 });
+    matches!(reply, Reply::Data(_)) && data(reply) == pattern(20, BLOCK)
+}
+
+#[test]
+fn who_never_had_it_and_blinks_keeps_no_vdisk_from_being_served() {
+    let mut world = World::new(2, 2, Limits::small());
+    assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
+    let before = log(&world, 1).to_vec();
+    for block in [1, 2, 3, 4, 5, 20, 21] {
+        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
+    }
+    damage(&mut world, 0, 1);
+    world.areas.insert((DriveId(1), Area::Log), before);
+    begin_a_frame(&mut world, 1);
+    world.kill(Limits::small());
+    world.open_drives(false);
+    world.hung = Some((DriveId(0), Area::Log, 1));
+    world.open_families();
+    world.pass(100_000);
+    assert_eq!(world.hanging(), [Area::Log], "it is being read");
+    see(&mut world, 5, &[DriveState::Up, DriveState::Down]);
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 6, &[DriveState::Up; 2]);
+    world.carry_on();
+    world.pass(10_000_000);
+    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })));
+    reads_all_but(&mut world, &[1]);
+}
+
+#[test]
+fn what_a_drive_told_before_it_went_away_gives_nothing_up() {
+    assert!(it_was_away_since_it_told_what_it_has());
 }
 
 #[test]
@@ -169,7 +248,7 @@ fn who_never_had_it_does_not_keep_it_from_being_given_up() {
     reads_all_but(&mut world, &[1]);
     // It has what comes now, and a gap.
     assert_eq!(world.write(at(20), &pattern(20, BLOCK)), Reply::Done);
-    assert_eq!(reopened(&mut world), [(1, 1)]);
+    assert_eq!(reopened(&mut world), [], "it is out of the log, and told already");
     reads_all_but(&mut world, &[1]);
 }
 
@@ -233,4 +312,6 @@ fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
 fn giving_up_what_was_only_not_read_is_seen() {
     use weft_engine::sabotage::{Bug, with};
     assert!(!with(Bug::UnreadTakenForLost, it_is_damaged_here_and_not_read_there));
+    assert!(!with(Bug::OldWordBelieved, it_was_away_since_it_told_what_it_has));
+    assert!(!with(Bug::LostAskedAgain, a_lost_block_is_read_while_a_copy_is_away));
 }

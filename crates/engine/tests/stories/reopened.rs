@@ -11,7 +11,12 @@ const SECONDS: u64 = 1_000_000;
 
 /// Three blocks of a vDisk with two members, drained and in pages, and everything at rest.
 pub fn settled() -> World {
-    let mut world = World::new(2, 2, Limits::small());
+    settled_on(2)
+}
+
+/// As many copies as drives.
+pub fn settled_on(drives: u32) -> World {
+    let mut world = World::new(drives, drives, Limits::small());
     for at in 0..3 {
         assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
     }
@@ -71,7 +76,8 @@ fn nobody_can_read_the_checkpoint_that_one_has() -> (bool, World) {
     world.open_drives(false);
     damage(&mut world, 0, block);
     world.open_families();
-    world.pass(SECONDS);
+    // Perhaps it can be read soon.
+    world.pass(10 * SECONDS);
     (is_ready(&world), world)
 }
 

@@ -377,12 +377,21 @@ impl<'a> Family<'a> {
                 }
                 // Some members lack it and the others cannot read it: the log ends in front of it, which is no loss.
                 None if seq > settled => self.ends.end = seq.previous(),
-                None => {
-                    let text = format!(
-                        "record {seq} of its log is on no drive, or damaged on every one: the vDisk will not open"
-                    );
-                    self.problem(findings, "record_lost", None, text);
-                }
+                None => match self.lost_write(seq, held) {
+                    Some((block, count)) => {
+                        let text = format!(
+                            "record {seq} of its log is damaged on every drive that has it: what it wrote to {count} blocks from \
+                             block {block} on cannot be read, unless that was drained, until they are written again"
+                        );
+                        self.problem(findings, "write_lost", None, text);
+                    }
+                    None => {
+                        let text = format!(
+                            "record {seq} of its log is on no drive, or damaged on every one: the vDisk will not open"
+                        );
+                        self.problem(findings, "record_lost", None, text);
+                    }
+                },
                 Some(record) => {
                     self.replayed += 1;
                     match &record.body {
@@ -396,6 +405,13 @@ impl<'a> Family<'a> {
             }
             seq = seq.next();
         }
+    }
+
+    /// Where this write went, if somebody has it, damaged.
+    fn lost_write(&self, seq: Seq, held: &HeldBy) -> Option<(u64, u64)> {
+        let told = self.drives_of(seq).into_iter().filter_map(|drive| held.get(&drive)?.get(&seq).copied());
+        let mut told = told.filter(|record| record.header.kind == RecordKind::Data);
+        told.next().map(|record| (record.header.block, record.header.count))
     }
 
     /// The drives that may have a record.

@@ -4,7 +4,7 @@ use super::contents::{Contents, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
-use weft_engine::checksum::unit_checksum;
+use weft_engine::checksum::{lost_sum, unit_checksum};
 use weft_engine::codec::Decompressor;
 use weft_engine::formats::packing::Frame;
 use weft_engine::formats::table::{TablePage, decode_trailer};
@@ -55,15 +55,20 @@ pub fn verify(contents: &Contents, progress: &dyn Fn(u64)) -> Damaged {
         if !units.is_empty() {
             let list: Vec<String> = units.iter().take(8).map(u32::to_string).collect();
             let more = if units.len() > 8 { ", ..." } else { "" };
+            // No copy of these is better: they came so from a log.
+            let (kind, what) = match units.iter().all(|&unit| is_lost(contents, page, unit)) {
+                true => ("units_lost", "are those of a write that was damaged in the log, and is lost"),
+                false => ("units_damaged", "are damaged"),
+            };
             let text = format!(
-                "egroup {} of family {}: {} of {} units are damaged ({}{more})",
+                "egroup {} of family {}: {} of {} units {what} ({}{more})",
                 page.egroup,
                 page.family,
                 units.len(),
                 page.units(),
                 list.join(", "),
             );
-            damaged.faults.push(Fault { name, kind: "units_damaged", text });
+            damaged.faults.push(Fault { name, kind, text });
             damaged.units.insert(name, units);
         }
         if trailer(contents, page).is_none() {
@@ -73,6 +78,18 @@ pub fn verify(contents: &Contents, progress: &dyn Fn(u64)) -> Damaged {
         progress(page.blocks() * BLOCK as u64);
     }
     damaged
+}
+
+/// Whether a unit says of itself that it was lost before it came here; such ones are never packed.
+fn is_lost(contents: &Contents, page: &TablePage, unit: u32) -> bool {
+    let Some(frame) = frames(page, unit, 1).next().filter(|frame| page.packing.is_none() && frame.units == 1)
+    else {
+        return false;
+    };
+    let mut stored = vec![0; BLOCK];
+    contents.reader.area(Area::Data).read(page.place_of(&frame), &mut stored).is_ok()
+        && page.checksums[frame.index as usize]
+            == lost_sum(unit_checksum(page.family, page.egroup, frame.first, &stored))
 }
 
 /// The frames that `count` units from `first` on lie in.

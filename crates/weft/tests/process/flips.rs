@@ -166,6 +166,8 @@ fn with_one_copy_a_flip_in_the_log_costs_the_blocks_of_that_write_only() {
     let checked =
         crate::support::weft_output(&["check", scratch.file("node").to_str().expect("a plain name")]);
     assert_eq!(checked.status.code(), Some(1), "the offline check finds it");
+    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(told.contains("damaged in the log, and is lost"), "and knows what it was: {told}");
     let node = Node::start(&scratch.file("node"), &arguments);
     let mut client = NbdClient::connect_patiently(&scratch.socket("v"), "v");
     only_these_fail(&mut client, &lost);

@@ -53,7 +53,7 @@ fn a_damaged_last_record_is_told_and_lost_with_one_copy() {
     damage_last_record(&dir, 0);
     let (code, told) = check(&dir);
     assert_eq!(code, Some(1), "{told:#}");
-    assert_eq!(told["problems_by_kind"], json!({ "record_copy_missing": 1, "record_lost": 1 }), "{told:#}");
+    assert_eq!(told["problems_by_kind"], json!({ "record_copy_missing": 1, "write_lost": 1 }), "{told:#}");
     assert_eq!((&told["problems"][0]["vdisk"], &told["problems"][0]["drive"]), (&"a".into(), &0.into()));
 }
 
@@ -73,7 +73,7 @@ fn a_damaged_last_record_is_told_with_two_copies_and_lost_without_any() {
     damage_last_record(&dir, 0);
     let (code, told) = check(&dir);
     assert_eq!(code, Some(1), "{told:#}");
-    assert_eq!(told["problems_by_kind"], json!({ "record_copy_missing": 2, "record_lost": 1 }), "{told:#}");
+    assert_eq!(told["problems_by_kind"], json!({ "record_copy_missing": 2, "write_lost": 1 }), "{told:#}");
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl Volume {
         if self.log.is_changing() || !self.log.has_members() || self.log.durable() < until {
             return;
         }
+        self.tell_given_up(ctx);
         let (replayed, replay_from) = (self.recovery().replayed, self.recovery().replay_from);
         self.log.trim = self.log.trim.max(replay_from.previous());
         self.phase = Phase::Serving;

@@ -56,6 +56,8 @@ pub(super) struct Ends {
     pub short: BTreeSet<DriveId>,
     /// Somebody is sure.
     pub is_confirmed: bool,
+    /// Where the log ended for those who were sure, and were left out because of what is lost behind it.
+    pub sure_end: Option<Seq>,
     /// Known to be the last record.
     pub cut: Option<Seq>,
     /// Found out by reading: what members say does not change it.
@@ -111,6 +113,8 @@ impl Ends {
                 lowest = lowest.min(end);
             }
         }
+        // Nobody may be left of it who counts.
+        let lowest = lowest.min(highest);
         self.cut.map_or((highest, lowest), |cut| (cut.min(highest), cut.min(lowest)))
     }
 

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::identity::{DriveId, Seq};
 use crate::interface::{Damage, Notice};
 use crate::log::overlay::Content;
-use crate::message::LostWrite;
+use crate::message::{Held, LostWrite};
 use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use std::collections::BTreeSet;
@@ -34,40 +34,76 @@ impl Lost {
     }
 }
 
+/// A write that is done without.
+pub(super) struct LostHere {
+    pub write: LostWrite,
+    /// Somebody is sure that the log ends before it. They may have forgotten it.
+    pub is_behind: bool,
+}
+
 impl Volume {
     /// What is known of this record, if nobody may give it another time: all who can be asked were, and have it damaged, or not at all.
-    pub(super) fn lost_write(&mut self, seq: Seq, ctx: &Context) -> Option<LostWrite> {
-        // What is behind that is appended again, and that nobody can.
-        let (_, lowest) = self.ends();
+    /// Where the log ends before it for those who are sure, and they have not forgotten it, it was never acknowledged, nor was what is behind it.
+    /// Nobody can tell whether they have, so what others have behind it is kept; the price is that of a write whose client was not told.
+    pub(super) fn lost_write(&mut self, seq: Seq, ctx: &Context) -> Option<LostHere> {
+        let is_behind = self.is_behind(seq);
         let segments = self.log.segments.clone();
         let recovery = self.recovery();
         let lost = recovery.lost.get(&seq)?;
+        // What it told before it was away may not be so any more.
+        let has_changed = |drive: &DriveId, held: &Held| {
+            let told = recovery.has_told(*drive, seq) || held.torn;
+            told && recovery.gone.contains(drive) && ctx.is_up(*drive) && !planted(Bug::OldWordBelieved)
+        };
         let may_give = |drive: &DriveId| match recovery.fenced.get(drive) {
-            Some(held) => held.incomplete && !lost.is_told_by(drive),
+            Some(held) => (held.incomplete || has_changed(drive, held)) && !lost.is_told_by(drive),
             None => true,
         };
         let mut drives = segment_of(&segments, seq).drives().filter(|drive| !ctx.is_lost(*drive));
         let is_unread = recovery.unread.contains(&seq) || drives.any(|drive| may_give(&drive));
-        let are_sure = !is_unread || planted(Bug::UnreadTakenForLost);
-        (recovery.stage == Stage::Replay && seq <= lowest && are_sure).then_some(lost.write)
+        let is_taken = match is_behind {
+            true => !planted(Bug::LostCutOff),
+            false => !is_unread || planted(Bug::UnreadTakenForLost),
+        };
+        (recovery.stage == Stage::Replay && is_taken).then_some(LostHere { write: lost.write, is_behind })
     }
 
     /// The next record is done without.
-    pub(super) fn take_as_lost(&mut self, write: LostWrite, ctx: &mut Context) {
+    pub(super) fn take_as_lost(&mut self, write: LostWrite) {
         let LostWrite { seq, block, count } = write;
+        let (_, lowest) = self.ends();
         let segments = self.log.segments.clone();
         let recovery = self.recovery();
+        if seq > lowest {
+            recovery.ends.sure_end.get_or_insert(lowest);
+        }
         // Nobody can give it to those who lack it, nor anything behind it then.
         let lacking: Vec<DriveId> = recovery.lacking(seq, &segments).collect();
         lacking.iter().for_each(|drive| recovery.ends.leave_out(drive));
         recovery.need = seq.next();
         recovery.tried.clear();
         recovery.replayed += 1;
+        // What comes before it is in order, and on all who are left.
+        let (map_to, tail) = (recovery.map_to, std::mem::take(&mut recovery.tail));
+        for record in tail {
+            self.apply(&record, record.seq > map_to);
+        }
         if planted(Bug::LostWriteForgotten) {
             return;
         }
         self.overlay.insert(block, count, seq, Content::Lost(count));
-        let damage = Damage::WriteLost { family: self.family, block: block.0, count };
-        ctx.notice(Notice::Damage { drive: DriveId::default(), damage });
+        self.recovery().given_up.push(write);
+    }
+
+    /// Tells which blocks are lost, when everything is in the log again: what came later may have taken their place.
+    pub(super) fn tell_given_up(&mut self, ctx: &mut Context) {
+        for LostWrite { seq, block, count } in std::mem::take(&mut self.recovery().given_up) {
+            let layers = self.overlay.iter();
+            let left = layers.flat_map(|(_, overlay)| overlay.newest_of(block, count, seq));
+            for (block, count) in left {
+                let damage = Damage::WriteLost { family: self.family, block: block.0, count };
+                ctx.notice(Notice::Damage { drive: DriveId::default(), damage });
+            }
+        }
     }
 }
