@@ -38,6 +38,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Bytes of log asked for at once.
 const READ_BYTES: u32 = 4 << 20;
 
+/// So often in one opening a drive that was away is heard again while others could do without it.
+const RETURNS_MAX: u32 = 3;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Asking all members that are up to refuse the former owner.
@@ -64,6 +67,8 @@ pub(crate) struct Recovery {
     asked: BTreeSet<DriveId>,
     /// Those who have answered and were away since: what they hold may not be what they told any more.
     gone: BTreeSet<DriveId>,
+    /// How often each was asked again for that.
+    returns: BTreeMap<DriveId, u32>,
     /// Fences that were answered by drives that get several: see [`fences_of`].
     fences: BTreeMap<DriveId, usize>,
     full: FullMembers,
@@ -108,6 +113,7 @@ impl Recovery {
             fenced: BTreeMap::new(),
             asked: BTreeSet::new(),
             gone: BTreeSet::new(),
+            returns: BTreeMap::new(),
             fences: BTreeMap::new(),
             full: FullMembers::default(),
             ends: Ends::default(),
@@ -165,6 +171,19 @@ impl Recovery {
                 && !self.has_told_lost(drive, write.seq)
                 && drives.any(|other| other == drive)
         })
+    }
+
+    /// Whether a sure member of the last part has more of it than was found to be its end.
+    fn has_what_was_cut(&self, drive: DriveId, last: &Segment) -> bool {
+        let held = self.fenced.get(&drive).filter(|held| !held.incomplete);
+        self.ends.is_found
+            && last.members.contains(&drive)
+            && held.is_some_and(|held| held.high > self.ends.range(last, &self.fenced).0)
+    }
+
+    /// Whether everything may be read anew because this drive has come back: one that comes and goes does not keep a vDisk from being served.
+    fn may_disturb(&self, drive: DriveId) -> bool {
+        self.returns.get(&drive).is_none_or(|&times| times < RETURNS_MAX)
     }
 
     /// Those who have answered and are away now may come back with less than they have told of.
@@ -277,13 +296,19 @@ impl Volume {
                 let (high, is_sound) = (held.high, !held.incomplete);
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
+                let last = self.log.segments.last().expect("a family with a log has segments");
                 let base = match recovery.stage {
-                    Stage::Fencing | Stage::Completing { .. } => return,
+                    Stage::Fencing => {
+                        if recovery.has_what_was_cut(drive, last) && !planted(Bug::LateEndUnheard) {
+                            (recovery.ends, recovery.awaited) = (Ends::default(), None);
+                        }
+                        return;
+                    }
+                    Stage::Completing { .. } => return,
                     Stage::Checkpoint(seq) => seq,
                     Stage::Index | Stage::Directory | Stage::Replay | Stage::Giving => recovery.checkpoint,
                 };
                 let newest = recovery.newest_told(&self.log.segments);
-                let last = self.log.segments.last().expect("a family with a log has segments");
                 let may_tell = is_sound && last.members.contains(&drive);
                 let has_more = may_tell && high > recovery.ends.range(last, &recovery.fenced).0;
                 let may_give_some = recovery.may_give_some(drive, &self.log.segments);
@@ -381,6 +406,7 @@ impl Volume {
             fenced: before.fenced,
             asked: before.asked,
             gone: before.gone,
+            returns: before.returns,
             fences: before.fences,
             full: before.full,
             ends: before.ends,

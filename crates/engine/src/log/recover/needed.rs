@@ -62,12 +62,11 @@ impl Volume {
             self.take_as_lost(write);
             return true;
         }
-        if !waits && self.end_before(seq, &segment, may_be_given) {
+        let is_end = !waits && self.end_before(seq, &segment, may_be_given);
+        if is_end || self.ask_those_back(&segment, waits || away, ctx) {
             self.advance_opening(ctx);
         } else if waits || away {
             self.recovery().again_at = Some(ctx.now.after(100_000));
-        } else if self.ask_those_back(&segment, ctx) {
-            self.advance_opening(ctx);
         } else {
             self.fail(FamilyTrouble::RecordLost(seq), ctx);
         }
@@ -75,22 +74,29 @@ impl Volume {
     }
 
     /// Members that were away since they told what they have, and are back, are asked again. False: there are none.
-    fn ask_those_back(&mut self, segment: &Segment, ctx: &Context) -> bool {
+    fn ask_those_back(&mut self, segment: &Segment, may_wait: bool, ctx: &Context) -> bool {
         let recovery = self.recovery();
-        let is_back = |drive: &DriveId| recovery.gone.contains(drive) && ctx.is_up(*drive);
+        let is_back = |drive: &DriveId| {
+            recovery.gone.contains(drive) && ctx.is_up(*drive) && (!may_wait || recovery.may_disturb(*drive))
+        };
         let back: Vec<DriveId> = segment.drives().filter(is_back).collect();
         self.fence_again(&back)
     }
 
-    /// Those who are back and may give what was given up while they were away are asked again.
+    /// Those who are back and may give what was given up, or cut off, while they were away are asked again.
     pub(super) fn hear_those_back(&mut self, ctx: &Context) {
         let recovery = self.recovery();
-        if recovery.gone.is_empty() || recovery.given_up.is_empty() || planted(Bug::LateGiverUnheard) {
+        if recovery.gone.is_empty() || planted(Bug::LateGiverUnheard) {
             return;
         }
         let segments = self.log.segments.clone();
+        let last = segments.last().expect("a family with a log has segments");
         let recovery = self.recovery();
-        let is_back = |drive: &DriveId| ctx.is_up(*drive) && recovery.may_give_some(*drive, &segments);
+        let is_back = |drive: &DriveId| {
+            ctx.is_up(*drive)
+                && recovery.may_disturb(*drive)
+                && (recovery.may_give_some(*drive, &segments) || recovery.has_what_was_cut(*drive, last))
+        };
         let back: Vec<DriveId> = recovery.gone.iter().copied().filter(is_back).collect();
         self.fence_again(&back);
     }
@@ -99,6 +105,7 @@ impl Volume {
     fn fence_again(&mut self, drives: &[DriveId]) -> bool {
         let recovery = self.recovery();
         for drive in drives {
+            *recovery.returns.entry(*drive).or_default() += 1;
             recovery.gone.remove(drive);
             recovery.fenced.remove(drive);
             recovery.asked.remove(drive);
