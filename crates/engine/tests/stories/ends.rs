@@ -228,6 +228,45 @@ fn a_log_does_not_end_before_what_somebody_may_still_give() {
     assert!(a_third_one_comes_later());
 }
 
+/// The last write is on the second drive alone, which has told so and goes away; the third lacks the one before as well, and takes its time when it is
+/// given that. Meanwhile the second is back. Gives whether what it has is there.
+fn who_has_more_is_back_before_the_opening_is_done() -> bool {
+    let mut world = settled_on(3);
+    let mut before = Vec::new();
+    for (at, drive) in [(3, 2), (4, 0)] {
+        before.push((DriveId(drive), log(&world, drive).to_vec()));
+        assert_eq!(world.write(at << 20, &pattern(at, BLOCK)), Reply::Done);
+    }
+    for (drive, log) in before {
+        world.areas.insert((drive, Area::Log), log);
+    }
+    world.kill(Limits::small());
+    world.open_drives(false);
+    see(&mut world, 1, &[DriveState::Up; 3]);
+    world.hung = Some((DriveId(1), Area::Log, 1));
+    open_family(&mut world);
+    world.pass(100_000);
+    assert_eq!(world.hanging(), [Area::Log], "it is asked for what only it has");
+    see(&mut world, 2, &[DriveState::Up, DriveState::Down, DriveState::Up]);
+    world.let_go();
+    world.hung = Some((DriveId(2), Area::Log, 0));
+    world.pass(6 * SECONDS);
+    assert_eq!(world.hanging(), [Area::Log], "the other is given what it lacks");
+    world.open_drive(DriveId(1), false);
+    see(&mut world, 3, &[DriveState::Up; 3]);
+    world.pass(100_000);
+    world.carry_on();
+    world.pass(60 * SECONDS);
+    assert!(is_ready(&world) && !is_failed(&world));
+    assert_eq!(world.read(3 << 20, BLOCK as u32), pattern(3, BLOCK));
+    world.read(4 << 20, BLOCK as u32) == pattern(4, BLOCK)
+}
+
+#[test]
+fn who_is_back_is_heard_about_what_was_cut_off() {
+    assert!(who_has_more_is_back_before_the_opening_is_done());
+}
+
 #[test]
 fn a_vdisk_is_served_though_nobody_comes_who_has_what_is_damaged() {
     let mut world = forgotten_and_damaged(3);
@@ -300,4 +339,5 @@ fn ends_before_what_is_damaged_are_seen() {
     use weft_engine::sabotage::{Bug, with};
     assert!(!with(Bug::LostCutOff, what_one_forgot_and_another_has_damaged_is_lost));
     assert!(!with(Bug::LateGiverUnheard, a_third_one_comes_later));
+    assert!(!with(Bug::LateGiverUnheard, who_has_more_is_back_before_the_opening_is_done));
 }
