@@ -63,7 +63,7 @@ impl Volume {
             return true;
         }
         let is_end = !waits && self.end_before(seq, &segment, may_be_given);
-        if is_end || self.ask_those_back(&segment, waits || away, ctx) {
+        if is_end || self.ask_those_back(seq, &segment, waits || away, ctx) {
             self.advance_opening(ctx);
         } else if waits || away {
             self.recovery().again_at = Some(ctx.now.after(100_000));
@@ -73,11 +73,16 @@ impl Volume {
         false
     }
 
-    /// Members that were away since they told what they have, and are back, are asked again. False: there are none.
-    fn ask_those_back(&mut self, segment: &Segment, may_wait: bool, ctx: &Context) -> bool {
+    /// Members that were away since they told what they have, and are back, are asked again; while somebody else is waited for only those who
+    /// may bring this record: the word of others is not given away. False: there are none.
+    fn ask_those_back(&mut self, seq: Seq, segment: &Segment, may_wait: bool, ctx: &Context) -> bool {
         let recovery = self.recovery();
+        let may_bring = |drive: DriveId| {
+            let is_unsure = recovery.fenced.get(&drive).is_some_and(|held| held.torn || held.incomplete);
+            recovery.may_disturb(drive) && (is_unsure || recovery.has_told(drive, seq))
+        };
         let is_back = |drive: &DriveId| {
-            recovery.gone.contains(drive) && ctx.is_up(*drive) && (!may_wait || recovery.may_disturb(*drive))
+            recovery.gone.contains(drive) && ctx.is_up(*drive) && (!may_wait || may_bring(*drive))
         };
         let back: Vec<DriveId> = segment.drives().filter(is_back).collect();
         self.fence_again(&back)
