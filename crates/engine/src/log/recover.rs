@@ -173,12 +173,21 @@ impl Recovery {
         })
     }
 
-    /// Whether a sure member of the last part has more of it than was found to be its end.
-    fn has_what_was_cut(&self, drive: DriveId, last: &Segment) -> bool {
+    /// Whether a sure member of the last part has more of it than is taken for its end.
+    fn has_more(&self, drive: DriveId, last: &Segment) -> bool {
         let held = self.fenced.get(&drive).filter(|held| !held.incomplete);
-        self.ends.is_found
-            && last.members.contains(&drive)
+        last.members.contains(&drive)
             && held.is_some_and(|held| held.high > self.ends.range(last, &self.fenced).0)
+    }
+
+    /// The same, where that end was found out by reading.
+    fn has_what_was_cut(&self, drive: DriveId, last: &Segment) -> bool {
+        self.ends.is_found && self.has_more(drive, last)
+    }
+
+    /// Where the log ends is found out again, and who may know more is waited for again.
+    fn forget_end(&mut self) {
+        (self.ends, self.awaited) = (Ends::default(), None);
     }
 
     /// Whether everything may be read anew because this drive has come back: one that comes and goes does not keep a vDisk from being served.
@@ -225,8 +234,13 @@ impl Recovery {
 
 impl Volume {
     fn recovery(&mut self) -> &mut Recovery {
+        self.recovery_of().0
+    }
+
+    /// The same, with the parts of the log.
+    fn recovery_of(&mut self) -> (&mut Recovery, &[Segment]) {
         match &mut self.phase {
-            Phase::Opening(recovery) => recovery,
+            Phase::Opening(recovery) => (recovery, &self.log.segments),
             Phase::Serving | Phase::Failed => unreachable!("only an opening recovers"),
         }
     }
@@ -293,14 +307,13 @@ impl Volume {
                     recovery.asked.remove(&drive);
                     return;
                 }
-                let (high, is_sound) = (held.high, !held.incomplete);
                 recovery.fenced.insert(drive, held);
                 recovery.tried.clear();
                 let last = self.log.segments.last().expect("a family with a log has segments");
                 let base = match recovery.stage {
                     Stage::Fencing => {
                         if recovery.has_what_was_cut(drive, last) && !planted(Bug::LateEndUnheard) {
-                            (recovery.ends, recovery.awaited) = (Ends::default(), None);
+                            recovery.forget_end();
                         }
                         return;
                     }
@@ -309,15 +322,12 @@ impl Volume {
                     Stage::Index | Stage::Directory | Stage::Replay | Stage::Giving => recovery.checkpoint,
                 };
                 let newest = recovery.newest_told(&self.log.segments);
-                let may_tell = is_sound && last.members.contains(&drive);
-                let has_more = may_tell && high > recovery.ends.range(last, &recovery.fenced).0;
+                let has_more = recovery.has_more(drive, last) && !planted(Bug::LateEndUnheard);
                 let may_give_some = recovery.may_give_some(drive, &self.log.segments);
                 // Those who had answered before could not tell it. What is not in an older map may be told by nothing else; and they may
                 // have forgotten what was acknowledged.
-                let has_more = has_more && !planted(Bug::LateEndUnheard);
                 if has_more || may_give_some && !planted(Bug::LateGiverUnheard) {
-                    // Where the log ends is found out again, with what it has.
-                    (recovery.ends, recovery.awaited) = (Ends::default(), None);
+                    recovery.forget_end();
                     self.read_anew(Stage::Fencing);
                 } else if newest.is_some_and(|newest| newest > base) && !planted(Bug::FirstBaseKept) {
                     self.read_anew(Stage::Fencing);

@@ -2,8 +2,8 @@
 //! 0060): what becomes of that when they answer late, go away while they are given it, have full rings, or lack more than the end.
 
 use crate::reopened::{
-    a_checkpoint_on_one, begin_a_frame, damage, is_failed, is_ready, last_block, log, open_without,
-    reads_well, see, settled, settled_on, the_first_forgot,
+    a_checkpoint_on_one, begin_a_frame, damage, has_block, is_failed, is_ready, last_block, log,
+    open_without, reads_well, see, settled, settled_on, the_first_forgot,
 };
 use crate::world::{World, data, pattern};
 use weft_engine::buffer::BLOCK;
@@ -126,11 +126,16 @@ fn a_torn_member_is_given_what_it_lacks_when_nobody_is_sure() {
     }
 }
 
+/// The block of the drive's log where this write is.
+fn place_of(world: &World, drive: u32, seed: u64) -> usize {
+    let wanted = pattern(seed, BLOCK);
+    log(world, drive).chunks(BLOCK).rposition(|block| block == wanted).expect("it is in the log")
+}
+
 /// Changes what this write has put into the log of the drive.
 fn damage_write(world: &mut World, drive: u32, seed: u64) {
-    let wanted = pattern(seed, BLOCK);
-    let place = log(world, drive).chunks(BLOCK).rposition(|block| block == wanted);
-    damage(world, drive, place.expect("it is in the log"));
+    let place = place_of(world, drive, seed);
+    damage(world, drive, place);
 }
 
 /// Writes at 2 to 6 MiB can be read, but for those that are lost.
@@ -203,24 +208,27 @@ fn a_log_does_not_end_before_what_is_damaged_because_one_has_less() {
     assert!(what_one_forgot_and_another_has_damaged_is_lost());
 }
 
-/// A third one has all of it, and comes when the others have been asked. Gives whether what it has is there.
-fn a_third_one_comes_later() -> bool {
+/// A third one has all of it, and is away when the vDisk is opened.
+fn opened_without_the_third() -> World {
     let mut world = forgotten_and_damaged(3);
     world.kill(Limits::small());
     world.open_drive(DriveId(0), false);
     world.open_drive(DriveId(1), false);
     see(&mut world, 1, &[DriveState::Up, DriveState::Up, DriveState::Down]);
     open_family(&mut world);
+    world
+}
+
+/// It comes when the others have been asked. Gives whether what it has is there.
+fn a_third_one_comes_later() -> bool {
+    let mut world = opened_without_the_third();
     world.pass(SECONDS);
     world.open_drive(DriveId(2), false);
     see(&mut world, 2, &[DriveState::Up; 3]);
     world.pass(60 * SECONDS);
     is_ready(&world)
         && !is_failed(&world)
-        && (2..7).all(|at| {
-            let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });
-            matches!(reply, Reply::Data(_)) && data(reply) == pattern(at, BLOCK)
-        })
+        && (2..7).all(|at| has_block(&mut world, at << 20, &pattern(at, BLOCK)))
 }
 
 #[test]
@@ -269,12 +277,7 @@ fn who_is_back_is_heard_about_what_was_cut_off() {
 
 #[test]
 fn a_vdisk_is_served_though_nobody_comes_who_has_what_is_damaged() {
-    let mut world = forgotten_and_damaged(3);
-    world.kill(Limits::small());
-    world.open_drive(DriveId(0), false);
-    world.open_drive(DriveId(1), false);
-    see(&mut world, 1, &[DriveState::Up, DriveState::Up, DriveState::Down]);
-    open_family(&mut world);
+    let mut world = opened_without_the_third();
     world.pass(60 * SECONDS);
     assert!(is_ready(&world) && !is_failed(&world));
     reads_all_but(&mut world, &[4]);
@@ -284,8 +287,8 @@ fn a_vdisk_is_served_though_nobody_comes_who_has_what_is_damaged() {
 fn who_is_sure_is_believed_where_nobody_knows_what_was_there() {
     let mut world = forgotten_and_damaged(2);
     // Behind what is damaged a frame is, of which not even the header says anything.
-    let place = log(&world, 1).chunks(BLOCK).rposition(|block| block == pattern(5, BLOCK));
-    damage(&mut world, 1, place.expect("it is in the log") - 1);
+    let header = place_of(&world, 1, 5) - 1;
+    damage(&mut world, 1, header);
     world.restart(Limits::small());
     for at in 2..7_u64 {
         let reply = world.ask(Request::Read { offset: at << 20, len: BLOCK as u32 });

@@ -1,6 +1,6 @@
 //! Writes that are damaged in every log that has them (decision 0061): their blocks cannot be read, and all others can.
 
-use crate::reopened::{begin_a_frame, log, see};
+use crate::reopened::{begin_a_frame, has_block, is_failed, is_ready, log, see};
 use crate::world::{FAMILY, World, data, pattern};
 use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
@@ -58,7 +58,7 @@ fn reads_all_but(world: &mut World, lost: &[u64]) {
 /// What was told of writes that are lost, when the vDisk was served again.
 fn reopened(world: &mut World) -> Vec<(u64, u64)> {
     world.try_to_restart(Limits::small());
-    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })));
+    assert!(is_ready(world));
     writes_lost(world)
 }
 
@@ -133,6 +133,30 @@ fn nobody_is_waited_for_who_knows_no_better() {
     assert!(a_lost_block_is_read_while_a_copy_is_away());
 }
 
+/// A write is damaged on the first drive. The second has less; its last frame is one that was never finished, as far as it knows.
+fn damaged_here_and_never_there() -> World {
+    let mut world = World::new(2, 2, Limits::small());
+    assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
+    let before = log(&world, 1).to_vec();
+    for block in [1, 2, 3, 4, 5, 20, 21] {
+        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
+    }
+    damage(&mut world, 0, 1);
+    world.areas.insert((DriveId(1), Area::Log), before);
+    begin_a_frame(&mut world, 1);
+    world
+}
+
+/// What could not be read can be now. Gives whether this block is there, in the log or where it was drained to meanwhile.
+fn is_there_when_it_can_be_read(world: &mut World, block: u64) -> bool {
+    if is_ready(world) {
+        world.settle();
+    }
+    world.unreadable.clear();
+    world.restart(Limits::small());
+    has_block(world, at(block), &pattern(block, BLOCK))
+}
+
 /// It is damaged on one drive. The other was away since it was asked what it has, and cannot read the end of its log for a while. Gives whether it
 /// is there when that has passed.
 fn it_was_away_since_it_told_what_it_has() -> bool {
@@ -154,26 +178,12 @@ fn it_was_away_since_it_told_what_it_has() -> bool {
     world.pass(60_000_000);
     see(&mut world, 6, &[DriveState::Up; 2]);
     world.pass(60_000_000);
-    if world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
-        world.settle();
-    }
-    world.unreadable.clear();
-    world.restart(Limits::small());
-    let reply = world.ask(Request::Read { offset: at(20), len: BLOCK as u32 });
-    matches!(reply, Reply::Data(_)) && data(reply) == pattern(20, BLOCK)
+    is_there_when_it_can_be_read(&mut world, 20)
 }
 
 #[test]
 fn who_never_had_it_and_blinks_keeps_no_vdisk_from_being_served() {
-    let mut world = World::new(2, 2, Limits::small());
-    assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
-    let before = log(&world, 1).to_vec();
-    for block in [1, 2, 3, 4, 5, 20, 21] {
-        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
-    }
-    damage(&mut world, 0, 1);
-    world.areas.insert((DriveId(1), Area::Log), before);
-    begin_a_frame(&mut world, 1);
+    let mut world = damaged_here_and_never_there();
     world.kill(Limits::small());
     world.open_drives(false);
     world.hung = Some((DriveId(0), Area::Log, 1));
@@ -185,7 +195,7 @@ fn who_never_had_it_and_blinks_keeps_no_vdisk_from_being_served() {
     see(&mut world, 6, &[DriveState::Up; 2]);
     world.carry_on();
     world.pass(10_000_000);
-    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })));
+    assert!(is_ready(&world));
     reads_all_but(&mut world, &[1]);
 }
 
@@ -234,16 +244,7 @@ fn with_two_copies_both_have_to_be_damaged() {
 
 #[test]
 fn who_never_had_it_does_not_keep_it_from_being_given_up() {
-    let mut world = World::new(2, 2, Limits::small());
-    assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
-    let before = log(&world, 1).to_vec();
-    for block in [1, 2, 3, 4, 5, 20, 21] {
-        assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
-    }
-    damage(&mut world, 0, 1);
-    // Its last frame is one that was never finished, as far as it knows.
-    world.areas.insert((DriveId(1), Area::Log), before);
-    begin_a_frame(&mut world, 1);
+    let mut world = damaged_here_and_never_there();
     assert_eq!(reopened(&mut world), [(1, 1)]);
     reads_all_but(&mut world, &[1]);
     // It has what comes now, and a gap.
@@ -279,13 +280,7 @@ fn it_is_damaged_here_and_not_read_there() -> bool {
     world.unreadable = places(&world, 1, 1).into_iter().map(|place| (DriveId(1), Area::Log, place)).collect();
     world.try_to_restart(Limits::small());
     world.pass(10_000_000);
-    if world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. })) {
-        world.settle();
-    }
-    world.unreadable.clear();
-    world.restart(Limits::small());
-    let reply = world.ask(Request::Read { offset: at(1), len: BLOCK as u32 });
-    matches!(reply, Reply::Data(_)) && data(reply) == pattern(1, BLOCK)
+    is_there_when_it_can_be_read(&mut world, 1)
 }
 
 #[test]
@@ -301,7 +296,7 @@ fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
     // The vDisk is not served, and none of it is given up.
     world.try_to_restart(Limits::small());
     world.pass(10_000_000);
-    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::FamilyFailed { .. })));
+    assert!(is_failed(&world));
     world.unreadable.clear();
     assert_eq!(reopened(&mut world), []);
     reads_all_but(&mut world, &[]);

@@ -1,7 +1,7 @@
 //! Openings from another checkpoint than the one that was found first: it cannot be read, or a member that comes later knows of a newer one.
 //! And one that nothing but the end of an epoch's names makes necessary.
 
-use crate::world::{FAMILY, World, pattern};
+use crate::world::{FAMILY, World, data, pattern};
 use weft_engine::buffer::BLOCK;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
@@ -49,6 +49,12 @@ pub fn is_failed(world: &World) -> bool {
 
 pub fn is_ready(world: &World) -> bool {
     world.notices.iter().any(|notice| matches!(notice, Notice::FamilyReady { .. }))
+}
+
+/// Whether a block can be read, and is this.
+pub fn has_block(world: &mut World, offset: u64, wanted: &[u8]) -> bool {
+    let reply = world.ask(Request::Read { offset, len: BLOCK as u32 });
+    matches!(reply, Reply::Data(_)) && data(reply) == wanted
 }
 
 pub fn reads_well(world: &mut World, last: &[u8]) {

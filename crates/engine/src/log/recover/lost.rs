@@ -47,8 +47,7 @@ impl Volume {
     /// Nobody can tell whether they have, so what others have behind it is kept; the price is that of a write whose client was not told.
     pub(super) fn lost_write(&mut self, seq: Seq, ctx: &Context) -> Option<LostHere> {
         let is_behind = self.is_behind(seq);
-        let segments = self.log.segments.clone();
-        let recovery = self.recovery();
+        let (recovery, segments) = self.recovery_of();
         let lost = recovery.lost.get(&seq)?;
         // What it told before it was away may not be so any more.
         let has_changed = |drive: &DriveId, held: &Held| {
@@ -59,7 +58,7 @@ impl Volume {
             Some(held) => (held.incomplete || has_changed(drive, held)) && !lost.is_told_by(drive),
             None => true,
         };
-        let mut drives = segment_of(&segments, seq).drives().filter(|drive| !ctx.is_lost(*drive));
+        let mut drives = segment_of(segments, seq).drives().filter(|drive| !ctx.is_lost(*drive));
         let is_unread = recovery.unread.contains(&seq) || drives.any(|drive| may_give(&drive));
         let is_taken = match is_behind {
             true => !planted(Bug::LostCutOff),
@@ -72,13 +71,12 @@ impl Volume {
     pub(super) fn take_as_lost(&mut self, write: LostWrite) {
         let LostWrite { seq, block, count } = write;
         let (_, lowest) = self.ends();
-        let segments = self.log.segments.clone();
-        let recovery = self.recovery();
+        let (recovery, segments) = self.recovery_of();
         if seq > lowest {
             recovery.ends.sure_end.get_or_insert(lowest);
         }
         // Nobody can give it to those who lack it, nor anything behind it then.
-        let lacking: Vec<DriveId> = recovery.lacking(seq, &segments).collect();
+        let lacking: Vec<DriveId> = recovery.lacking(seq, segments).collect();
         lacking.iter().for_each(|drive| recovery.ends.leave_out(drive));
         recovery.need = seq.next();
         recovery.tried.clear();

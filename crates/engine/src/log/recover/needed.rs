@@ -3,7 +3,6 @@
 //! for ever who may only know that there is more than those know who are sure.
 //! Leaves to others: where the log ends (`ends`), writes that are done without (`lost`), what is done with records (`recover`).
 
-use super::ends::Ends;
 use super::lost::LostHere;
 use super::{Stage, segment_of};
 use crate::context::{Context, Purpose};
@@ -94,13 +93,12 @@ impl Volume {
         if recovery.gone.is_empty() || planted(Bug::LateGiverUnheard) {
             return;
         }
-        let segments = self.log.segments.clone();
+        let (recovery, segments) = self.recovery_of();
         let last = segments.last().expect("a family with a log has segments");
-        let recovery = self.recovery();
         let is_back = |drive: &DriveId| {
             ctx.is_up(*drive)
                 && recovery.may_disturb(*drive)
-                && (recovery.may_give_some(*drive, &segments) || recovery.has_what_was_cut(*drive, last))
+                && (recovery.may_give_some(*drive, segments) || recovery.has_what_was_cut(*drive, last))
         };
         let back: Vec<DriveId> = recovery.gone.iter().copied().filter(is_back).collect();
         self.fence_again(&back);
@@ -117,7 +115,7 @@ impl Volume {
             recovery.fences.remove(drive);
         }
         if !drives.is_empty() {
-            (recovery.ends, recovery.awaited) = (Ends::default(), None);
+            recovery.forget_end();
             self.read_anew(Stage::Fencing);
         }
         !drives.is_empty()
