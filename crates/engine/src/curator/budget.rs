@@ -15,6 +15,11 @@ const OF_SHARD: usize = 48;
 const INTERVAL_US: u64 = 250_000;
 /// Fewer reads say nothing about how long clients wait.
 const READS_MIN: u64 = 4;
+/// While copies follow each other without a gap, the drive is left to its clients so often, until so many reads tell what is calm now; for
+/// so long at most.
+const LISTEN_EVERY_US: u64 = 20_000_000;
+const LISTEN_READS: u64 = 8;
+const LISTEN_MOST_US: u64 = 1_000_000;
 /// What clients wait longer than without copies, beside half as long again, before they are said to suffer.
 const SLACK_US: u64 = 200;
 /// Where even one copy is too much, the drive rests between them: so long at first, and at most.
@@ -29,6 +34,11 @@ struct Share {
     used_up: bool,
     /// What a client's read takes while nothing is copied here; 0: not known.
     calm_us: u64,
+    /// When that was found out last.
+    calm_at: Time,
+    /// No copy begins until it has been found out again: since then, what reads that began and ended with no copy under way took together, and
+    /// how many they are.
+    listens: Option<Listens>,
     /// Clients' reads that ended since the limit was looked at, and what they took together; those that are open.
     reads: u64,
     sum_us: u64,
@@ -40,6 +50,13 @@ struct Share {
     rests_until: Time,
 }
 
+#[derive(Debug)]
+struct Listens {
+    since: Time,
+    reads: u64,
+    sum_us: u64,
+}
+
 impl Share {
     fn new(now: Time) -> Self {
         Self {
@@ -47,6 +64,8 @@ impl Share {
             under_way: 0,
             used_up: false,
             calm_us: 0,
+            calm_at: now,
+            listens: None,
             reads: 0,
             sum_us: 0,
             open: 0,
@@ -76,14 +95,48 @@ impl Share {
             } else if self.used_up {
                 self.limit = (self.limit + 1).min(AT_MOST);
             }
-            // Clients may ask for more than they did: what was calm once need not be for ever.
-            self.calm_us += self.calm_us / 256;
         } else if !self.wanted && self.open == 0 && self.used_up {
             self.limit = (self.limit * 2).min(AT_MOST);
             self.rest_us = 0;
         }
+        // Clients may ask for more than they did, or for less: what was calm once need not be for ever.
+        let is_due = self.under_way > 0 && now.since(self.calm_at) >= LISTEN_EVERY_US;
+        if is_due && self.wanted && self.listens.is_none() {
+            self.listens = Some(Listens { since: now, reads: 0, sum_us: 0 });
+        }
+        if self.listens.as_ref().is_some_and(|listens| now.since(listens.since) >= LISTEN_MOST_US) {
+            self.has_listened(now);
+        }
         (self.reads, self.sum_us, self.used_up, self.looked_at) = (0, 0, false, now);
         self.wanted = false;
+    }
+
+    fn has_listened(&mut self, now: Time) {
+        let Some(Listens { reads, sum_us, .. }) = self.listens.take() else { return };
+        if reads > 0 {
+            self.calm_us = (sum_us / reads).max(1);
+        }
+        self.calm_at = now;
+    }
+
+    /// A client's read ended with no copy under way.
+    fn calm_read(&mut self, us: u64, now: Time) {
+        let Some(listens) = &mut self.listens else {
+            self.calm_us = match self.calm_us {
+                0 => us.max(1),
+                calm => (calm - calm / 32 + us / 32).max(1),
+            };
+            self.calm_at = now;
+            return;
+        };
+        // One that began beside the last copy tells nothing.
+        if now.since(listens.since) >= us {
+            listens.reads += 1;
+            listens.sum_us += us;
+        }
+        if listens.reads >= LISTEN_READS {
+            self.has_listened(now);
+        }
     }
 }
 
@@ -123,10 +176,8 @@ impl Budget {
         if share.under_way > 0 {
             share.reads += 1;
             share.sum_us += us;
-        } else if share.calm_us == 0 {
-            share.calm_us = us.max(1);
         } else {
-            share.calm_us = (share.calm_us - share.calm_us / 32 + us / 32).max(1);
+            share.calm_read(us, now);
         }
     }
 
@@ -139,7 +190,7 @@ impl Budget {
     pub fn admits(&mut self, drives: [DriveId; 2], now: Time) -> bool {
         drives.into_iter().all(|drive| {
             let share = self.share(drive, now);
-            let fits = share.under_way < share.limit && now >= share.rests_until;
+            let fits = share.under_way < share.limit && now >= share.rests_until && share.listens.is_none();
             share.used_up |= !fits;
             fits
         })
@@ -240,6 +291,9 @@ mod tests {
         story.pass(10, true, |copies| 5_000 + copies as u64 * 50_000);
         let made = story.next - before;
         assert!((8..50).contains(&made), "with pauses, and never none at all: {made}");
+        // Also if that goes on for minutes, with never a moment without a copy.
+        story.pass(300, true, |copies| 5_000 + copies as u64 * 2_000);
+        assert!(story.tasks.len() <= 2, "they are used to it: {}", story.tasks.len());
         // Where clients do not notice, they are many again.
         story.pass(20, true, |_| 5_000);
         assert!(story.tasks.len() > 8, "{}", story.tasks.len());
