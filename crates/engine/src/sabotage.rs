@@ -100,10 +100,16 @@ pub enum Bug {
     LostWriteForgotten,
     /// It is given up although somebody only could not read it.
     UnreadTakenForLost,
+    /// So is what a drive does not give that gives nothing at all.
+    SilentDriveBelieved,
+    /// What a drive does not give is never given up.
+    WithheldForEver,
     /// What such a write leaves in an egroup is sound.
     LostUnitsSound,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
+    /// A trim waits behind writes that wait for the space it frees.
+    TrimsWaitForSpace,
     /// A write goes around a log that never had a record.
     FirstWriteBypasses,
     /// Large writes around the log cover nothing of what is dirty there.

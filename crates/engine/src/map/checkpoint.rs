@@ -242,7 +242,7 @@ impl Volume {
         self.checkpointing.edits_since = None;
         self.checkpointing.last_begun = Some(ctx.now);
         self.log.bytes_since_checkpoint = 0;
-        let origin_leaves = self.origin.map_or(0, |origin| origin.leaves());
+        let origin_leaves = self.origin_leaves();
         let trims = self.map.holes.wide_trims(&edits, origin_leaves);
         let existing = |generation: Generation, range: Range<u64>| {
             // Of a clone, trimming what its origin has is news as well; of many leaves in a row it takes no pages.
@@ -409,8 +409,9 @@ impl Volume {
         let rest = job.rest.pop();
         let number = rest.as_ref().map_or_else(|| job.leaves.pop_front(), |rest| Some(rest.leaf));
         let number = number.expect("the caller has seen that there is more");
+        let origin_leaves = self.origin_leaves();
         let (_, changes) =
-            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some(), ctx.limits);
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, origin_leaves, ctx.limits);
         let together = ctx.limits.past_pages_together;
         let mut merge = match rest {
             None => LeafMerge::new(number, together, &changes),
@@ -457,8 +458,9 @@ impl Volume {
 
     /// Merges the edits of one leaf and gathers its pages.
     fn put_leaf(&mut self, number: u64, merge: LeafMerge, ctx: &mut Context) {
+        let origin_leaves = self.origin_leaves();
         let (directory, changes) =
-            changes(&mut self.map, &self.checkpointing, &self.snapshots, self.origin.is_some(), ctx.limits);
+            changes(&mut self.map, &self.checkpointing, &self.snapshots, origin_leaves, ctx.limits);
         let Merged { pages, gone, rest } = merge.finish(number, &changes, directory);
         let job = self.checkpointing.job.as_mut().expect("a checkpoint is running");
         job.rest.extend(rest);
@@ -548,7 +550,7 @@ fn changes<'a>(
     map: &'a mut Map,
     checkpointing: &'a Checkpointing,
     snapshots: &'a Snapshots,
-    is_clone: bool,
+    origin_leaves: u64,
     limits: &Limits,
 ) -> (&'a mut Directory, Changes<'a>) {
     let job = checkpointing.job.as_ref().expect("a checkpoint is running");
@@ -564,7 +566,7 @@ fn changes<'a>(
         rewritten: &job.moving,
         rollback: job.rollback,
         past_page_bytes: limits.past_page_bytes,
-        is_clone,
+        origin_leaves,
         holes,
         holes_behind: &job.holes,
     };

@@ -65,8 +65,8 @@ pub(super) struct Changes<'a> {
     pub rollback: Option<Generation>,
     /// Pages of the past are filled so far.
     pub past_page_bytes: usize,
-    /// What is trimmed is not the origin's any more.
-    pub is_clone: bool,
+    /// Of a clone, leaves that its origin may have something of: what is trimmed there is not the origin's any more.
+    pub origin_leaves: u64,
     /// Of a clone, leaves without a page that were trimmed, before this checkpoint and behind it.
     pub holes: &'a Holes,
     pub holes_behind: &'a Holes,
@@ -194,7 +194,7 @@ impl LeafMerge {
             if edits.is_empty() {
                 continue;
             }
-            if changes.is_clone && !planted(Bug::CloneTrimForgotten) {
+            if number < changes.origin_leaves && !planted(Bug::CloneTrimForgotten) {
                 edits =
                     edits.into_iter().flat_map(|edit| trimmed_in_clone(&leaf, edit, generation)).collect();
             }

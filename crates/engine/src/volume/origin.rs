@@ -44,6 +44,11 @@ impl Origin {
 }
 
 impl Volume {
+    /// Of a clone, leaves that its origin may have something of.
+    pub(crate) fn origin_leaves(&self) -> u64 {
+        self.origin.map_or(0, |origin| origin.leaves())
+    }
+
     /// Where blocks are that this family's map has no place for.
     pub(crate) fn locate_unmapped(&self, block: Block, count: u64, located: &mut Vec<Located>) {
         let end = self.origin.map_or(0, |origin| origin.blocks()).clamp(block.0, block.0 + count);

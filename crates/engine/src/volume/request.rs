@@ -37,6 +37,13 @@ pub(crate) struct Work {
     pub waits_since: Option<Time>,
 }
 
+impl Work {
+    /// Whether it takes no space, and lets go of some in the end.
+    pub fn frees(&self) -> bool {
+        matches!(self.change, Change::Whole(Content::Zero))
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Change {
     /// Whole blocks.

@@ -91,7 +91,13 @@ impl Volume {
         self.requests.crowded = false;
         self.ask_for_space(ctx);
         let mut held: Vec<Work> = Vec::new();
+        // Nothing but what frees may go on any more.
+        let mut only_frees = false;
         while let Some(work) = self.requests.waiting.pop_front() {
+            if only_frees && !work.frees() {
+                held.push(work);
+                continue;
+            }
             let behind = held.iter().any(|earlier| {
                 earlier.block.0 < work.block.0 + work.count && work.block.0 < earlier.block.0 + earlier.count
             });
@@ -104,9 +110,16 @@ impl Volume {
                 Verdict::Refuse(error) => self.refuse(work, error, ctx),
                 Verdict::Locked => held.push(work),
                 verdict @ (Verdict::NoRoom | Verdict::NoTurn) => {
-                    self.requests.crowded = matches!(verdict, Verdict::NoTurn);
+                    only_frees |= !work.frees();
+                    self.requests.crowded |= matches!(verdict, Verdict::NoTurn);
                     held.push(work);
-                    break;
+                    // In a full pool those in front wait for what trims behind them free, and would fail in front of them.
+                    let frees_later = self.is_out_of_space(ctx)
+                        && self.requests.waiting.iter().any(Work::frees)
+                        && !planted(Bug::TrimsWaitForSpace);
+                    if !only_frees || !frees_later {
+                        break;
+                    }
                 }
             }
         }
@@ -130,12 +143,16 @@ impl Volume {
         self.log.room().saturating_sub(self.requests.locked() as u64 * record_bytes(1))
     }
 
+    fn is_out_of_space(&self, ctx: &Context) -> bool {
+        self.placing.is_full() || self.is_pool_short(ctx)
+    }
+
     fn verdict(&self, work: &Work, ctx: &Context) -> Verdict {
         if self.requests.is_locked(work.block, work.count) {
             return Verdict::Locked;
         }
-        let frees = matches!(work.change, Change::Whole(Content::Zero));
-        if (self.placing.is_full() || self.is_pool_short(ctx)) && !frees {
+        let frees = work.frees();
+        if self.is_out_of_space(ctx) && !frees {
             return if self.is_room_coming(ctx) {
                 Verdict::NoRoom
             } else {

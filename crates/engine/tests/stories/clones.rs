@@ -275,6 +275,41 @@ fn roll_back(world: &mut World, family: FamilyId, to: Generation) {
 }
 
 #[test]
+fn what_is_trimmed_beyond_the_origin_takes_no_page() {
+    let mut world = World::new(1, 1, Limits::small());
+    let (origin_size, size) = (world.record.size, 64 << 30);
+    assert_eq!(world.write(0, &pattern(1, BLOCK)), Reply::Done);
+    let snapshot = world.take_snapshot(FAMILY, 1);
+    let clone = FamilyId(10);
+    world.clone_snapshot(clone, Origin { family: FAMILY, snapshot, size: origin_size });
+    world.step(Input::Order(Order::Resize { family: clone, size }));
+    let leaves: Vec<u64> = (0..40).map(|at| size / 40 * at / BLOCK as u64 * BLOCK as u64).collect();
+    let write = |offset, seed| Request::Write { offset, data: Buffer::copied(&pattern(seed, BLOCK)) };
+    for &offset in &leaves {
+        assert_eq!(world.ask_of(clone, write(offset, 2)), Reply::Done);
+    }
+    world.settle_family(clone);
+    let seen = world.take_snapshot(clone, 2);
+    assert_eq!(world.ask_of(clone, Request::Zero { offset: 0, len: size }), Reply::Done);
+    world.settle_family(clone);
+    let live = |world: &World| {
+        let volume = world.shard.volume(clone).expect("it is served");
+        volume.map().index.len()
+    };
+    // What the snapshot sees, and hardly more.
+    assert!(live(&world) < leaves.len() * 3 / 2, "{} pages", live(&world));
+    for &offset in &leaves {
+        let read = world.ask_of(clone, Request::Read { offset, len: BLOCK as u32 });
+        assert_eq!(data(read), vec![0; BLOCK], "at {offset}");
+        let read = Request::ReadSnapshot { snapshot: seen, offset, len: BLOCK as u32 };
+        assert_eq!(data(world.ask_of(clone, read)), pattern(2, BLOCK), "at {offset} in the snapshot");
+    }
+    world.step(Input::Order(Order::DropSnapshot { family: clone, generation: seen }));
+    world.settle_family(clone);
+    assert!(live(&world) < leaves.len() / 2, "{} pages", live(&world));
+}
+
+#[test]
 fn trimming_a_huge_clone_takes_no_page_for_each_of_its_leaves() {
     let mut world = World::new(1, 1, Limits::small());
     let size = 8 << 40;

@@ -199,3 +199,45 @@ fn looking_at_its_own_only_is_seen() {
     let reply = with(Bug::OwnReclaimingOnly, one_beside_another_that_waits);
     assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
 }
+
+/// A write waits for space in a full pool, where some may still come, and what is trimmed behind it would free enough. Gives what both hear
+/// within two seconds, and the write later.
+fn a_trim_behind_a_write_that_waits() -> [Option<Reply>; 3] {
+    let limits = Limits { bypass_write_bytes: MIB, ..Limits::default() };
+    let mut world = World::sized(1, 1, limits, Geometry { log: 64 * MIB, data: 36 * MIB });
+    let size = 40 * MIB;
+    world.record.size = size;
+    world.step(Input::Order(Order::Resize { family: FAMILY, size }));
+    let mut waiting = None;
+    for at in (0..size).step_by(CHUNK as usize) {
+        let data = Buffer::copied(&pattern(at, CHUNK as usize));
+        let ticket = world.submit(FAMILY, Request::Write { offset: at, data });
+        world.pass(10_000);
+        if !world.replies.contains_key(&ticket) {
+            waiting = Some(ticket);
+            break;
+        }
+        assert_eq!(world.replies.remove(&ticket), Some(Reply::Done), "{at}");
+    }
+    let waiting = waiting.expect("the pool has an end");
+    let trim = world.submit(FAMILY, Request::Zero { offset: 0, len: 8 * MIB });
+    world.pass(2_000_000);
+    let heard = [world.replies.get(&trim).cloned(), world.replies.get(&waiting).cloned()];
+    world.pass(10_000_000);
+    let [trim, soon] = heard;
+    [trim, soon, world.replies.remove(&waiting)]
+}
+
+#[test]
+fn a_trim_does_not_wait_for_writes_that_wait_for_space() {
+    let [trim, _, write] = a_trim_behind_a_write_that_waits();
+    assert_eq!((trim, write), (Some(Reply::Done), Some(Reply::Done)));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_trim_that_waits_for_what_it_frees_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    let [trim, ..] = with(Bug::TrimsWaitForSpace, a_trim_behind_a_write_that_waits);
+    assert_ne!(trim, Some(Reply::Done));
+}
