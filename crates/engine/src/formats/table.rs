@@ -69,7 +69,9 @@ pub struct TablePage {
 impl TablePage {
     /// Whether bytes that are no page may have been one of this life of the drive before something became of them.
     pub fn may_be_of(page: &[u8], incarnation: u64) -> bool {
-        u32_at(page, 0) == MAGIC || u64_at(page, 16) == incarnation
+        let is_ours = u64_at(page, 16) == incarnation;
+        // One of an earlier life that says so, in whatever version it was written, is as good as none.
+        is_ours || u32_at(page, 0) == MAGIC && !is_sealed(page, MAGIC)
     }
 
     pub fn units(&self) -> u32 {

@@ -8,6 +8,7 @@ use crate::keeper::Effects;
 use crate::message::{Answer, Message, Refusal};
 use crate::openings::TOKEN_BITS;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Who asked, and what to call the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +91,10 @@ pub(super) enum Work {
 }
 
 impl Work {
+    pub fn is_hint(&self) -> bool {
+        matches!(self, Work::Discard { .. })
+    }
+
     /// Whether it only reads.
     pub fn is_read(&self) -> bool {
         match self {
@@ -119,6 +124,8 @@ pub(super) struct Desk {
     token_base: u64,
     counter: u64,
     flights: BTreeMap<u64, Work>,
+    /// Hints among them.
+    discards: usize,
     calls: BTreeMap<(ShardId, u64), FamilyId>,
     pub effects: Effects,
     /// Calls that were answered in this step.
@@ -133,6 +140,7 @@ impl Desk {
             token_base,
             counter: 0,
             flights: BTreeMap::new(),
+            discards: 0,
             calls: BTreeMap::new(),
             effects: Effects::default(),
             answered: Vec::new(),
@@ -143,23 +151,32 @@ impl Desk {
         self.counter += 1;
         assert!(self.counter < 1 << TOKEN_BITS, "a keeper does fewer operations than it has numbers");
         let token = self.token_base | self.counter;
+        self.discards += usize::from(purpose.is_hint());
         self.flights.insert(token, purpose);
         self.effects.operations.push(DriveOperation { token, drive: self.drive, area, work });
     }
 
     /// What the operation that ended was for; None if it was forgotten.
     pub fn landed(&mut self, token: u64) -> Option<Work> {
-        self.flights.remove(&token)
+        let work = self.flights.remove(&token)?;
+        self.discards -= usize::from(work.is_hint());
+        Some(work)
     }
 
     /// Hints in flight.
     pub fn discards(&self) -> usize {
-        self.flights.values().filter(|work| matches!(work, Work::Discard { .. })).count()
+        self.discards
     }
 
-    /// False if this very call is being worked on already.
+    /// False if this very call is being worked on already, or another one that somebody has given the same number.
     pub fn begin(&mut self, caller: Caller) -> bool {
-        self.calls.insert((caller.from, caller.call), caller.family).is_none()
+        match self.calls.entry((caller.from, caller.call)) {
+            Entry::Vacant(place) => {
+                place.insert(caller.family);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     pub fn answer(&mut self, caller: Caller, answer: Result<Answer, Refusal>) {
@@ -183,6 +200,7 @@ impl Desk {
     /// The drive failed: nothing comes back any more, and nobody waits any longer.
     pub fn abandon(&mut self) {
         self.flights.clear();
+        self.discards = 0;
         self.effects.operations.clear();
         self.answered.clear();
         for ((from, call), family) in std::mem::take(&mut self.calls) {

@@ -399,12 +399,8 @@ impl Store {
         };
         change.write(job, offset, vec![zeros(BLOCK)], desk);
         self.changes.insert(job, change);
+        self.erasures += 1;
         job
-    }
-
-    /// Pages that are being erased.
-    pub fn erasures(&self) -> usize {
-        self.changes.values().filter(|change| change.step == Step::Erase).count()
     }
 
     /// One of the things that a call to delete waits for is done.
@@ -473,6 +469,7 @@ impl Store {
                 }
             }
             Step::EraseFormer | Step::Erase => {
+                self.erasures -= usize::from(change.step == Step::Erase);
                 let old = change.old.take().expect("something was erased");
                 self.release(old, desk);
                 for call in std::mem::take(&mut change.deleters) {

@@ -43,7 +43,7 @@ impl Store {
             return;
         }
         // Drives may be slow with what they are told is free, too.
-        let mut room = together.saturating_sub(self.erasures() + desk.discards());
+        let mut room = together.saturating_sub(self.erasures + desk.discards());
         while room > 0
             && let Some((&call, drop)) = self.drops.first_key_value()
         {

@@ -9,6 +9,7 @@ use crate::formats::table::TablePage;
 use crate::interface::{Damage, Notice};
 use crate::keeper::desk::Desk;
 use crate::keeper::egroups::{Name, Run, Store, Stored};
+use std::cmp::Reverse;
 
 /// The pages found so far.
 #[derive(Default)]
@@ -51,10 +52,6 @@ impl TableLoad {
         self.doubtful.extend(slots);
     }
 
-    pub fn doubts(&self) -> usize {
-        self.doubtful.len()
-    }
-
     /// A slot whose page has to be read again, or erased, and fed once more.
     pub fn next_doubtful(&mut self) -> Option<u32> {
         self.doubtful.pop()
@@ -67,10 +64,15 @@ impl TableLoad {
 
     /// Everything was fed: makes an empty store hold it.
     pub fn finish(mut self, store: &mut Store, desk: &mut Desk) {
-        // The newest revision of each name first, so that it is the one that is kept.
-        self.pages.sort_unstable_by_key(|page| (page.family, page.egroup, std::cmp::Reverse(page.revision)));
+        // Of each name the newest revision is the one that is kept. Where pages name the same blocks, because a drive lost an erasure that it had
+        // acknowledged, the one of the younger name is most likely the living one, and a former revision never is.
+        self.pages.sort_unstable_by_key(|page| (page.family, Reverse(page.egroup), Reverse(page.revision)));
+        let mut last = None;
+        let is_newest =
+            |page: &TablePage| last.replace((page.family, page.egroup)) != Some((page.family, page.egroup));
+        let (newest, former): (Vec<_>, Vec<_>) = self.pages.into_iter().partition(is_newest);
         let mut references = Vec::new();
-        for page in self.pages {
+        for page in newest.into_iter().chain(former) {
             let (name, slot): (Name, u32) = ((page.family, page.egroup), page.slot);
             let (first, blocks) = (page.first, page.blocks());
             store.free_slots.remove(&slot);

@@ -55,6 +55,8 @@ pub(super) struct Describe {
     caller: Caller,
     egroup: EgroupId,
     slot: u32,
+    /// It was not sound at first: a bit may have changed on its way.
+    is_again: bool,
 }
 
 impl Store {
@@ -178,6 +180,10 @@ impl Store {
 
     /// See [`crate::message::Question::DescribeEgroup`].
     pub fn describe(&mut self, caller: Caller, egroup: EgroupId, desk: &mut Desk) {
+        self.read_trailer(caller, egroup, false, desk);
+    }
+
+    fn read_trailer(&mut self, caller: Caller, egroup: EgroupId, is_again: bool, desk: &mut Desk) {
         let Some(stored) = self.egroups.get(&(caller.family, egroup)) else {
             return Self::refuse_unknown(caller, desk);
         };
@@ -187,12 +193,13 @@ impl Store {
         let job = self.number();
         desk.submit(Area::Data, DriveWork::Read { offset, len }, Work::Trailer { job });
         self.readers[slot as usize] += 1;
-        self.describes.insert(job, Describe { caller, egroup, slot });
+        self.describes.insert(job, Describe { caller, egroup, slot, is_again });
     }
 
     /// A trailer was read; None if it could not be.
     pub fn on_trailer_read(&mut self, job: u64, bytes: Option<Buffer>, desk: &mut Desk) {
-        let Describe { caller, egroup, slot } = self.describes.remove(&job).expect("a read ends once");
+        let Describe { caller, egroup, slot, is_again } =
+            self.describes.remove(&job).expect("a read ends once");
         self.end_reading(slot, desk);
         let name = (caller.family, egroup);
         let Some(stored) = self.egroups.get_mut(&name).filter(|stored| stored.slot == slot) else {
@@ -204,6 +211,7 @@ impl Store {
                 let packing = stored.packing.clone();
                 desk.answer(caller, Ok(Answer::Egroup { blocks, packing }));
             }
+            None if !is_again => self.read_trailer(caller, egroup, true, desk),
             None => {
                 // Without its trailer the copy is not whole; another member has to say.
                 tell_damage(name, stored, desk);

@@ -145,6 +145,8 @@ pub(super) struct Store {
     pub proofs: BTreeMap<u64, Proof>,
 
     pub changes: BTreeMap<u64, Change>,
+    /// Of these, pages that are being erased.
+    pub erasures: usize,
     /// The change that a name is going through; it goes through one at a time ...
     pub changing: BTreeMap<Name, u64>,
     /// ... and these wait for it to end.
@@ -182,6 +184,7 @@ impl Store {
             refill: Refill::default(),
             proofs: BTreeMap::new(),
             changes: BTreeMap::new(),
+            erasures: 0,
             changing: BTreeMap::new(),
             later: BTreeMap::new(),
             deletes: BTreeMap::new(),

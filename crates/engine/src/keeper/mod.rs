@@ -204,9 +204,7 @@ impl Keeper {
             (Ok(DriveResult::Read(bytes)), _) => Some(bytes),
             (Ok(DriveResult::Done), _) => None,
             // A part that cannot be read is what checksums and copies are for, and a hint is a hint.
-            (Err(DriveFault::Unreadable), work) if work.is_read() || matches!(work, Work::Discard { .. }) => {
-                None
-            }
+            (Err(DriveFault::Unreadable), work) if work.is_read() || work.is_hint() => None,
             // A write or flush that failed may have done anything: nothing here is certain any more.
             (Err(_), _) => {
                 self.fail(DriveTrouble::Gone);
@@ -253,7 +251,7 @@ impl Keeper {
         let Self { phase, limits, ring, store, desk, .. } = self;
         let Phase::Opening(opening) = phase else { unreachable!("a drive is opened once") };
         let progress = match work {
-            Work::Superblock { copy } => opening.on_superblock(copy, read, limits, ring, store, desk),
+            Work::Superblock { copy } => opening.on_superblock(now, copy, read, limits, ring, store, desk),
             Work::Format => opening.on_formatted(),
             Work::FirstFlush => opening.on_first_flush(ring, store, desk),
             Work::Sweep { area, offset, len } => {

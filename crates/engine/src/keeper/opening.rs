@@ -17,8 +17,11 @@ use crate::keeper::second_look::SecondLook;
 use crate::keeper::sweep::Sweep;
 use crate::limits::Limits;
 
-/// A drive with more pages that are not sound is not to be trusted with erasing them: it may give them all tomorrow.
-const DOUBTS_MAX: usize = 64;
+/// A drive that does not give more pages than this is not to be trusted with erasing them: it may give them all tomorrow.
+const REFUSED_MAX: usize = 64;
+/// Nor is one that gives more of them, but not as they were written. Twice what is erased together when vDisks are dropped: a cut may tear
+/// all of that.
+const DOUBTS_MAX: usize = 512;
 
 /// What cannot be read is read so often, and so far apart: a drive may be away for a moment, as when a path to it changes.
 const LOOKS_MAX: u32 = 4;
@@ -33,8 +36,8 @@ pub(super) struct Opening {
 }
 
 enum Step {
-    /// Reading the superblocks; `left` of them one by one.
-    Superblock { bytes: Vec<u8>, left: usize },
+    /// Reading the superblocks.
+    Superblock(Superblocks),
     /// Writing the superblocks of an empty drive.
     Format,
     /// What is found may be in the drive's cache only, if a process ended but not the machine: flushes (and
@@ -49,14 +52,61 @@ enum Step {
     FirstFrame,
 }
 
+struct Superblocks {
+    bytes: Vec<u8>,
+    /// Reads under way: of both, or one by one.
+    left: usize,
+    /// Not both were given in this look.
+    unread: bool,
+    looks: Looks,
+}
+
+impl Superblocks {
+    fn begin(looks: Looks, desk: &mut Desk) -> Self {
+        let read = DriveWork::Read { offset: 0, len: (COPIES * BLOCK) as u32 };
+        desk.submit(Area::Data, read, Work::Superblock { copy: None });
+        Self { bytes: vec![0; COPIES * BLOCK], left: 1, unread: false, looks }
+    }
+}
+
+/// How often it was looked at what the drive did not give, and when the next look begins.
+#[derive(Clone, Copy, Default)]
+struct Looks {
+    /// Before the present one.
+    ended: u32,
+    again_at: Option<Time>,
+}
+
+impl Looks {
+    /// False: this was the last one.
+    fn wait(&mut self, now: Time) -> bool {
+        let waits = self.ended + 1 < LOOKS_MAX;
+        self.again_at = waits.then_some(now.after(AGAIN_US));
+        waits
+    }
+
+    fn is_last(&self) -> bool {
+        self.ended + 1 >= LOOKS_MAX
+    }
+
+    /// Whether the time has come.
+    fn is_due(&mut self, now: Time) -> bool {
+        let due = self.again_at.take_if(|at| *at <= now).is_some();
+        self.ended += u32::from(due);
+        due
+    }
+}
+
 struct Doubts {
     log: SecondLook,
     table: TableLoad,
     /// Pages that could not be read in this look.
     unread: Vec<u32>,
-    looks: u32,
-    /// The next look begins then.
-    again_at: Option<Time>,
+    /// Pages that were not sound, or not given, to the end: to be erased if they are not too many.
+    bad: Vec<u32>,
+    /// How many of these were not given.
+    refused: usize,
+    looks: Looks,
 }
 
 struct Sweeps {
@@ -75,19 +125,15 @@ pub(super) enum Progress {
 
 impl Opening {
     pub fn begin(geometry: Geometry, format: bool, incarnation: Option<u64>, desk: &mut Desk) -> Self {
-        let read = DriveWork::Read { offset: 0, len: (COPIES * BLOCK) as u32 };
-        desk.submit(Area::Data, read, Work::Superblock { copy: None });
-        Self {
-            geometry,
-            format,
-            incarnation,
-            step: Step::Superblock { bytes: vec![0; COPIES * BLOCK], left: 1 },
-        }
+        let step = Step::Superblock(Superblocks::begin(Looks::default(), desk));
+        Self { geometry, format, incarnation, step }
     }
 
     /// Superblocks were read: both, or one; None if that was not possible.
+    #[expect(clippy::too_many_arguments, reason = "a read and where it belongs")]
     pub fn on_superblock(
         &mut self,
+        now: Time,
         copy: Option<usize>,
         read: Option<Buffer>,
         limits: &Limits,
@@ -95,9 +141,10 @@ impl Opening {
         store: &mut Store,
         desk: &mut Desk,
     ) -> Progress {
-        let Step::Superblock { bytes, left } = &mut self.step else {
+        let Step::Superblock(superblocks) = &mut self.step else {
             unreachable!("superblocks are read first");
         };
+        let Superblocks { bytes, left, unread, looks } = superblocks;
         match (copy, read) {
             (None, Some(read)) => bytes.copy_from_slice(read.bytes()),
             (None, None) => {
@@ -108,10 +155,15 @@ impl Opening {
                 }
             }
             (Some(copy), Some(read)) => bytes[copy * BLOCK..][..BLOCK].copy_from_slice(read.bytes()),
-            (Some(_), None) => {}
+            (Some(_), None) => *unread = true,
         }
         *left -= 1;
         if *left > 0 {
+            return Progress::Waiting;
+        }
+        // One of them is enough.
+        let may_be_given = *unread && Superblock::newest(bytes).is_err() && !self.format;
+        if may_be_given && looks.wait(now) {
             return Progress::Waiting;
         }
         let bytes = std::mem::take(bytes);
@@ -241,11 +293,9 @@ impl Opening {
         };
         let Sweeps { log, scan, data, mut table } = *sweeps;
         data.unreadable().iter().for_each(|offset| table.doubt(store, *offset));
-        if table.doubts() > DOUBTS_MAX {
-            return Progress::Failed(DriveTrouble::TableDamaged);
-        }
         let log = SecondLook::new(scan, log.unreadable(), ring);
-        let mut doubts = Doubts { log, table, unread: Vec::new(), looks: 1, again_at: None };
+        let (unread, bad) = (Vec::new(), Vec::new());
+        let mut doubts = Doubts { log, table, unread, bad, refused: 0, looks: Looks::default() };
         let nothing_to_read = doubts.log.begin(desk);
         self.step = Step::Doubts(Box::new(doubts));
         if nothing_to_read { self.clear_doubts(now, ring, store, desk) } else { Progress::Waiting }
@@ -266,8 +316,17 @@ impl Opening {
             desk.submit(Area::Data, read, Work::Doubtful { slot });
             return Progress::Waiting;
         }
-        if doubts.looks < LOOKS_MAX && (doubts.log.is_unread() || !doubts.unread.is_empty()) {
-            doubts.again_at = Some(now.after(AGAIN_US));
+        if (doubts.log.is_unread() || !doubts.unread.is_empty()) && doubts.looks.wait(now) {
+            return Progress::Waiting;
+        }
+        if doubts.bad.len() > DOUBTS_MAX || doubts.refused > REFUSED_MAX {
+            return Progress::Failed(DriveTrouble::TableDamaged);
+        }
+        if let Some(slot) = doubts.bad.pop() {
+            let offset = store.layout.page_offset(slot);
+            desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Table { offset } });
+            let write = DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true };
+            desk.submit(Area::Data, write, Work::Erased);
             return Progress::Waiting;
         }
         let Step::Doubts(doubts) = std::mem::replace(&mut self.step, Step::FirstFrame) else {
@@ -284,18 +343,27 @@ impl Opening {
     /// When to look again at what could not be read.
     pub fn wake_at(&self) -> Option<Time> {
         match &self.step {
-            Step::Doubts(doubts) => doubts.again_at,
+            Step::Superblock(superblocks) => superblocks.looks.again_at,
+            Step::Doubts(doubts) => doubts.looks.again_at,
             _ => None,
         }
     }
 
     /// The time has come, or another.
     pub fn on_wake(&mut self, now: Time, ring: &mut Ring, store: &mut Store, desk: &mut Desk) -> Progress {
-        let Step::Doubts(doubts) = &mut self.step else { return Progress::Waiting };
-        if doubts.again_at.take_if(|at| *at <= now).is_none() {
+        let doubts = match &mut self.step {
+            Step::Superblock(superblocks) => {
+                if superblocks.looks.is_due(now) {
+                    *superblocks = Superblocks::begin(superblocks.looks, desk);
+                }
+                return Progress::Waiting;
+            }
+            Step::Doubts(doubts) => doubts,
+            _ => return Progress::Waiting,
+        };
+        if !doubts.looks.is_due(now) {
             return Progress::Waiting;
         }
-        doubts.looks += 1;
         doubts.table.doubt_slots(std::mem::take(&mut doubts.unread));
         if doubts.log.begin_again(desk) {
             self.clear_doubts(now, ring, store, desk)
@@ -325,16 +393,14 @@ impl Opening {
                     return self.clear_doubts(now, ring, store, desk);
                 }
             }
-            None if doubts.looks < LOOKS_MAX => {
+            None if !doubts.looks.is_last() => {
                 doubts.unread.push(slot);
                 return self.clear_doubts(now, ring, store, desk);
             }
-            None => {}
+            None => doubts.refused += 1,
         }
-        desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Table { offset } });
-        let write = DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true };
-        desk.submit(Area::Data, write, Work::Erased);
-        Progress::Waiting
+        doubts.bad.push(slot);
+        self.clear_doubts(now, ring, store, desk)
     }
 
     /// A frame was written, which can only be one of the first of the session.

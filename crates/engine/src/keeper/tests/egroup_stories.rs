@@ -254,6 +254,57 @@ fn pages_that_name_the_same_blocks_are_told() {
     rig.drive.durable.insert(page, bytes);
     rig.reopen();
     assert_eq!(rig.damages(), 1, "{:?}", rig.notices);
+    // The younger one lives.
+    let stored: Vec<_> = rig.keeper.egroups().map(|stored| (stored.egroup, stored.units)).collect();
+    assert_eq!(stored, [(OTHERS[1], 30)]);
+}
+
+#[test]
+fn a_trailer_is_bad_only_if_it_is_so_twice() {
+    for is_bad in [false, true] {
+        let mut rig = Rig::small(6);
+        rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+        let trailer = (Area::Data, first_unit(&rig) + 20);
+        if is_bad {
+            rig.drive.unreadable.insert(trailer);
+        } else {
+            rig.drive.flips.insert(trailer);
+        }
+        let answer = rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP });
+        assert_eq!(
+            (matches!(answer, Ok(Answer::Egroup { .. })), rig.damages()),
+            (!is_bad, usize::from(is_bad))
+        );
+    }
+}
+
+/// The page of a former revision comes back, whose blocks are another's by now.
+#[test]
+fn a_former_revision_takes_nothing_from_others() {
+    const OTHER: EgroupId = EgroupId(1 << 32 | 2);
+    let mut rig = Rig::small(6);
+    rig.ask(1, 1, write(EGROUP, 1, 20, Class::Data, false)).expect("written");
+    let page = page_of(&rig);
+    let bytes = rig.drive.read(page);
+    rig.ask(1, 1, write(EGROUP, 2, 3, Class::Data, true)).expect("written");
+    rig.run();
+    rig.ask(1, 1, write(OTHER, 7, 15, Class::Data, false)).expect("written");
+    rig.run();
+    assert_ne!(rig.drive.read(page), bytes, "it was erased, or written over");
+    let all =
+        |rig: &Rig| rig.keeper.egroups().map(|stored| (stored.egroup, stored.units)).collect::<Vec<_>>();
+    let before = all(&rig);
+    assert_eq!(before, [(OTHER, 15), (EGROUP, 3)]);
+    // Where it may be the page of nothing else.
+    let slots: Vec<u32> = rig.keeper.store.egroups.values().map(|stored| stored.slot).collect();
+    let store = &rig.keeper.store;
+    if slots.iter().any(|&slot| store.layout.page_offset(slot) / BLOCK as u64 == page.1) {
+        return;
+    }
+    rig.drive.cached.remove(&page);
+    rig.drive.durable.insert(page, bytes);
+    rig.reopen();
+    assert_eq!(all(&rig), before);
 }
 
 #[test]

@@ -54,6 +54,48 @@ fn a_drive_that_is_away_for_a_moment_has_lost_nothing() {
 }
 
 #[test]
+fn a_drive_that_gives_nothing_for_a_moment_is_opened_as_soon_as_it_does() {
+    const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
+    let table = |rig: &Rig| rig.keeper.store.layout.table..rig.keeper.store.layout.units;
+    let superblocks = |_: &Rig| 0..crate::formats::superblock::COPIES as u64;
+    let all = |rig: &Rig| 0..rig.keeper.store.layout.units;
+    let parts: [&dyn Fn(&Rig) -> std::ops::Range<u64>; 3] = [&table, &superblocks, &all];
+    for part in parts {
+        let mut rig = three_frames();
+        rig.ask(1, 1, egroup_stories::write(EGROUP, 7, 3, Class::Data, false)).expect("written");
+        rig.drive.unreadable.extend(part(&rig).map(|block| (Area::Data, block)));
+        rig.restart();
+        rig.run();
+        for _ in 0..2 {
+            rig.wake();
+            assert_eq!(rig.keeper.state(), State::Opening, "it is asked again");
+        }
+        rig.drive.unreadable.clear();
+        rig.open();
+        assert_eq!((rig.keeper.state(), rig.damages()), (State::Ready, 0));
+        assert_eq!(rig.keeper.egroups().map(|stored| stored.egroup).collect::<Vec<_>>(), [EGROUP]);
+        assert_eq!(records(&mut rig), [1, 2, 3]);
+    }
+}
+
+#[test]
+fn a_drive_that_does_not_give_its_table_is_not_opened_and_nothing_of_it_is_erased() {
+    let mut rig = Rig::new(3, 1 << 20, 1 << 30);
+    rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
+    let blocks = rig.keeper.store.layout.table..rig.keeper.store.layout.units;
+    rig.drive.unreadable.extend(blocks.map(|block| (Area::Data, block)));
+    let before = rig.drive.durable.clone();
+    rig.restart();
+    rig.run();
+    while rig.keeper.state() == State::Opening {
+        rig.wake();
+    }
+    let told = Notice::DriveFailed { drive: DriveId(1), reason: DriveTrouble::TableDamaged };
+    assert!(rig.notices.contains(&told), "{:?}", rig.notices);
+    assert!(rig.drive.durable == before);
+}
+
+#[test]
 fn an_end_that_cannot_be_read_is_not_taken_for_the_end() {
     // The header or the payload of the last frame.
     for block in [4, 5] {
