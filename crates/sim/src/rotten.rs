@@ -1,4 +1,5 @@
-//! A write becomes bad in every log that has it, and whoever serves its vDisk is killed: what is left is where it went.
+//! A write becomes bad in every log that has it, or is not given any more, and whoever serves its vDisk is killed: what is left is where
+//! it went.
 //! Promises: only writes of which any opening knows that they were there, and nothing else becomes bad: no read of anything else may fail
 //! for it, and no vDisk may be refused.
 //! Leaves to others: all other faults (`atlas`), what answers are right (`answers`).
@@ -40,7 +41,14 @@ impl World {
         let places: Vec<(usize, u64)> = self.keepers().filter_map(there).collect();
         let index = self.rng.random_range(0..write.count);
         for (drive, at) in places {
-            self.flip(drive, Area::Log, (at + index) as usize);
+            let block = (at + index) as usize;
+            if self.rng.random_bool(0.5) {
+                self.flip(drive, Area::Log, block);
+                continue;
+            }
+            self.drives[drive].area_mut(Area::Log).make_unreadable(block);
+            self.families[family.0 as usize].is_withheld = true;
+            self.coverage.count("writes that a drive does not give any more");
         }
         self.families[family.0 as usize].rotten.extend(write.block.0..write.block.0 + write.count);
         self.coverage.count("writes that became bad in all logs");

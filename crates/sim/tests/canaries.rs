@@ -209,6 +209,11 @@ fn what_was_lost_and_is_sound_when_it_is_drained_is_caught() {
 }
 
 #[test]
+fn writes_that_a_drive_never_gives_and_that_are_never_given_up_are_caught() {
+    is_caught_among(800, Bug::WithheldForEver, &[Plan::Power], |seed| seed.rots);
+}
+
+#[test]
 fn a_write_behind_a_snapshot_that_lands_in_it_is_caught() {
     is_caught(Bug::FrozenLayerWritten, &[Plan::Snapshots]);
 }

@@ -116,6 +116,10 @@ impl Holding {
         self.places.values().chain(self.lost.values()).chain(&self.unsure)
     }
 
+    pub fn is_there(&self, seq: Seq) -> bool {
+        self.places.contains_key(&seq) || self.lost.contains_key(&seq)
+    }
+
     /// Whether the record is trimmed, or here in that epoch or a newer one.
     pub fn has(&self, seq: Seq, epoch: Epoch) -> bool {
         seq <= self.trimmed || self.places.get(&seq).is_some_and(|place| place.epoch >= epoch)

@@ -33,6 +33,7 @@ mod sweep;
 mod tests;
 mod torn_end;
 pub mod turns;
+mod withheld;
 
 pub use share_index::ENTRY_COST;
 
@@ -226,7 +227,7 @@ impl Keeper {
                 }
             }
             Work::Load { piece } => ring.on_load_read(piece, read, desk),
-            Work::LogPart { job, part } => ring.on_log_read(job, part, read, desk),
+            Work::LogPart { job, part } => ring.on_log_read(now, job, part, read, desk),
             Work::Stored { job } => store.on_written(job),
             Work::Flush => store.on_flushed(desk),
             Work::Units { job, part } => store.on_units_read(job, part, read, desk),
@@ -366,7 +367,7 @@ impl Keeper {
                 let room = ring.room(now);
                 desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
             }
-            Question::ReadLog { from, bytes } => ring.read_log(caller, from, bytes, desk),
+            Question::ReadLog { from, bytes } => ring.read_log(now, caller, from, bytes, desk),
             Question::WriteEgroup { egroup, class, content, blocks, replace, sharing } => {
                 let order = WriteOrder { egroup, class, content, blocks, replace, sharing };
                 store.write(caller, order, desk);

@@ -1,18 +1,20 @@
 //! Reading records back from the ring, for owners that open a family.
 //! Promises: what is given out passed its checksum; what does not, twice, is left out and told once, and of a write its place is said. What
-//! could not be read may be readable the next time: only that it is there is said.
+//! could not be read may be readable the next time: only that it is there is said, until it has been so for long (`withheld`).
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::frame::RecordKind;
 use crate::formats::payload;
 use crate::formats::record::Record;
-use crate::identity::{Block, FamilyId, Seq};
+use crate::identity::{Block, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::Ring;
+use crate::keeper::ring::{Frame, Ring};
+use crate::keeper::withheld::Withheld;
 use crate::message::{Answer, LostWrite};
-use std::collections::BTreeMap;
+use crate::sabotage::{Bug, planted};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Blocks between two payloads that are rather read along than left for a read of their own.
 const GAP_BLOCKS: u64 = 8;
@@ -24,6 +26,7 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct LogReads {
     jobs: BTreeMap<u64, Job>,
     counter: u64,
+    withheld: Withheld,
 }
 
 struct Job {
@@ -44,12 +47,20 @@ struct Wanted {
     place: Place,
     /// The part its payload is in; records without a payload have none.
     part: Option<usize>,
+    /// If the drive did not give it at first: the header of its frame, to see whether it gives anything.
+    beside: Option<usize>,
 }
 
 struct Part {
     first: u64,
     blocks: u64,
     bytes: Option<Buffer>,
+}
+
+impl Part {
+    fn is_read(&self) -> bool {
+        self.bytes.as_ref().is_some_and(|bytes| !bytes.is_empty())
+    }
 }
 
 impl Wanted {
@@ -63,9 +74,16 @@ impl Wanted {
 
     /// If its blocks were read, and are not what was written.
     fn as_lost(&self, parts: &[Part]) -> Option<LostWrite> {
-        let part = &parts[self.part?];
-        let is_read = part.bytes.as_ref().is_some_and(|bytes| !bytes.is_empty());
-        lost_write(self.seq, &self.place).filter(|_| is_read)
+        lost_write(self.seq, &self.place)
+            .filter(|_| parts[self.part.expect("a write has a payload")].is_read())
+    }
+
+    /// If only they were not given, and what lies beside them was.
+    fn as_withheld(&self, parts: &[Part]) -> Option<LostWrite> {
+        let is_given = |part: usize| parts[part].is_read();
+        let gives_others = self.beside.is_some_and(is_given) || planted(Bug::SilentDriveBelieved);
+        let is_withheld = !is_given(self.part?) && gives_others && !planted(Bug::WithheldForEver);
+        lost_write(self.seq, &self.place).filter(|_| is_withheld)
     }
 
     fn record(&self, parts: &[Part]) -> Option<Record> {
@@ -76,7 +94,7 @@ impl Wanted {
 
 impl Ring {
     /// See [`crate::message::Question::ReadLog`].
-    pub fn read_log(&mut self, caller: Caller, from: Seq, bytes: u32, desk: &mut Desk) {
+    pub fn read_log(&mut self, now: Time, caller: Caller, from: Seq, bytes: u32, desk: &mut Desk) {
         let mut job =
             Job { caller, from, records: Vec::new(), parts: Vec::new(), left: 0, end: true, again: false };
         let mut total = 0;
@@ -88,30 +106,37 @@ impl Ring {
             }
             total += u64::from(place.payload_len).max(64);
             let part = job.part_of(place);
-            job.records.push(Wanted { seq: *seq, place: *place, part });
+            job.records.push(Wanted { seq: *seq, place: *place, part, beside: None });
         }
         self.reads.counter += 1;
         let number = self.reads.counter;
         job.submit(number, desk);
         self.reads.jobs.insert(number, job);
-        self.finish_read(number, desk);
+        self.finish_read(now, number, desk);
     }
 
     /// A part was read; None if it could not be.
-    pub fn on_log_read(&mut self, number: u64, part: usize, bytes: Option<Buffer>, desk: &mut Desk) {
+    pub fn on_log_read(
+        &mut self,
+        now: Time,
+        number: u64,
+        part: usize,
+        bytes: Option<Buffer>,
+        desk: &mut Desk,
+    ) {
         let job = self.reads.jobs.get_mut(&number).expect("a job stays until all of it was read");
         job.parts[part].bytes = bytes;
         job.left -= 1;
-        self.finish_read(number, desk);
+        self.finish_read(now, number, desk);
     }
 
-    fn finish_read(&mut self, number: u64, desk: &mut Desk) {
+    fn finish_read(&mut self, now: Time, number: u64, desk: &mut Desk) {
         let job = self.reads.jobs.get_mut(&number).expect("the caller knows it");
         if job.left > 0 {
             return;
         }
         let holding = self.holdings.get(&job.caller.family);
-        if !job.again && job.read_bad_ones_again(number, holding, desk) {
+        if !job.again && job.read_bad_ones_again(number, holding, &self.frames, desk) {
             return;
         }
         let job = self.reads.jobs.remove(&number).expect("just seen");
@@ -126,12 +151,20 @@ impl Ring {
                 continue;
             }
             let is_still_there = self.is_still_there(job.caller.family, wanted);
-            match wanted.as_lost(&job.parts).filter(|_| is_still_there) {
+            let is_lost_now = |_: &LostWrite| {
+                is_still_there && self.reads.withheld.count(job.caller.family, wanted.seq, now)
+            };
+            let withheld = wanted.as_withheld(&job.parts).filter(is_lost_now);
+            match wanted.as_lost(&job.parts).filter(|_| is_still_there).or(withheld) {
                 Some(write) => lost.push(write),
                 None => unread.push(wanted.seq),
             }
             self.tell_damage(job.caller, wanted, desk);
         }
+        let holdings = &self.holdings;
+        self.reads
+            .withheld
+            .keep(|family, seq| holdings.get(&family).is_some_and(|holding| holding.is_there(seq)));
         desk.answer(job.caller, Ok(Answer::Records { records, lost, unread, end: job.end }));
     }
 
@@ -194,6 +227,12 @@ fn lost_write(seq: Seq, place: &Place) -> Option<LostWrite> {
     (place.kind == RecordKind::Data).then_some(write)
 }
 
+fn frame_of(frames: &VecDeque<Frame>, home: Home) -> Option<&Frame> {
+    let Home::Frame(number) = home else { return None };
+    let at = frames.partition_point(|frame| frame.number < number);
+    frames.get(at).filter(|frame| frame.number == number)
+}
+
 /// What a family holds from `from` on, in order, and what could not be read when the drive was opened: it may be readable by now.
 fn held_from(holding: Option<&Holding>, from: Seq) -> impl Iterator<Item = (&Seq, &Place)> {
     let mut places = holding.into_iter().flat_map(move |holding| holding.places.range(from..)).peekable();
@@ -238,7 +277,13 @@ impl Job {
     }
 
     /// Reads each bad record again alone: the fault may be a neighbour's, or have passed, or the record was carried on meanwhile.
-    fn read_bad_ones_again(&mut self, number: u64, holding: Option<&Holding>, desk: &mut Desk) -> bool {
+    fn read_bad_ones_again(
+        &mut self,
+        number: u64,
+        holding: Option<&Holding>,
+        frames: &VecDeque<Frame>,
+        desk: &mut Desk,
+    ) -> bool {
         self.again = true;
         for part in &mut self.parts {
             part.bytes.get_or_insert_with(|| crate::buffer::zeros(0));
@@ -259,6 +304,10 @@ impl Job {
             let blocks = u64::from(wanted.place.payload_len).div_ceil(BLOCK as u64);
             parts.push(Part { first: wanted.place.payload, blocks, bytes: None });
             wanted.part = Some(parts.len() - 1);
+            if !readable && let Some(frame) = frame_of(frames, wanted.place.home) {
+                parts.push(Part { first: frame.position, blocks: 1, bytes: None });
+                wanted.beside = Some(parts.len() - 1);
+            }
         }
         self.submit(number, desk);
         bad

@@ -2,10 +2,10 @@
 
 use crate::reopened::{begin_a_frame, has_block, is_failed, is_ready, log, see};
 use crate::world::{FAMILY, World, data, pattern};
-use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::interface::{Area, Damage, DriveState, Input, Notice, Order, Reply, Request, RequestError};
 use weft_engine::limits::Limits;
+use weft_engine::{DriveId, Epoch};
 
 const BLOCKS: u64 = 6;
 
@@ -302,11 +302,80 @@ fn a_drive_that_does_not_give_it_may_give_it_the_next_time() {
     reads_all_but(&mut world, &[]);
 }
 
+/// Attempts to open the vDisk, the first of which is under way, until it is served; at most five.
+fn attempts(world: &mut World) -> Option<u32> {
+    for attempt in 1..=5 {
+        world.pass(10_000_000);
+        if is_ready(world) {
+            return Some(attempt);
+        }
+        assert!(is_failed(world));
+        world.notices.clear();
+        world.record.epoch = Epoch(world.record.epoch.0 + 1);
+        world.step(Input::Order(Order::OpenFamily(world.record.clone())));
+    }
+    None
+}
+
+/// A sector of each log that has a write is not given any more, since before the drives were opened or since then.
+fn a_sector_is_bad(drives: u32, since_before: bool) -> World {
+    let mut world = written(drives);
+    let places =
+        |drive| places(&world, drive, 1).into_iter().map(move |place| (DriveId(drive), Area::Log, place));
+    let bad: Vec<_> = (0..drives).flat_map(places).collect();
+    world.kill(Limits::small());
+    if since_before {
+        world.unreadable.extend(bad.clone());
+    }
+    world.open_drives(false);
+    world.pass(10_000_000);
+    world.unreadable.extend(bad);
+    world.open_families();
+    world
+}
+
+#[test]
+fn what_a_drive_does_not_give_for_long_is_lost() {
+    for (drives, since_before) in [(1, true), (1, false), (2, true), (2, false)] {
+        let mut world = a_sector_is_bad(drives, since_before);
+        assert_eq!(attempts(&mut world), Some(3), "{drives} {since_before}");
+        assert_eq!(writes_lost(&world), [(1, 1)]);
+        reads_all_but(&mut world, &[1]);
+        world.settle();
+        reads_all_but(&mut world, &[1]);
+        assert_eq!(reopened(&mut world), []);
+        reads_all_but(&mut world, &[1]);
+        assert_eq!(world.write(at(1), &pattern(1, BLOCK)), Reply::Done);
+        reads_all_but(&mut world, &[]);
+    }
+}
+
+/// A drive is there, and cannot be read at all for a while. Gives whether nothing is missed after that.
+fn it_gives_nothing_for_a_while() -> bool {
+    let mut world = written(1);
+    world.kill(Limits::small());
+    world.open_drives(false);
+    let blocks = log(&world, 0).len() / BLOCK;
+    world.unreadable.extend((0..blocks).map(|block| (DriveId(0), Area::Log, block)));
+    world.open_families();
+    if attempts(&mut world).is_some() {
+        return false;
+    }
+    world.unreadable.clear();
+    attempts(&mut world).is_some() && writes_lost(&world).is_empty()
+}
+
+#[test]
+fn a_drive_that_gives_nothing_has_lost_nothing() {
+    assert!(it_gives_nothing_for_a_while());
+}
+
 #[cfg(feature = "sabotage")]
 #[test]
 fn giving_up_what_was_only_not_read_is_seen() {
     use weft_engine::sabotage::{Bug, with};
     assert!(!with(Bug::UnreadTakenForLost, it_is_damaged_here_and_not_read_there));
     assert!(!with(Bug::OldWordBelieved, it_was_away_since_it_told_what_it_has));
+    assert!(!with(Bug::SilentDriveBelieved, it_gives_nothing_for_a_while));
     assert!(!with(Bug::LostAskedAgain, a_lost_block_is_read_while_a_copy_is_away));
 }
