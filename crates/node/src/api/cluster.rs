@@ -40,7 +40,7 @@ pub struct ClusterView {
     pub capacity_bytes: u64,
     /// Of these, what is taken, all copies together.
     pub used_bytes: u64,
-    /// A node that is away for longer is not waited for: its copies are made again on others.
+    /// A node, or a drive, that is away for longer is not waited for: its copies are made again on others.
     pub away_seconds: u64,
     /// The sizes of all vDisks, as clients see them.
     pub vdisk_bytes: u64,

@@ -36,7 +36,7 @@ Example:\n  weft cluster status --watch")]
     /// Change a setting of the cluster
     #[command(after_help = "Example:\n  weft cluster set --away-after 30m")]
     Set {
-        /// How long a node may be away before its copies are made again on others, like 90s, 10m or 2h
+        /// How long a node, or a drive of one that lives, may be away before its copies are made again on others, like 90s, 10m or 2h
         #[arg(long, value_name = "TIME", value_parser = duration::parse_seconds)]
         away_after: u64,
         #[command(flatten)]

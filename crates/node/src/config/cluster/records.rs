@@ -21,7 +21,7 @@ pub struct ClusterRecord {
     pub next_drive: u32,
     pub next_family: u32,
     pub next_group: u32,
-    /// A node that has been away for so long is not waited for any more: its copies are made again on others.
+    /// A node, or a drive, that has been away for so long is not waited for any more: its copies are made again on others.
     #[serde(default = "away_seconds")]
     pub away_seconds: u64,
     /// The records of a single node are being moved here, and are not all here yet.

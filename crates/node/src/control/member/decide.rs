@@ -15,8 +15,8 @@ use weft_engine::{DriveId, Epoch, GroupId, ShardId, Time};
 
 /// What a controller remembers between two decisions. A new one begins without: it then waits a little longer.
 pub struct Memory {
-    /// Nodes that have no lease, and since when that is known.
-    away: BTreeMap<u32, Instant>,
+    /// Drives that nobody can use, and since when that is known.
+    away: BTreeMap<DriveId, Instant>,
 }
 
 impl Memory {
@@ -26,10 +26,17 @@ impl Memory {
 
     /// Takes in what the store holds now.
     pub fn note(&mut self, mirror: &ClusterConfig, now: Instant) {
-        let is_away = |node: &u32| !mirror.alive.contains_key(node);
-        self.away.retain(|node, _| is_away(node) && mirror.nodes.contains_key(node));
-        for node in mirror.nodes.keys().filter(|node| is_away(node)) {
-            self.away.entry(*node).or_insert(now);
+        // Of a node that lives only what it tells as down: what it tells as neither up nor down it is still opening, which takes as
+        // long as it takes, and begins anew when the node does.
+        let is_away = |drive: &DriveRecord| match mirror.alive.get(&drive.node) {
+            Some(alive) => alive.record.down.contains(&drive.drive),
+            None => true,
+        };
+        let is_known_away =
+            |drive: &DriveId| mirror.drives.get(drive).is_some_and(|drive| is_away(&drive.record));
+        self.away.retain(|drive, _| is_known_away(drive));
+        for &drive in mirror.drives.keys().filter(|drive| is_known_away(drive)) {
+            self.away.entry(drive).or_insert(now);
         }
     }
 }
@@ -297,7 +304,7 @@ fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &Driv
     let state = mirror.nodes.get(&record.node).map_or(NodeState::Removed, |node| node.record.state);
     let away_after = Duration::from_secs(mirror.cluster.record.away_seconds);
     let is_long_away =
-        memory.away.get(&record.node).is_some_and(|&since| now.duration_since(since) >= away_after);
+        memory.away.get(&record.id()).is_some_and(|&since| now.duration_since(since) >= away_after);
     let alive = mirror.alive.get(&record.node);
     let is_up = alive.is_some_and(|alive| alive.record.up.contains(&record.drive));
     match () {
@@ -308,5 +315,133 @@ fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &Driv
             Standing::Draining
         }
         () => Standing::In,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::cluster::{AliveRecord, ClusterNodeRecord, ClusterRecord};
+    use crate::config::{Place, WEIGHT_WHOLE};
+
+    const AWAY: Duration = Duration::from_secs(600);
+
+    fn at_first<T>(record: T) -> Versioned<T> {
+        Versioned { record, revision: 1 }
+    }
+
+    /// Four nodes that live; of drive 10 in node 1, drive 20 in node 2 and so on all are up.
+    fn four_nodes() -> ClusterConfig {
+        let cluster = ClusterRecord { away_seconds: AWAY.as_secs(), ..ClusterRecord::new(1) };
+        let mut config = ClusterConfig {
+            revision: 1,
+            cluster: at_first(cluster),
+            nodes: BTreeMap::new(),
+            alive: BTreeMap::new(),
+            cut_off: BTreeMap::new(),
+            drives: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            families: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            schedules: BTreeMap::new(),
+            consistency: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            controller: None,
+        };
+        for node in 1..=4 {
+            let record = ClusterNodeRecord {
+                node,
+                name: format!("n{node}"),
+                api: String::new(),
+                transport: Vec::new(),
+                shards: 1,
+                zone: String::new(),
+                rack: String::new(),
+                storage_only: false,
+                last_life: 1,
+                starts: 1,
+                state: NodeState::In,
+            };
+            let drive = DriveRecord {
+                drive: node * 10,
+                node,
+                shard: 0,
+                place: Place::Files,
+                log: 1 << 30,
+                data: 1 << 40,
+                weight: WEIGHT_WHOLE,
+                incarnation: None,
+                state: DriveRecordState::Formatted,
+            };
+            config.nodes.insert(node, at_first(record));
+            config.drives.insert(drive.id(), at_first(drive));
+            tell(&mut config, node, &[node * 10], &[]);
+        }
+        config
+    }
+
+    /// A node tells how its drives stand.
+    fn tell(config: &mut ClusterConfig, node: u32, up: &[u32], down: &[u32]) {
+        let (up, down, slow) = (up.to_vec(), down.to_vec(), Vec::new());
+        let record =
+            AliveRecord { node, incarnation: 1, place: String::new(), up, down, slow, stopping: false };
+        config.alive.insert(node, at_first(record));
+    }
+
+    fn standing_of(config: &ClusterConfig, memory: &Memory, now: Instant, drive: u32) -> Standing {
+        standing(config, memory, now, &config.drives[&DriveId(drive)].record)
+    }
+
+    #[test]
+    fn a_drive_that_is_down_for_long_in_a_node_that_lives_is_given_up_until_it_comes_up() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        let mut look = |config: &ClusterConfig, now: Instant| {
+            memory.note(config, now);
+            standing_of(config, &memory, now, 10)
+        };
+        assert_eq!(look(&config, begin), Standing::In);
+        tell(&mut config, 1, &[], &[10]);
+        assert_eq!(look(&config, begin), Standing::Down);
+        assert_eq!(look(&config, begin + AWAY - Duration::from_secs(1)), Standing::Down, "it may come back");
+        assert_eq!(look(&config, begin + AWAY), Standing::Lost);
+        config.alive.remove(&1);
+        assert_eq!(look(&config, begin + AWAY), Standing::Lost, "that its node dies does not bring it back");
+        tell(&mut config, 1, &[10], &[]);
+        assert_eq!(look(&config, begin + AWAY), Standing::In);
+        tell(&mut config, 1, &[], &[10]);
+        assert_eq!(look(&config, begin + 2 * AWAY - Duration::from_secs(1)), Standing::Down);
+        assert_eq!(look(&config, begin + 2 * AWAY), Standing::Down, "it has been up meanwhile");
+    }
+
+    #[test]
+    fn a_drive_that_is_still_being_opened_is_waited_for() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        config.alive.remove(&1);
+        memory.note(&config, begin);
+        assert_eq!(standing_of(&config, &memory, begin + AWAY, 10), Standing::Lost, "its node was away");
+        tell(&mut config, 1, &[], &[]);
+        memory.note(&config, begin + AWAY);
+        assert_eq!(standing_of(&config, &memory, begin + 9 * AWAY, 10), Standing::Down);
+    }
+
+    #[test]
+    fn copies_on_a_drive_that_is_down_for_long_are_made_again_on_another() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        let group = GroupRecord { group: 1, factor: 2, members: vec![10, 20], former: Vec::new() };
+        config.groups.insert(group.id(), at_first(group));
+        tell(&mut config, 1, &[], &[10]);
+        memory.note(&config, begin);
+        let members = |now: Instant| {
+            let groups: Vec<placement::Group> = config.groups.values().map(group_of).collect();
+            let wishes = Wishes { factors: BTreeSet::new(), moves_max: MOVES_MAX, next_group: 2 };
+            let drives = drives(&config, &memory, now);
+            let plan = placement::plan(&drives, &groups, &BTreeSet::new(), &wishes);
+            let changed = plan.changed.into_iter().find(|group| group.id == GroupId(1));
+            changed.map(|group| (group.members, group.former))
+        };
+        assert_eq!(members(begin), None, "it may come back");
+        let (members, former) = members(begin + AWAY).expect("it is not waited for any more");
+        assert!(!members.contains(&DriveId(10)) && members.contains(&DriveId(20)), "{members:?}");
+        assert_eq!(former, [DriveId(10)]);
     }
 }

@@ -108,7 +108,7 @@ pub async fn set(control: &SharedControl, wanted: SetCluster) -> Result<String, 
         )));
     }
     changed(control, move |store| store.change_cluster(|record| record.away_seconds = away_seconds)).await?;
-    Ok(format!("a node that is away for {away_seconds} s is not waited for any more"))
+    Ok(format!("a node or drive that is away for {away_seconds} s is not waited for any more"))
 }
 
 pub async fn drain(control: &SharedControl, node: u32, undo: bool) -> Result<NodeView, Refusal> {
