@@ -205,6 +205,7 @@ fn is_cluster_of_input(error: &ClusterError) -> bool {
         | ClusterError::ContainerChanged { .. }
         | ClusterError::SnapshotUnderWay { .. }
         | ClusterError::GoingBack { .. }
+        | ClusterError::NothingToGoBackTo { .. }
         | ClusterError::AliveElsewhere { .. }
         | ClusterError::NotController => false,
     }

@@ -41,7 +41,7 @@ use crate::config::{
     ConfigStore, ConsistencyRecord, ContainerRecord, DriveRecord, ExportRecord, FamilyConfig, GroupRecord,
     NodeRecord, ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
-use crate::shard_loop::{Answer, Disk, Mail, Mailbox, Shards, owner_of};
+use crate::shard_loop::{Answer, Disk, Mail, Mailbox, owner_of};
 use crate::words::say;
 use attachments::AttachmentState;
 use failure::Failure;
@@ -264,7 +264,13 @@ impl SharedControl {
 
 impl Control {
     /// Without any vDisk; nothing is told to anybody yet.
-    fn new(dir: &Path, factor: u32, part: Part, shards: &Shards, drives: BTreeMap<DriveId, Drive>) -> Self {
+    fn new(
+        dir: &Path,
+        factor: u32,
+        part: Part,
+        shards: &[Arc<Mailbox>],
+        drives: BTreeMap<DriveId, Drive>,
+    ) -> Self {
         Self {
             dir: dir.to_path_buf(),
             run: format!("{:016x}", rand::random::<u64>()),
@@ -273,7 +279,7 @@ impl Control {
             read_cache: 0,
             stage: Stage::Starting,
             part,
-            shards: shards.mailboxes.clone(),
+            shards: shards.to_vec(),
             drives,
             families: BTreeMap::new(),
             census: Census::default(),

@@ -312,7 +312,7 @@ fn assemble(
         left_out: BTreeSet::new(),
     };
     let factor = settings.factor.unwrap_or(if plan.kept() >= 2 { 2 } else { 1 });
-    let mut control = Control::new(dir, factor, Part::Alone(Box::new(alone)), shards, drives);
+    let mut control = Control::new(dir, factor, Part::Alone(Box::new(alone)), &shards.mailboxes, drives);
     control.families = families;
     control.set_read_cache(settings.read_cache);
     SharedControl::new(control)

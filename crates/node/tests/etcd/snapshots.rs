@@ -103,7 +103,10 @@ fn a_vdisk_goes_back_or_has_a_snapshot_taken_but_not_both() {
     let key = cluster.create_snapshot(&a_snapshot(family.0, "s", 5)).expect("it is made").record.key();
     let refused = cluster.change_between_snapshots(family, goes_back);
     assert!(matches!(refused, Err(ClusterError::SnapshotUnderWay { .. })), "{refused:?}");
-    let ready = |record: &mut SnapshotRecord| record.state = SnapshotState::Ready;
+    let ready = |record: &mut SnapshotRecord| {
+        record.state = SnapshotState::Ready;
+        record.generation = Some(0);
+    };
     cluster.change_snapshot(&key, SnapshotId(5), ready).expect("it is taken");
     cluster.change_between_snapshots(family, goes_back).expect("it goes back");
     // Of which size would it be?
@@ -140,6 +143,72 @@ fn a_snapshot_stays_as_long_as_a_clone_of_it_is_there() {
     }
     let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it").record;
     assert_eq!((record.state, record.clones), (SnapshotState::Deleting, Vec::new()));
+}
+
+#[test]
+fn a_snapshot_stays_as_long_as_its_vdisk_goes_back_to_it() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let key = a_ready_snapshot(&cluster);
+    let other = cluster.create_snapshot(&a_snapshot(key.0.0, "t", 6)).expect("it is made").record.key();
+    let ready = |record: &mut SnapshotRecord| {
+        record.state = SnapshotState::Ready;
+        record.generation = Some(2);
+    };
+    cluster.change_snapshot(&other, SnapshotId(6), ready).expect("it is ready");
+    let goes_back = |record: &mut FamilyConfig| {
+        record.rollback = Some(RollbackRecord { id: 1, generation: 1, size: 1 << 30 });
+    };
+    cluster.change_between_snapshots(key.0, goes_back).expect("it goes back");
+    let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("it is looked at").record;
+    assert_eq!(record.state, SnapshotState::Ready, "the vDisk would have nothing to go back to");
+    let record = cluster.let_snapshot_go(&other, SnapshotId(6)).expect("nobody needs it").record;
+    assert_eq!(record.state, SnapshotState::Deleting);
+    cluster.change_vdisk(key.0, |record| record.rollback = None).expect("it is back");
+    let record = cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it").record;
+    assert_eq!(record.state, SnapshotState::Deleting);
+}
+
+#[test]
+fn a_vdisk_does_not_begin_to_go_back_to_what_goes_or_is_gone() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let key = a_ready_snapshot(&cluster);
+    // Whoever wants that has seen the snapshot ready.
+    let goes_back = |record: &mut FamilyConfig| {
+        record.rollback = Some(RollbackRecord { id: 1, generation: 1, size: 1 << 30 });
+    };
+    let rollback = || cluster.family(key.0).expect("etcd answers").expect("it is there").record.rollback;
+    cluster.let_snapshot_go(&key, SnapshotId(5)).expect("nobody needs it");
+    let refused = cluster.change_between_snapshots(key.0, goes_back);
+    assert!(matches!(refused, Err(ClusterError::NothingToGoBackTo { .. })), "{refused:?}");
+    assert_eq!(rollback(), None);
+    cluster.remove_snapshot(&key, SnapshotId(5)).expect("it is removed");
+    let refused = cluster.change_between_snapshots(key.0, goes_back);
+    assert!(matches!(refused, Err(ClusterError::NothingToGoBackTo { .. })), "{refused:?}");
+    assert_eq!(rollback(), None);
+}
+
+#[test]
+fn a_snapshot_goes_or_its_vdisk_goes_back_to_it_but_not_both() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let key = a_ready_snapshot(&cluster);
+    for round in 0..20u64 {
+        let goes_back = move |record: &mut FamilyConfig| {
+            record.rollback = Some(RollbackRecord { id: round, generation: 1, size: 1 << 30 });
+        };
+        let (left, begun) = std::thread::scope(|scope| {
+            let letting =
+                scope.spawn(|| cluster.let_snapshot_go(&key, SnapshotId(5)).expect("it is looked at"));
+            let beginning = scope.spawn(|| cluster.change_between_snapshots(key.0, goes_back));
+            (letting.join().expect("it ends").record, beginning.join().expect("it ends"))
+        });
+        assert_eq!(left.state == SnapshotState::Ready, begun.is_ok(), "round {round}: {left:?}, {begun:?}");
+        cluster.change_vdisk(key.0, |record| record.rollback = None).expect("it is over");
+        let ready = |record: &mut SnapshotRecord| record.state = SnapshotState::Ready;
+        cluster.change_snapshot(&key, SnapshotId(5), ready).expect("it is there again");
+    }
 }
 
 #[test]

@@ -54,6 +54,10 @@ pub enum ClusterError {
     SnapshotUnderWay { name: String },
     #[error("vDisk {name} is on its way back to a snapshot; try again when it is there")]
     GoingBack { name: String },
+    #[error(
+        "the snapshot that vDisk {name} was to go back to is gone, or is being removed; the vDisk stays as it is"
+    )]
+    NothingToGoBackTo { name: String },
     #[error("a group {name} exists already; choose another name")]
     GroupExists { name: String },
     #[error(

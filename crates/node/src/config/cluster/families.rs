@@ -11,7 +11,7 @@ use crate::config::etcd::{Compare, Transaction};
 use crate::config::{DriveRecord, DriveRecordState, FamilyConfig, FamilyState, OwnPolicy, SegmentRecord};
 use std::collections::BTreeSet;
 use weft_engine::interface::Segment;
-use weft_engine::{DriveId, Epoch, FamilyId, ShardId};
+use weft_engine::{DriveId, Epoch, FamilyId, Generation, ShardId};
 
 /// What a vDisk begins with.
 #[derive(Debug, Clone)]
@@ -207,7 +207,8 @@ impl ClusterStore {
     }
 
     /// Changes its size, or that it goes back to another. [`ClusterError::SnapshotUnderWay`] while a snapshot is being taken: that has
-    /// the size that the vDisk had when it was asked for, and would be cut there, with all that comes from it.
+    /// the size that the vDisk had when it was asked for, and would be cut there, with all that comes from it. It begins to go back only
+    /// to a snapshot that is ready then.
     pub fn change_between_snapshots(
         &self,
         family: FamilyId,
@@ -223,12 +224,20 @@ impl ClusterStore {
             if record == found.record {
                 return Ok(found);
             }
-            let looked_at = self.refuse_snapshot_under_way(family)?;
-            let transaction = Transaction::new()
+            let (looked_at, snapshots) = self.snapshots_at_rest(family)?;
+            let mut transaction = Transaction::new()
                 .when(Compare::unchanged(&key, found.revision))
-                .when(Compare::none_put_since(&first_snapshot, &end, looked_at))
-                .put(&key, &json(&record), None)
-                .otherwise_get(&key);
+                .when(Compare::none_put_since(&first_snapshot, &end, looked_at));
+            if let Some(rollback) = record.rollback.filter(|_| found.record.rollback.is_none()) {
+                let generation = Some(Generation(rollback.generation));
+                let target = snapshots.iter().find(|snapshot| snapshot.record.ready() == generation);
+                let target =
+                    target.ok_or_else(|| ClusterError::NothingToGoBackTo { name: record.name.clone() })?;
+                // Taken away altogether, it is not among those that were put since.
+                let target_key = self.keys.snapshot(family, &target.record.name);
+                transaction = transaction.when(Compare::unchanged(&target_key, target.revision));
+            }
+            let transaction = transaction.put(&key, &json(&record), None).otherwise_get(&key);
             let answer = self.etcd.transact(&transaction)?;
             if answer.succeeded {
                 return Ok(Versioned { record, revision: answer.revision });

@@ -73,43 +73,69 @@ impl ClusterStore {
     }
 
     /// Its owner is to drop this very snapshot, unless it is exported or attached or a clone of it is there: then only clones and
-    /// nodes that are not there any more leave its record.
+    /// nodes that are not there any more leave its record. It stays as well while its vDisk is on its way back to it.
     pub fn let_snapshot_go(
         &self,
         key: &SnapshotKey,
         snapshot: SnapshotId,
     ) -> Result<Versioned<SnapshotRecord>, ClusterError> {
-        let (mut gone, mut removed) = (Vec::new(), Vec::new());
-        if let Some(found) = self.etcd.get(&self.keys.snapshot(key.0, &key.1))? {
-            let found: Versioned<SnapshotRecord> = parse(&found)?;
-            gone = self.gone_of(&found.record.clones)?;
-            for node in found.record.attached {
-                if self.is_removed(node)? {
-                    removed.push(node);
+        let (family_key, path) = (self.keys.family(key.0), self.keys.snapshot(key.0, &key.1));
+        let mut patience = Patience::new(&path);
+        loop {
+            let of = self.family(key.0)?;
+            let of_revision = of.as_ref().map_or(0, |of| of.revision);
+            let goes_back_to = of.and_then(|of| of.record.rollback).map(|rollback| rollback.generation);
+            let (mut gone, mut removed) = (Vec::new(), Vec::new());
+            if let Some(found) = self.etcd.get(&path)? {
+                let found: Versioned<SnapshotRecord> = parse(&found)?;
+                gone = self.gone_of(&found.record.clones)?;
+                for node in found.record.attached {
+                    if self.is_removed(node)? {
+                        removed.push(node);
+                    }
                 }
             }
-        }
-        self.change_snapshot(key, snapshot, |record| {
-            record.clones.retain(|family| !gone.contains(family));
-            record.attached.retain(|node| !removed.contains(node));
-            // A clone that was made since stands in the record.
-            if record.exports.is_empty() && record.clones.is_empty() && record.attached.is_empty() {
-                record.state = SnapshotState::Deleting;
+            let changed = self.change(&path, None, |record: &mut SnapshotRecord, _| {
+                if record.id() != snapshot {
+                    return Err(ClusterError::NotThere { key: path.clone() });
+                }
+                let before = record.clone();
+                record.clones.retain(|family| !gone.contains(family));
+                record.attached.retain(|node| !removed.contains(node));
+                let is_target = record.generation.is_some() && record.generation == goes_back_to;
+                // A clone that was made since stands in the record.
+                let is_free =
+                    record.exports.is_empty() && record.clones.is_empty() && record.attached.is_empty();
+                if is_free && !is_target {
+                    record.state = SnapshotState::Deleting;
+                }
+                Ok(match () {
+                    () if *record == before => Verdict::Leave,
+                    () if record.state == before.state => Verdict::Put,
+                    // That its vDisk goes back to it stands in the vDisk's record only.
+                    () => Verdict::PutIf(vec![Compare::unchanged(&family_key, of_revision)]),
+                })
+            });
+            match changed {
+                // The vDisk's record was changed: by its owner, most likely.
+                Err(ClusterError::Changed { .. }) => patience.wait()?,
+                changed => return changed,
             }
-        })
+        }
     }
 
-    /// Refuses if a snapshot of this vDisk is being taken. Gives the revision of the store at which none was.
-    pub(super) fn refuse_snapshot_under_way(&self, family: FamilyId) -> Result<u64, ClusterError> {
+    /// The snapshots of this vDisk, none of which is being taken, and the revision of the store at which that was so; refused if one is.
+    pub(super) fn snapshots_at_rest(
+        &self,
+        family: FamilyId,
+    ) -> Result<(u64, Vec<Versioned<SnapshotRecord>>), ClusterError> {
         let (first, end) = self.keys.snapshots(family);
         let (revision, entries) = self.entries(first, &end)?;
-        for entry in &entries {
-            let SnapshotRecord { state, name, .. } = parse(entry)?.record;
-            if state == SnapshotState::Creating {
-                return Err(ClusterError::SnapshotUnderWay { name });
-            }
+        let snapshots = entries.iter().map(parse).collect::<Result<Vec<Versioned<SnapshotRecord>>, _>>()?;
+        match snapshots.iter().find(|snapshot| snapshot.record.state == SnapshotState::Creating) {
+            Some(creating) => Err(ClusterError::SnapshotUnderWay { name: creating.record.name.clone() }),
+            None => Ok((revision, snapshots)),
         }
-        Ok(revision)
     }
 
     /// Takes the record away: the engine does not have the snapshot any more. Fine if it is gone already.

@@ -44,6 +44,7 @@ impl From<ClusterError> for Refusal {
             | ClusterError::SnapshotExists { .. }
             | ClusterError::SnapshotUnderWay { .. }
             | ClusterError::GoingBack { .. }
+            | ClusterError::NothingToGoBackTo { .. }
             | ClusterError::GroupExists { .. }
             | ClusterError::ContainerChanged { .. } => Self::conflict(error.to_string()),
             ClusterError::NotThere { .. } | ClusterError::NoContainer { .. } => {

@@ -131,7 +131,7 @@ pub fn run(
             losses,
         };
         let factor = settings.factor.unwrap_or(FACTOR);
-        let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards, drives);
+        let mut control = Control::new(dir, factor, Part::Member(Box::new(part)), &shards.mailboxes, drives);
         control.set_read_cache(settings.read_cache);
         let control = SharedControl::new(control);
         tokio::spawn(notices::listen(control.clone(), news));

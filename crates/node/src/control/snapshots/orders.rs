@@ -4,7 +4,7 @@
 use super::schedules::Refused;
 use crate::config::{SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::{Control, Part, Serving, SharedControl, Stage};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use weft_engine::interface::{Order, SnapshotTrouble};
 use weft_engine::{Epoch, FamilyId, Generation, SnapshotId};
@@ -27,8 +27,9 @@ pub struct Orders {
     since: BTreeMap<SnapshotId, Instant>,
     /// What was refused last, of vDisks with a schedule: their records go at once.
     pub(super) refused: BTreeMap<FamilyId, Refused>,
-    /// vDisks whose newer snapshots are being removed, so that they can go back to one: no others are begun here meanwhile.
-    pub(super) preparing: BTreeSet<FamilyId>,
+    /// vDisks whose newer snapshots are being removed, so that they can go back to one, and the generation of that: no others are begun
+    /// here meanwhile, and that one stays.
+    pub(super) preparing: BTreeMap<FamilyId, u32>,
 }
 
 /// What a record that is not finished asks for.

@@ -86,11 +86,10 @@ impl Control {
     pub(in crate::control) fn is_needed(&self, record: &SnapshotRecord) -> bool {
         let family = record.family();
         let Some(generation) = record.generation else { return !record.exports.is_empty() };
-        let going_back = self.families.get(&family).and_then(|entry| entry.config.rollback);
         !record.exports.is_empty()
             || self.attachments.contains_key(&Disk::snapshot(family, Generation(generation)))
             || self.first_other(&record.attached).is_some()
-            || going_back.is_some_and(|rollback| rollback.generation == generation)
+            || self.goes_back_to(family, generation)
             || !self.clones_of(family, Some(generation)).is_empty()
     }
 

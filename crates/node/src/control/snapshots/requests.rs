@@ -209,7 +209,7 @@ impl Control {
         Ok(())
     }
 
-    /// Refuses what is exported, attached or needed by its group.
+    /// Refuses what is exported, attached or needed by its group, and what its vDisk goes back to.
     fn removable(&self, name: &str) -> Result<(SnapshotKey, SnapshotId), Refusal> {
         self.check_ready()?;
         let (vdisk, snapshot) = DiskName::of_snapshot(name)?;
@@ -223,11 +223,105 @@ impl Control {
         if let Some(disk) = disk {
             self.check_detached(disk, name)?;
         }
+        if record.generation.is_some_and(|generation| self.goes_back_to(record.family(), generation)) {
+            return Err(Refusal::conflict(format!(
+                "vDisk {vdisk} is on its way back to {name}, which stays until it is there; try again then"
+            )));
+        }
         if self.is_followed(record) {
             return Err(Refusal::unavailable(format!(
                 "the group's other snapshots of {name} are just being finished; try again in a moment"
             )));
         }
         Ok((record.key(), record.id()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::cluster::NewVdisk;
+    use crate::config::{NodeRecord, OwnPolicy, RedbStore};
+    use crate::control::{Alone, Family, Serving, Stage};
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::PathBuf;
+    use weft_engine::cluster::whole::WholeGroups;
+
+    const OF: FamilyId = FamilyId(1);
+
+    /// A node that stands alone, with a vDisk v that it does not serve yet. It has its directory as long as the test runs.
+    struct Lone {
+        control: Control,
+        dir: PathBuf,
+    }
+
+    impl Lone {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("weft-requests-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_dir_all(&dir);
+            std::fs::create_dir_all(&dir).expect("the temporary directory can be written");
+            let vdisk = NewVdisk {
+                name: "v".to_string(),
+                size: 1 << 30,
+                factor: 1,
+                created: 0,
+                owner: None,
+                container: "default".to_string(),
+                own: OwnPolicy::default(),
+            };
+            let alone = Alone {
+                store: Box::new(RedbStore::open(&dir, true).expect("it is made")),
+                node: NodeRecord::default(),
+                groups: BTreeMap::new(),
+                snapshots: BTreeMap::new(),
+                schedules: BTreeMap::new(),
+                consistency: BTreeMap::new(),
+                containers: BTreeMap::new(),
+                whole: WholeGroups::default(),
+                view_version: 0,
+                failures: BTreeMap::new(),
+                reached: BTreeMap::new(),
+                left_out: BTreeSet::new(),
+            };
+            let mut control = Control::new(&dir, 1, Part::Alone(Box::new(alone)), &[], BTreeMap::new());
+            let config = vdisk.record(OF.0);
+            let family = Family { config, serving: Serving::Opening, export_trouble: BTreeMap::new() };
+            control.families.insert(OF, family);
+            control.stage = Stage::Ready;
+            Self { control, dir }
+        }
+
+        fn wanted(&self, snapshot: u64, name: &str) -> SnapshotRecord {
+            let record = self.control.snapshot_record(OF, name.to_string(), 1, SnapshotOrigin::Asked);
+            SnapshotRecord { snapshot, ..record }
+        }
+    }
+
+    impl Drop for Lone {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    #[test]
+    fn what_a_vdisk_is_about_to_go_back_to_is_not_removed() {
+        let mut lone = Lone::new("target");
+        for (snapshot, name) in [(1, "old"), (2, "new")] {
+            let record = lone.wanted(snapshot, name);
+            let key = record.key();
+            lone.control.put_snapshot(record).expect("the name is free");
+            let record = lone.control.part.alone().snapshots.get_mut(&key).expect("it was put");
+            (record.state, record.generation) = (SnapshotState::Ready, Some(snapshot as u32));
+        }
+        lone.control.snapshot_orders.preparing.insert(OF, 1);
+        let refused = lone.control.removable("v@old").expect_err("the vDisk is to go back to it");
+        assert!(refused.line.contains("on its way back"), "{refused}");
+        lone.control.removable("v@new").expect("it goes before that");
+        // As the schedule would let it go.
+        let old = (OF, "old".to_string());
+        lone.control.let_snapshot_go_soon(old.clone(), SnapshotId(1));
+        assert_eq!(lone.control.snapshot(&old).expect("it stays").state, SnapshotState::Ready);
+        lone.control.snapshot_orders.preparing.remove(&OF);
+        lone.control.removable("v@old").expect("nobody needs it now");
     }
 }

@@ -13,6 +13,7 @@ use crate::control::refusal::Refusal;
 use crate::control::{Control, Part, SharedControl};
 use crate::shard_loop::Disk;
 use axum::http::StatusCode;
+use std::collections::btree_map::Entry;
 use std::time::Duration;
 use weft_engine::interface::{Order, RollbackTrouble};
 use weft_engine::{Epoch, FamilyId, Generation};
@@ -39,10 +40,13 @@ async fn go_back(
     gone: &mut Vec<String>,
 ) -> Result<VdiskView, Refusal> {
     let attempts = if wanted.discard_newer { ATTEMPTS_MAX } else { 1 };
+    // By its owner, although no snapshot is in the way as far as this node has heard.
+    let mut was_refused = false;
     for _ in 0..attempts {
         let (family, record, newer) = control.lock().plan_rollback(wanted)?;
-        discard(control, newer, gone).await?;
+        discard(control, family, record, wanted, newer, gone).await?;
         if !begin(control, family, record, wanted).await? {
+            was_refused = false;
             continue;
         }
         control.lock().order_rollbacks();
@@ -57,8 +61,12 @@ async fn go_back(
             .transpose()?;
         match outcome {
             Some(true) => return control.lock().view_of(family),
-            // Its owner had taken another snapshot by then.
-            Some(false) => {}
+            // Its owner had taken another snapshot by then, or has not got this one.
+            Some(false) => {
+                let control = control.lock();
+                control.check_target(family, record, wanted)?;
+                was_refused = control.newer_than(family, record.generation).is_empty();
+            }
             None => {
                 let mut view = control.lock().view_of(family)?;
                 view.note =
@@ -67,14 +75,26 @@ async fn go_back(
             }
         }
     }
-    Err(Refusal::conflict(format!(
-        "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({})",
-        wanted.snapshot
-    )))
+    let name = &wanted.snapshot;
+    Err(Refusal::conflict(match was_refused {
+        true => format!(
+            "who serves the vDisk did not go back to {name}, and its log says why; the vDisk stays as it is"
+        ),
+        false => format!(
+            "a snapshot was taken at the same moment, so the vDisk stays as it is; try again ({name})"
+        ),
+    }))
 }
 
-/// Removes newer snapshots. What somebody else removes meanwhile is in nobody's way.
-async fn discard(control: &SharedControl, newer: Vec<String>, gone: &mut Vec<String>) -> Result<(), Refusal> {
+/// Removes newer snapshots, as long as the one to go back to is there. What somebody else removes meanwhile is in nobody's way.
+async fn discard(
+    control: &SharedControl,
+    family: FamilyId,
+    record: RollbackRecord,
+    wanted: &RollBack,
+    newer: Vec<String>,
+    gone: &mut Vec<String>,
+) -> Result<(), Refusal> {
     // None of them goes before it is known that all of them can.
     for name in &newer {
         match check_removable(control, name).await {
@@ -83,6 +103,9 @@ async fn discard(control: &SharedControl, newer: Vec<String>, gone: &mut Vec<Str
         }
     }
     for name in newer {
+        // Each takes its time, and others, on other nodes as well, may let the older one go meanwhile: then the newer ones shall not
+        // go for nothing.
+        control.lock().check_target(family, record, wanted)?;
         match remove(control, &name).await {
             Ok(note) if note.is_empty() => gone.push(name),
             // As long as its owner has it the vDisk cannot go back.
@@ -130,6 +153,7 @@ async fn begin(
         // On a node that is alone nobody can attach it, or take a snapshot of it, between this and the change; in a cluster
         // the record decides, and its owner.
         control.check_unused(family, &vdisk, force)?;
+        control.check_target(family, record, wanted)?;
         if !control.newer_than(family, record.generation).is_empty() {
             return Ok(false);
         }
@@ -186,17 +210,44 @@ impl Control {
     /// From here on no snapshot of the vDisk is begun on this node, until whoever asked for the rollback has an answer: it would come
     /// between the newer ones that go and the record.
     fn prepare_rollback(&mut self, wanted: &RollBack) -> Result<FamilyId, Refusal> {
-        let (family, _, _) = self.plan_rollback(wanted)?;
-        if !self.snapshot_orders.preparing.insert(family) {
-            return Err(Refusal::going_back(&DiskName::parse(&wanted.snapshot).vdisk));
+        let (family, record, _) = self.plan_rollback(wanted)?;
+        match self.snapshot_orders.preparing.entry(family) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(record.generation);
+                Ok(family)
+            }
+            Entry::Occupied(_) => Err(Refusal::going_back(&DiskName::parse(&wanted.snapshot).vdisk)),
         }
-        Ok(family)
+    }
+
+    /// Refuses if the snapshot that a vDisk is to go back to was removed since that was planned, as far as this node has heard.
+    fn check_target(
+        &self,
+        family: FamilyId,
+        record: RollbackRecord,
+        wanted: &RollBack,
+    ) -> Result<(), Refusal> {
+        let generation = Some(Generation(record.generation));
+        if self.snapshots_of(family).iter().any(|snapshot| snapshot.ready() == generation) {
+            return Ok(());
+        }
+        Err(Refusal::conflict(format!(
+            "{} was removed at this moment, so the vDisk stays as it is",
+            wanted.snapshot
+        )))
+    }
+
+    /// Whether a vDisk is on its way back to this snapshot of it, or is being prepared for that here.
+    pub(super) fn goes_back_to(&self, family: FamilyId, generation: u32) -> bool {
+        let rollback = self.families.get(&family).and_then(|entry| entry.config.rollback);
+        rollback.is_some_and(|rollback| rollback.generation == generation)
+            || self.snapshot_orders.preparing.get(&family) == Some(&generation)
     }
 
     /// Refuses a snapshot of a vDisk that goes back to one, or is just being prepared for that.
     pub(super) fn check_may_be_taken(&self, family: FamilyId) -> Result<(), Refusal> {
         match self.families.get(&family) {
-            Some(entry) if self.snapshot_orders.preparing.contains(&family) => {
+            Some(entry) if self.snapshot_orders.preparing.contains_key(&family) => {
                 Err(Refusal::going_back(&entry.config.name))
             }
             Some(_) | None => self.check_not_going_back(family),
@@ -274,7 +325,7 @@ impl Control {
         self.end_rollback(family, epoch, end_rollback);
     }
 
-    /// A newer snapshot was taken at the same moment: the vDisk stays as it is.
+    /// A newer snapshot was taken at the same moment, or this one is not there: the vDisk stays as it is.
     pub(in crate::control) fn on_rollback_refused(
         &mut self,
         family: FamilyId,
