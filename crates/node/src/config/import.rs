@@ -54,7 +54,9 @@ pub fn import(
             return Err(ImportError::Elsewhere { cluster: before.cluster.clone() });
         }
     }
-    let config = RedbStore::open(dir, false)?.load()?;
+    let mut config = RedbStore::open(dir, false)?.load()?;
+    // There, a name is a key.
+    config.name_snapshots_apart();
     // The cluster gets the node's own id: that tells a cut import of this node from anything else.
     let id = config.node.node;
     if id == 0 {

@@ -15,6 +15,7 @@ mod lock;
 mod membership;
 mod records;
 mod redb_store;
+mod snapshot_names;
 
 pub use ceiling::CeilingRecord;
 pub use compression::{ColdRecord, CompressionRecord};

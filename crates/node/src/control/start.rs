@@ -169,6 +169,10 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
         store.put_container(&default)?;
         config.containers.push(default);
     }
+    let renamed = config.name_snapshots_apart();
+    if !renamed.is_empty() {
+        store.put_snapshots(&renamed)?;
+    }
     let mut book = OwnBook { store: &mut store, node: &mut config.node };
     let plan = DrivePlan::make(&dir, &settings, &mut config.drives, &mut book)?;
     run_to_its_end(async {

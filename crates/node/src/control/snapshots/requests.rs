@@ -195,16 +195,23 @@ impl Control {
         }
     }
 
-    /// For a node that is alone. It gets the size that its vDisk has.
+    /// For a node that is alone. It gets the size that its vDisk has. Since it was wanted its vDisks may have been waited for, so what it
+    /// must not meet is looked at again: another snapshot of the name would not be listed any more, though it is there.
     pub(super) fn put_snapshot(&mut self, mut record: SnapshotRecord) -> Result<(), Refusal> {
-        if let Some(of) = self.families.get(&record.family()) {
-            record.size = of.config.size;
+        let (family, key) = (record.family(), record.key());
+        let of = self.families.get(&family).map(|of| &of.config);
+        let of = of.filter(|of| of.state == FamilyState::Live);
+        let of = of.ok_or_else(|| Refusal::not_found("the vDisk was deleted meanwhile"))?;
+        record.size = of.size;
+        self.check_may_be_taken(family)?;
+        if self.snapshot(&key).is_some() {
+            return Err(Refusal::conflict(ClusterError::SnapshotExists { name: key.1 }.to_string()));
         }
         let Part::Alone(alone) = &mut self.part else {
             unreachable!("a member puts it into the cluster's store")
         };
         alone.store.put_snapshots(std::slice::from_ref(&record))?;
-        alone.snapshots.insert(record.key(), record);
+        alone.snapshots.insert(key, record);
         self.order_snapshots();
         Ok(())
     }
@@ -241,7 +248,7 @@ impl Control {
 mod tests {
     use super::*;
     use crate::config::cluster::NewVdisk;
-    use crate::config::{NodeRecord, OwnPolicy, RedbStore};
+    use crate::config::{NodeRecord, OwnPolicy, RedbStore, RollbackRecord};
     use crate::control::{Alone, Family, Serving, Stage};
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
@@ -295,12 +302,49 @@ mod tests {
             let record = self.control.snapshot_record(OF, name.to_string(), 1, SnapshotOrigin::Asked);
             SnapshotRecord { snapshot, ..record }
         }
+
+        /// Those that the node knows, and those that its store has.
+        fn known(&mut self) -> (Vec<u64>, Vec<u64>) {
+            let ids = |all: &[SnapshotRecord]| all.iter().map(|record| record.snapshot).collect::<Vec<_>>();
+            let known: Vec<SnapshotRecord> = self.control.snapshots().into_iter().cloned().collect();
+            let stored = self.control.part.alone().store.load().expect("it loads").snapshots;
+            (ids(&known), ids(&stored))
+        }
     }
 
     impl Drop for Lone {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
+    }
+
+    #[test]
+    fn a_snapshot_takes_the_place_of_no_other_one_of_its_name() {
+        let mut lone = Lone::new("one-name");
+        // That of a group, which waits for another vDisk, and one that is asked for meanwhile.
+        let (late, early) = (lone.wanted(1, "nightly"), lone.wanted(2, "nightly"));
+        lone.control.put_snapshot(early).expect("the name is free");
+        let refused = lone.control.put_snapshot(late).expect_err("it is not any more");
+        assert!(refused.line.contains("nightly"), "{refused}");
+        assert_eq!(lone.known(), (vec![2], vec![2]));
+    }
+
+    #[test]
+    fn no_snapshot_is_put_of_a_vdisk_that_goes_or_goes_back() {
+        let mut lone = Lone::new("goes");
+        let wanted = lone.wanted(1, "s");
+        let config = |lone: &mut Lone, alter: &dyn Fn(&mut crate::config::FamilyConfig)| {
+            alter(&mut lone.control.families.get_mut(&OF).expect("it is there").config);
+        };
+        let rollback = RollbackRecord { id: 1, generation: 1, size: 1 << 30 };
+        config(&mut lone, &|config| config.rollback = Some(rollback));
+        lone.control.put_snapshot(wanted.clone()).expect_err("it goes back");
+        config(&mut lone, &|config| (config.rollback, config.state) = (None, FamilyState::Dropping));
+        lone.control.put_snapshot(wanted.clone()).expect_err("it goes");
+        assert_eq!(lone.known(), (vec![], vec![]));
+        config(&mut lone, &|config| config.state = FamilyState::Live);
+        lone.control.put_snapshot(wanted).expect("now it can be taken");
+        assert_eq!(lone.known(), (vec![1], vec![1]));
     }
 
     #[test]
