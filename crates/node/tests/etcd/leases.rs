@@ -1,7 +1,7 @@
 //! Who lives: the lease ends in the store only after its holder has stopped believing in it.
 
 use crate::server::Server;
-use crate::stories::{a_node, alive};
+use crate::stories::{a_node, a_vdisk, alive};
 use crate::wait_for;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -157,4 +157,23 @@ fn a_node_lives_once() {
     second.give_up().expect("etcd answers");
     assert!(cluster.load().expect("it loads").alive.is_empty(), "who leaves is gone at once");
     cluster.announce(&alive(node, 3), take().lease(), None).expect("the place is free");
+}
+
+#[test]
+fn no_device_is_taken_from_a_node_that_lives() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let node = joined(&cluster);
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let attached = cluster.change_vdisk(family, |record| record.attached = vec![node]).expect("it is said");
+    let lease = NodeLease::take(cluster.etcd(), SHORT, || ()).expect("a lease is granted");
+    cluster.announce(&alive(node, 1), lease.lease(), None).expect("it lives");
+    // Whoever asks for it has not heard of that yet.
+    let refused = cluster.take_device(family, node);
+    assert!(matches!(refused, Err(ClusterError::Changed { .. })), "{refused:?}");
+    let now = cluster.family(family).expect("etcd answers").expect("it is there");
+    assert_eq!(now, attached, "the device stays, and what is under way through it is not fenced");
+    lease.give_up().expect("the node says that it stops");
+    let taken = cluster.take_device(family, node).expect("nobody can be asked").record;
+    assert_eq!((taken.attached, taken.epoch), (Vec::new(), attached.record.epoch + 1));
 }

@@ -292,7 +292,8 @@ impl ClusterStore {
     }
 
     /// Takes the vDisk from a node that has it as a device and cannot be asked. Its owner stays, in a new epoch: what that node
-    /// still has under way was sent in the old one, and is refused.
+    /// still has under way was sent in the old one, and is refused. [`ClusterError::Changed`] if the node lives: who has not heard of
+    /// that would take a device from under a file system.
     pub fn take_device(&self, family: FamilyId, node: u32) -> Result<Versioned<FamilyConfig>, ClusterError> {
         self.change(&self.keys.family(family), None, |record: &mut FamilyConfig, _| {
             if !record.attached.contains(&node) {
@@ -300,7 +301,7 @@ impl ClusterStore {
             }
             record.attached.retain(|other| *other != node);
             record.epoch = record.epoch.checked_add(1).expect(EPOCHS);
-            Ok(Verdict::Put)
+            Ok(Verdict::PutIf(vec![Compare::absent(&self.keys.alive(node))]))
         })
     }
 
