@@ -10,6 +10,7 @@ use crate::config::{DriveRecordState, FamilyConfig, FamilyState, Policy};
 use crate::control::failure::Failure;
 use crate::control::{Control, Stage, Standing};
 use crate::shard_loop::Mail;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_engine::interface::{FamilyTrouble, Order, Segment};
@@ -45,11 +46,10 @@ impl Control {
         for family in gone {
             self.close(family);
         }
+        let sizes: BTreeSet<u32> = mirror.groups.values().map(|group| group.record.factor).collect();
         for (family, shard) in given {
             let entry = &mirror.families[&family];
-            let policy = mirror.policy(&entry.record);
-            let has_groups = mirror.groups.values().any(|group| group.record.factor == policy.factor);
-            self.reconcile_family(family, shard, entry, policy, has_groups);
+            self.reconcile_family(family, shard, entry, mirror.policy(&entry.record), &sizes);
         }
     }
 
@@ -71,13 +71,14 @@ impl Control {
         self.order_owner(family, Order::Resize { family, size: changed.record.size });
     }
 
+    /// `sizes`: numbers of copies for which there are groups.
     fn reconcile_family(
         &mut self,
         family: FamilyId,
         shard: usize,
         entry: &Versioned<FamilyConfig>,
         mut policy: Policy,
-        has_groups: bool,
+        sizes: &BTreeSet<u32>,
     ) {
         let record = &entry.record;
         let epoch = Epoch(record.epoch);
@@ -87,6 +88,7 @@ impl Control {
             if known.is_some() {
                 self.close(family);
             }
+            policy.factor = factor_at_opening(policy.factor, record, sizes);
             return self.open(family, shard, record, policy);
         }
         let Some(served) = member.served.get_mut(&family) else { return };
@@ -105,7 +107,7 @@ impl Control {
             let order = Order::Resize { family, size: record.size };
             self.shards[shard].send(Mail::Order(order));
         }
-        if !has_groups {
+        if !sizes.contains(&policy.factor) {
             // The controller makes groups of a new size first: without them the owner would have nowhere to put anything.
             policy.factor = served.policy.factor;
         }
@@ -403,7 +405,49 @@ impl Member {
     }
 }
 
+/// How many copies a vDisk is opened with. Its owner was not told yet of a number for which there are no groups, and the next one cannot
+/// do more than that owner: it goes on with what there is, until there are some. Whose log has that many copies already, or
+/// nothing at all yet, is not given fewer.
+fn factor_at_opening(wanted: u32, record: &FamilyConfig, sizes: &BTreeSet<u32>) -> u32 {
+    let has_fewer = record.segments.last().is_some_and(|last| (last.members.len() as u32) < wanted);
+    if sizes.contains(&wanted) || !has_fewer {
+        return wanted;
+    }
+    sizes.range(..wanted).next_back().copied().unwrap_or(wanted)
+}
+
 /// Asked again, the store may answer.
 fn is_passing<T>(asked: &Result<T, ClusterError>) -> bool {
     matches!(asked, Err(ClusterError::Etcd(_) | ClusterError::Contended { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::cluster::NewVdisk;
+    use crate::config::{OwnPolicy, SegmentRecord};
+
+    #[test]
+    fn a_takeover_opens_a_vdisk_with_copies_for_which_there_are_groups() {
+        let vdisk = NewVdisk {
+            name: "v".to_string(),
+            size: 1 << 30,
+            factor: 3,
+            created: 0,
+            owner: None,
+            container: "default".to_string(),
+            own: OwnPolicy::default(),
+        };
+        let opened = |members: &[u32], sizes: &[u32]| {
+            let segment = SegmentRecord { first: 1, epoch: 1, members: members.to_vec(), absent: Vec::new() };
+            let segments = if members.is_empty() { Vec::new() } else { vec![segment] };
+            let record = FamilyConfig { segments, ..vdisk.record(1) };
+            factor_at_opening(3, &record, &sizes.iter().copied().collect())
+        };
+        assert_eq!(opened(&[10, 20], &[1, 2]), 2, "that it is to have three its owner had not been told");
+        assert_eq!(opened(&[10, 20], &[1, 2, 3]), 3, "there are groups for it by now");
+        assert_eq!(opened(&[10, 20], &[4]), 3, "fewer there are not");
+        assert_eq!(opened(&[10, 20, 30], &[1, 2]), 3, "its log had three copies, and gets no fewer");
+        assert_eq!(opened(&[], &[1, 2]), 3, "a new one begins as it was wanted");
+    }
 }
