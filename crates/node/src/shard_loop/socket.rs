@@ -52,6 +52,8 @@ pub struct Socket {
     broken: bool,
     /// No more requests are taken.
     finished: bool,
+    /// It stood still with something of the client's unread, and whether the client is still there has not been looked at since.
+    stood_still: bool,
     /// Set when the client has gone: what was asked for it elsewhere and not begun is not done any more.
     ended: Arc<AtomicBool>,
 }
@@ -109,6 +111,7 @@ impl Socket {
             moved_bytes: 0,
             broken: false,
             finished: false,
+            stood_still: false,
             ended: Arc::default(),
         }
     }
@@ -159,6 +162,9 @@ impl Socket {
         tag: u64,
         ring: &mut Ring,
     ) -> Next {
+        if self.stood_still && matches!(self.connection.want(), Want::Bytes | Want::Payload { .. }) {
+            self.leave_if_closed();
+        }
         loop {
             if self.broken {
                 return Next::Over;
@@ -205,9 +211,16 @@ impl Socket {
                     self.receive_bytes(tag, ring);
                     return Next::Nothing;
                 }
-                Want::Payload { len } if !has_room(len) => return Next::NoRoom,
+                Want::Payload { len } if !has_room(len) => {
+                    self.stood_still = true;
+                    return Next::NoRoom;
+                }
                 Want::Payload { len } => self.begin_payload(len, payloads),
-                Want::Wait => return Next::Nothing,
+                Want::Wait => {
+                    // A receive in flight tells when the client goes, and what it brings has just come.
+                    self.stood_still |= self.receive == Receive::Idle;
+                    return Next::Nothing;
+                }
                 Want::Close if self.connection.outgoing().is_empty() && self.outgoing.is_empty() => {
                     return Next::Over;
                 }
@@ -307,8 +320,19 @@ impl Socket {
         self.payload.is_none() && matches!(self.connection.want(), Want::Payload { .. })
     }
 
-    /// Whether the client has closed its side: nothing is received while requests are held, so nothing else tells.
-    pub fn is_closed_by_client(&self) -> bool {
+    /// Leaves if the client has closed its side; true if so. While a connection stands still nothing is received, so nothing else
+    /// tells; and what lies unread may not come behind what the client, back on another connection, has had answered since.
+    pub fn leave_if_closed(&mut self) -> bool {
+        self.stood_still = false;
+        let is_closed = self.is_closed_by_client();
+        if is_closed {
+            // It may still listen: libnbd ends its side behind its goodbye, and waits for what is open.
+            self.leave();
+        }
+        is_closed
+    }
+
+    fn is_closed_by_client(&self) -> bool {
         // That we receive no more ourselves looks the same as a client that sends no more.
         if self.finished && self.has_fin() {
             return true;

@@ -12,6 +12,9 @@ mod routes;
 mod waiting;
 mod windows;
 
+#[cfg(test)]
+mod tests;
+
 pub use routes::Route;
 
 use super::arena::Arena;

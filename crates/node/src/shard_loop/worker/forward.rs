@@ -290,12 +290,7 @@ impl Worker {
             if let Some(socket) = &mut self.sockets[slot as usize].socket
                 && (socket.waits_for_room() || socket.connection.is_holding())
             {
-                // While it holds requests it receives nothing, so nothing has told that the client is gone. What it has asked for
-                // may not come behind what it has had answered elsewhere since.
-                if socket.is_closed_by_client() {
-                    // It may still listen: libnbd ends its side behind its goodbye, and waits for what is open.
-                    socket.leave();
-                } else {
+                if !socket.leave_if_closed() {
                     socket.connection.resume();
                 }
                 self.touch(slot);

@@ -1,0 +1,124 @@
+//! A shard's loop that a test turns itself, step by step, so that nothing happens in between.
+
+use super::{Setup, TAG_RECEIVE, Worker};
+use crate::shard_loop::socket::Socket;
+use crate::shard_loop::{Identity, Mailbox};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_engine::interface::{Input, Reply, Request};
+use weft_engine::{FamilyId, Limits, ShardId};
+use weft_frontends::nbd::limits::REQUESTS_MAX;
+use weft_frontends::nbd::{ExportInfo, Exports, Handle};
+
+/// Nothing in these tests takes half as long, on any machine.
+const LONG: Duration = Duration::from_secs(120);
+
+const FAMILY: FamilyId = FamilyId(7);
+
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+
+/// A shard that has nobody beside it, and no drives.
+fn worker() -> Worker {
+    let mailbox = Arc::new(Mailbox::new(ShardId(0)).expect("a mailbox can be made"));
+    let (notices, _) = tokio::sync::mpsc::unbounded_channel();
+    let setup = Setup {
+        shard: ShardId(0),
+        seed: 1,
+        limits: Limits::default(),
+        clients_bytes: 64 << 20,
+        identity: Identity::default(),
+        deadline: None,
+        mailbox: Arc::clone(&mailbox),
+        neighbours: vec![mailbox],
+        notices,
+        may_spin: false,
+    };
+    Worker::new(setup).expect("a shard can be made")
+}
+
+struct OneExport;
+
+impl Exports for OneExport {
+    fn list(&self) -> Vec<String> {
+        vec!["v".to_string()]
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        Some(ExportInfo {
+            name: name.to_string(),
+            description: String::new(),
+            family: FAMILY,
+            snapshot: None,
+            size: 1 << 30,
+            read_only: false,
+        })
+    }
+}
+
+/// A client of this shard that has chosen its export, at place 0 or the next one that is free.
+fn connect(worker: &mut Worker) -> UnixStream {
+    let (mut client, served) = UnixStream::pair().expect("a pair of sockets");
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\x01v");
+    client.write_all(&hello).expect("it has room for that");
+    worker.adopt(Socket::new(served.into(), Arc::new(OneExport), "test".into(), 0));
+    client
+}
+
+fn request(command: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend([0; 16]);
+    bytes.extend((payload.len() as u32).to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// Receives what clients send until `is_done`. Requests wait in `inputs`: no engine is asked.
+fn receive(worker: &mut Worker, is_done: impl Fn(&Worker) -> bool) {
+    let (deadline, mut completions) = (Instant::now() + LONG, Vec::new());
+    loop {
+        while let Some(slot) = worker.touched.pop() {
+            worker.sockets[slot as usize].touched = false;
+            worker.pump(worker.now(), slot);
+        }
+        if is_done(worker) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not in time");
+        worker.ring.enter(Some(Duration::from_millis(10)));
+        worker.ring.completions(&mut completions);
+        for (tag, result) in completions.drain(..) {
+            assert_eq!(tag & super::TAG_MASK, TAG_RECEIVE, "nothing else is under way");
+            worker.on_completed(worker.now(), tag, result);
+        }
+    }
+}
+
+fn writes(worker: &Worker) -> usize {
+    let is_write = |input: &&Input| matches!(input, Input::Request { request: Request::Write { .. }, .. });
+    worker.inputs.iter().filter(is_write).count()
+}
+
+#[test]
+fn a_write_that_lay_unread_when_its_client_went_is_not_done() {
+    for is_gone in [false, true] {
+        let mut worker = worker();
+        let mut client = connect(&mut worker);
+        // As many as one connection may have open, and behind them a write.
+        let mut bytes = request(FLUSH, &[]).repeat(REQUESTS_MAX);
+        bytes.extend(request(WRITE, &[7; 4096]));
+        client.write_all(&bytes).expect("it has room for that");
+        receive(&mut worker, |worker| worker.inputs.len() == REQUESTS_MAX);
+        // On another connection it may have written the same block since, and been answered.
+        let client = (!is_gone).then_some(client);
+        let generation = worker.sockets[0].generation;
+        worker.answer_socket(worker.now(), 0, generation, Handle(0), Reply::Done);
+        receive(&mut worker, |worker| worker.touched.is_empty());
+        assert_eq!(writes(&worker), usize::from(client.is_some()), "its client has gone: {is_gone}");
+    }
+}
