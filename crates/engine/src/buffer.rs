@@ -109,6 +109,18 @@ impl Buffer {
         self.len == 0
     }
 
+    /// Bytes of the memory that is not given back while this buffer is there, of which it may be a small part. Zeros that all share
+    /// are there anyway.
+    pub fn kept_len(&self) -> usize {
+        let is_zeros = ZEROS.get().is_some_and(|zeros| zeros.shares_memory(self));
+        if is_zeros { 0 } else { self.memory.bytes().len() }
+    }
+
+    /// Whether both keep the same memory.
+    pub fn shares_memory(&self, other: &Buffer) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+    }
+
     /// A part of it, sharing the memory. `range` is in bytes and lies inside.
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len(), "a slice lies inside its buffer");
@@ -168,7 +180,7 @@ impl Buffer {
 
     /// Whether `next` is the memory right behind this buffer: then both can be one.
     pub fn is_followed_by(&self, next: &Buffer) -> bool {
-        Arc::ptr_eq(&self.memory, &next.memory) && self.start + self.len == next.start
+        self.shares_memory(next) && self.start + self.len == next.start
     }
 
     /// This buffer and the one that follows it in the same memory, as one.
@@ -192,9 +204,10 @@ impl PartialEq for Buffer {
 
 impl Eq for Buffer {}
 
+static ZEROS: std::sync::OnceLock<Buffer> = std::sync::OnceLock::new();
+
 /// `len` zero bytes for which nothing is allocated anew; `len` is at most 1 MiB.
 pub fn zeros(len: usize) -> Buffer {
-    static ZEROS: std::sync::OnceLock<Buffer> = std::sync::OnceLock::new();
     ZEROS.get_or_init(|| Pages::zeroed(1 << 20).freeze()).slice(0..len)
 }
 
@@ -219,6 +232,15 @@ mod tests {
         assert!(a.is_followed_by(&b) && !b.is_followed_by(&a));
         assert_eq!(a.joined(&b).len(), 2 * BLOCK);
         assert_eq!(whole.bytes().as_ptr() as usize % BLOCK, 0, "drives need whole pages");
+    }
+
+    #[test]
+    fn a_part_keeps_the_whole() {
+        let whole = Buffer::copied(&[7; 3 * BLOCK]);
+        let part = whole.slice(5..6);
+        assert_eq!((part.len(), part.kept_len()), (1, 3 * BLOCK));
+        assert!(part.shares_memory(&whole) && !part.shares_memory(&Buffer::copied(&[7])));
+        assert_eq!(zeros(BLOCK).kept_len(), 0, "nobody has to give them back");
     }
 
     #[test]

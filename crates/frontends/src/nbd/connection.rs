@@ -76,7 +76,7 @@ pub struct Connection {
     /// Open requests to be handed out once more.
     again: VecDeque<Handle>,
     outgoing: Outgoing,
-    /// Bytes that were taken to be sent, and are not yet.
+    /// Bytes of memory of what was taken to be sent, and is not yet.
     unsent: usize,
     /// Bytes of the reads in `held` and `again`: none of them is in memory yet.
     not_begun: usize,
@@ -255,10 +255,11 @@ impl Connection {
     pub fn swap_outgoing(&mut self, empty: &mut Outgoing) {
         assert!(empty.is_empty(), "what was taken before has been sent");
         std::mem::swap(&mut self.outgoing, empty);
-        self.unsent = empty.len();
+        self.unsent = empty.memory_bytes();
     }
 
-    /// So many bytes of what was taken last are still to be sent. A client that does not receive is not asked for more.
+    /// What was taken last and is still to be sent keeps so many bytes of memory ([`Outgoing::memory_bytes`]). A client that does not
+    /// receive is not asked for more.
     pub fn set_unsent(&mut self, bytes: usize) {
         self.unsent = bytes;
     }
@@ -286,14 +287,18 @@ impl Connection {
     /// Bytes that are in memory for this connection, or will be: payload, what is being read, answers that are not sent. A read
     /// that the engine was too busy for is none of it yet.
     pub fn memory_bytes(&self) -> usize {
-        let taken = self.taken_bytes();
-        assert!(taken >= self.not_begun, "what is held is open");
-        taken - self.not_begun
+        let open = self.open.bytes();
+        assert!(open >= self.not_begun, "what is held is open");
+        // Of what is about to be sent the engine may have the rest anyway, and it is kept for no longer than this moment. Only what
+        // a client does not take keeps memory that would be given back else.
+        let fresh = if self.unsent == 0 { self.outgoing.len() } else { self.outgoing.memory_bytes() };
+        open - self.not_begun + fresh + self.unsent
     }
 
-    /// What counts for the limit of one connection.
+    /// What counts for the limit of one connection. With nothing unsent that is what is open alone, so whoever takes its answers
+    /// goes on.
     fn taken_bytes(&self) -> usize {
-        self.open.bytes() + self.outgoing.len() + self.unsent
+        self.open.bytes() + self.outgoing.memory_bytes() + self.unsent
     }
 
     /// Too much is open or unsent to take more, or the engine is busy.

@@ -6,8 +6,8 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// Requests of one connection that wait for the engine. At this many, no more bytes are wanted.
 pub const REQUESTS_MAX: usize = 256;
 
-/// Payload of open requests, and replies that wait to be sent, of one connection. At this much, no more bytes are
-/// wanted; the last request accepted may go over it by its own length.
+/// Payload of open requests, and memory of replies that wait to be sent, of one connection. At this much, no more bytes
+/// are wanted; requests accepted before may go over it by what their replies keep.
 pub const BYTES_MAX: usize = 64 << 20;
 
 /// Data of one option of the handshake.

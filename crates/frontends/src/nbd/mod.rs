@@ -29,7 +29,7 @@
 //!             let slices: Vec<_> = outgoing.slices().take(64).map(std::io::IoSlice::new).collect();
 //!             let count = socket.write_vectored(&slices)?;
 //!             outgoing.sent(count);
-//!             connection.set_unsent(outgoing.len());
+//!             connection.set_unsent(outgoing.memory_bytes());
 //!         }
 //!         // 2. Bytes in, events out, until it wants more (or something else).
 //!         let event = match connection.next_event(&mut rest) {

@@ -20,21 +20,33 @@ pub struct Outgoing {
     first_sent: usize,
     /// Bytes not sent yet.
     len: usize,
+    /// The sum of [`Piece::kept`].
+    kept: usize,
 }
 
 #[derive(Debug)]
 enum Piece {
     /// These of `bytes`.
     Bytes(Range<usize>),
-    Buffer(Buffer),
+    /// Memory of which several pieces in a row are parts counts for the last of them, with which it goes.
+    Buffer { buffer: Buffer, kept: usize },
 }
 
 impl Piece {
     fn len(&self) -> usize {
         match self {
             Piece::Bytes(range) => range.len(),
-            Piece::Buffer(buffer) => buffer.len(),
+            Piece::Buffer { buffer, .. } => buffer.len(),
         }
+    }
+
+    /// Bytes of memory that are given back with it.
+    fn kept(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Piece::Bytes(range) => range.len(),
+                Piece::Buffer { kept, .. } => *kept,
+            }
     }
 }
 
@@ -48,12 +60,17 @@ impl Outgoing {
         self.len == 0
     }
 
+    /// Bytes of memory that it stands for until it is sent. A reply may be a small part of what it keeps.
+    pub fn memory_bytes(&self) -> usize {
+        self.len.max(self.kept)
+    }
+
     /// What is not sent yet, in order; no slice is empty.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().enumerate().map(|(index, piece)| {
             let bytes = match piece {
                 Piece::Bytes(range) => &self.bytes[range.clone()],
-                Piece::Buffer(buffer) => buffer.bytes(),
+                Piece::Buffer { buffer, .. } => buffer.bytes(),
             };
             if index == 0 { &bytes[self.first_sent..] } else { bytes }
         })
@@ -69,11 +86,13 @@ impl Outgoing {
                 break;
             }
             sent -= piece.len();
+            self.kept -= piece.kept();
             self.pieces.pop_front();
         }
         self.first_sent = sent;
         if self.pieces.is_empty() {
             assert!(self.len == 0 && sent == 0, "an empty list has nothing to send");
+            assert_eq!(self.kept, 0, "an empty list keeps nothing");
             self.bytes.clear();
             self.bytes.shrink_to(KEPT_BYTES);
         }
@@ -86,10 +105,14 @@ impl Outgoing {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.len += bytes.len();
+        self.kept += bytes.len();
         match self.pieces.back_mut() {
             // All small bytes lie one behind the other, so if the last piece is of them, it ends where these begin.
             Some(Piece::Bytes(range)) => range.end = self.bytes.len(),
-            _ => self.pieces.push_back(Piece::Bytes(start..self.bytes.len())),
+            _ => {
+                self.pieces.push_back(Piece::Bytes(start..self.bytes.len()));
+                self.kept += size_of::<Piece>();
+            }
         }
     }
 
@@ -97,8 +120,20 @@ impl Outgoing {
         if buffer.is_empty() {
             return;
         }
+        // Only a header of a reply lies between two buffers.
+        let before = self.pieces.iter_mut().rev().take(2).find_map(|piece| match piece {
+            Piece::Buffer { buffer, kept } => Some((&*buffer, kept)),
+            Piece::Bytes(_) => None,
+        });
+        if let Some((before, kept)) = before
+            && before.shares_memory(&buffer)
+        {
+            self.kept -= std::mem::take(kept);
+        }
         self.len += buffer.len();
-        self.pieces.push_back(Piece::Buffer(buffer));
+        let piece = Piece::Buffer { kept: buffer.kept_len(), buffer };
+        self.kept += piece.kept();
+        self.pieces.push_back(piece);
     }
 }
 
@@ -127,5 +162,27 @@ mod tests {
             assert_eq!(sent, b"one two three four");
             assert_eq!(outgoing.slices().count(), 0);
         }
+    }
+
+    #[test]
+    fn memory_counts_until_the_last_part_of_it_is_sent() {
+        let large = Buffer::copied(&vec![7; 1 << 20]);
+        let mut outgoing = Outgoing::default();
+        for at in 0..100 {
+            outgoing.push_bytes(b"header");
+            outgoing.push_buffer(large.slice(at..at + 1));
+        }
+        let little = 100 * 2 * size_of::<Piece>() + 100 * 6;
+        let is_once = |outgoing: &Outgoing| (1 << 20..=(1 << 20) + little).contains(&outgoing.memory_bytes());
+        assert!(is_once(&outgoing), "{}", outgoing.memory_bytes());
+        outgoing.sent(99 * 7 + 6);
+        assert!(outgoing.len() == 1 && is_once(&outgoing), "{}", outgoing.memory_bytes());
+        outgoing.sent(1);
+        assert_eq!(outgoing.memory_bytes(), 0);
+        for _ in 0..2 {
+            outgoing.push_buffer(large.slice(0..1));
+            outgoing.push_buffer(Buffer::copied(b"other"));
+        }
+        assert!(outgoing.memory_bytes() > 2 << 20, "it is not looked for further back");
     }
 }

@@ -342,6 +342,56 @@ fn a_client_that_asks_too_much_at_once_has_to_wait() {
     assert_eq!(server.connection.want(), Want::Bytes);
 }
 
+/// Reads a byte, which the engine has as a part of this.
+fn read_a_byte(server: &mut Server, of: &Buffer) {
+    let mut input = &request(0, 0, 1, 0, 1, &[])[..];
+    let handle = asked(server, &mut input);
+    server.connection.reply(handle, Reply::Data(vec![of.slice(0..1)]));
+}
+
+#[test]
+fn replies_that_nobody_fetches_count_with_all_the_memory_they_keep() {
+    for taken in [false, true] {
+        let mut server = ready("disk", false);
+        if taken {
+            // The kernel's buffers are full, and the rest stays with us.
+            read_a_byte(&mut server, &Buffer::copied(&[7; 4096]));
+            server.connection.swap_outgoing(&mut Outgoing::default());
+        }
+        let mut kept = 0;
+        while server.connection.want() == Want::Bytes {
+            read_a_byte(&mut server, &Buffer::copied(&[7; 4096]));
+            kept += 4096;
+            assert!(kept <= BYTES_MAX + 4096, "the limit is met");
+        }
+        assert!(kept > BYTES_MAX / 2, "nor long before");
+        assert_eq!(
+            server.connection.memory_bytes() >= kept,
+            taken,
+            "what is about to be sent is let go of at once"
+        );
+        server.flush();
+        assert_eq!((server.connection.want(), server.connection.memory_bytes()), (Want::Bytes, 0));
+    }
+}
+
+#[test]
+fn who_takes_its_replies_reads_on_in_large_memory() {
+    let mut server = ready("disk", false);
+    let large: Vec<Buffer> = (0..3).map(|byte| Buffer::copied(&vec![byte; 32 << 20])).collect();
+    // Of the same memory again and again, as of what was read ahead; and here and there, of what was written at once.
+    for _ in 0..1000 {
+        assert_eq!(server.connection.want(), Want::Bytes);
+        read_a_byte(&mut server, &large[0]);
+    }
+    assert_eq!(server.connection.memory_bytes(), 1000 * 17, "others are not kept from theirs");
+    for round in 0..1000 {
+        server.flush();
+        assert_eq!(server.connection.want(), Want::Bytes, "with nothing unsent it goes on");
+        read_a_byte(&mut server, &large[round % 3]);
+    }
+}
+
 #[test]
 fn after_goodbye_what_is_open_is_still_answered() {
     let mut server = ready("disk", false);
@@ -400,7 +450,7 @@ fn a_read_that_has_to_wait_takes_no_memory() {
 fn asked(server: &mut Server, input: &mut &[u8]) -> Handle {
     match server.connection.next_event(input) {
         Some(Event::Request { handle, .. }) => handle,
-        None => panic!("a flush is a request"),
+        None => panic!("a read or a flush is a request"),
     }
 }
 

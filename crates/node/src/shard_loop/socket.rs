@@ -390,7 +390,7 @@ impl Socket {
     fn sent(&mut self, count: usize) {
         self.outgoing.sent(count);
         self.moved_bytes += count as u64;
-        self.connection.set_unsent(self.outgoing.len());
+        self.connection.set_unsent(self.outgoing.memory_bytes());
     }
 
     /// A send ended with this many bytes, or minus an error.
