@@ -86,6 +86,8 @@ pub struct Worker {
     id: ShardId,
     began: Instant,
     deadline: Option<Deadline>,
+    /// Of the next lease, behind one that is over: in force when all that came ahead of it has been done.
+    next_deadline: Option<Deadline>,
     /// The deadline has passed, as seen in this turn.
     lease_is_over: bool,
     shard: Shard,
@@ -159,6 +161,7 @@ impl Worker {
             // A member begins without a lease; that it has none yet is no news.
             lease_is_over: setup.deadline.as_ref().is_some_and(Deadline::has_passed),
             deadline: setup.deadline,
+            next_deadline: None,
             shard: Shard::new(Settings { shard: setup.shard, seed: setup.seed, limits: setup.limits }),
             ring,
             reads: Arc::new(reads),
@@ -211,40 +214,48 @@ impl Worker {
         let mut completions = Vec::new();
         let mut mail = VecDeque::new();
         loop {
-            self.statistics.turns += 1;
-            let now = self.now();
-            self.look_at_lease();
-            self.observer.note(now, &self.shard, &mut self.families);
-            self.ring.completions(&mut completions);
-            for (tag, result) in completions.drain(..) {
-                self.on_completed(now, tag, result);
-            }
-            self.mailbox.take(&mut mail);
-            for mail in mail.drain(..) {
-                self.on_mail(now, mail);
-            }
-            self.on_time(now);
-            self.work(now);
-            // Who takes replies as fast as they come gets the next ones in the next turn: completions, other shards and what
-            // has become due wait meanwhile.
-            self.hurries = false;
-            for round in 1.. {
-                if !self.send_replies() {
-                    break;
-                }
-                self.hurries = round == ROUNDS_MAX;
-                if self.hurries {
-                    break;
-                }
-                self.work(now);
-            }
-            while let Some(question) = self.questions.pop() {
-                self.tell_figures(now, question);
-            }
+            self.turn(&mut completions, &mut mail);
             if self.stopping && self.is_idle() {
                 return;
             }
             self.rest();
+        }
+    }
+
+    /// Does all that there is to do. Both lists are empty before and behind it: their memory is used again.
+    fn turn(&mut self, completions: &mut Vec<(u64, i32)>, mail: &mut VecDeque<Mail>) {
+        self.statistics.turns += 1;
+        let now = self.now();
+        self.look_at_lease();
+        self.observer.note(now, &self.shard, &mut self.families);
+        self.ring.completions(completions);
+        for (tag, result) in completions.drain(..) {
+            self.on_completed(now, tag, result);
+        }
+        self.mailbox.take(mail);
+        for mail in mail.drain(..) {
+            self.on_mail(now, mail);
+        }
+        self.on_time(now);
+        self.work(now);
+        if self.next_deadline.is_some() {
+            self.deadline = self.next_deadline.take();
+        }
+        // Who takes replies as fast as they come gets the next ones in the next turn: completions, other shards and what
+        // has become due wait meanwhile.
+        self.hurries = false;
+        for round in 1.. {
+            if !self.send_replies() {
+                break;
+            }
+            self.hurries = round == ROUNDS_MAX;
+            if self.hurries {
+                break;
+            }
+            self.work(now);
+        }
+        while let Some(question) = self.questions.pop() {
+            self.tell_figures(now, question);
         }
     }
 
@@ -381,6 +392,14 @@ impl Worker {
         }
     }
 
+    /// The node has a new lease. If the one before is over, somebody else may have served meanwhile what was open here: an answer
+    /// that came ahead of this, and waits for the engine with the order to close its vDisk behind it, is one of the old lease.
+    fn on_lease(&mut self, deadline: Deadline) {
+        let is_over = self.deadline.as_ref().is_some_and(Deadline::has_passed);
+        let place = if is_over { &mut self.next_deadline } else { &mut self.deadline };
+        *place = Some(deadline);
+    }
+
     /// `told`: when it is, which may be later in the turn than `now`.
     fn on_reply(&mut self, now: Time, told: Time, ticket: Ticket, reply: Reply, source: Option<Source>) {
         let mut open = self.tickets.close(ticket);
@@ -433,7 +452,7 @@ impl Worker {
             Mail::Input(input) => self.inputs.push_back(input),
             Mail::Order(order) => self.inputs.push_back(Input::Order(order)),
             Mail::Drive(open) => self.drives.add(open, &self.ring),
-            Mail::Lease(deadline) => self.deadline = Some(deadline),
+            Mail::Lease(deadline) => self.on_lease(deadline),
             Mail::Connection { socket, exports, address } => {
                 if self.draining.is_some() || self.stopping || self.has_all_connections(&address) {
                     // Whoever knocks on does not fill the log.

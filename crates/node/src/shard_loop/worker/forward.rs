@@ -110,7 +110,7 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, now: Time, family: FamilyId, request: &Request, origin: Origin) -> Ticket {
+    pub(super) fn open(&mut self, now: Time, family: FamilyId, request: &Request, origin: Origin) -> Ticket {
         let depth = self.observer.opened(now, family, request);
         self.tickets.open(Open { family, kind: Kind::of(request), since: now, depth, origin })
     }

@@ -1,13 +1,16 @@
 //! A shard's loop that a test turns itself, step by step, so that nothing happens in between.
 
 use super::{Setup, TAG_RECEIVE, Worker};
+use crate::config::cluster::{Deadline, Moment};
 use crate::shard_loop::socket::Socket;
-use crate::shard_loop::{Identity, Mailbox};
+use crate::shard_loop::tickets::Origin;
+use crate::shard_loop::{Answer, Identity, Mail, Mailbox};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weft_engine::interface::{Input, Reply, Request};
+use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
 use weft_engine::{FamilyId, Limits, ShardId};
 use weft_frontends::nbd::limits::REQUESTS_MAX;
 use weft_frontends::nbd::{ExportInfo, Exports, Handle};
@@ -121,4 +124,37 @@ fn a_write_that_lay_unread_when_its_client_went_is_not_done() {
         receive(&mut worker, |worker| worker.touched.is_empty());
         assert_eq!(writes(&worker), usize::from(client.is_some()), "its client has gone: {is_gone}");
     }
+}
+
+/// What is told to somebody whose request was open when this mail came, all of it at once, and was answered by what came first.
+fn answered_ahead_of(worker: &mut Worker, mail: Vec<Mail>) -> Reply {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answer = Answer::new(move |reply| {
+        let _ = sender.send(reply);
+    });
+    let origin = Origin::Elsewhere { answer, request: Request::Flush, refused: None };
+    let ticket = worker.open(worker.now(), FAMILY, &Request::Flush, origin);
+    // The engine has done it, with what it was told first.
+    worker.outputs.replies.push((ticket, Reply::Done));
+    mail.into_iter().for_each(|mail| worker.mailbox.send(mail));
+    worker.turn(&mut Vec::new(), &mut VecDeque::new());
+    receiver.try_recv().expect("it is answered in the same turn")
+}
+
+#[test]
+fn a_new_lease_is_none_for_what_came_ahead_of_it() {
+    let mail = |deadline: &Deadline| {
+        let close = Mail::Order(Order::CloseFamily { family: FAMILY });
+        vec![close, Mail::Lease(deadline.clone())]
+    };
+    let (long, mut worker) = (Deadline::new(Moment::now().after(LONG)), worker());
+    worker.deadline = Some(Deadline::new(Moment::now()));
+    let refused = Reply::Error(RequestError::NotServed);
+    assert_eq!(answered_ahead_of(&mut worker, mail(&long)), refused, "another may have served it meanwhile");
+    assert_eq!(answered_ahead_of(&mut worker, mail(&long)), Reply::Done, "what comes behind it is served");
+    // A lease that is not over is taken over without a gap, whenever that is looked at.
+    worker.deadline = Some(Deadline::new(Moment::now().after(LONG)));
+    let next = Deadline::new(Moment::now().after(LONG * 2));
+    worker.on_mail(worker.now(), Mail::Lease(next.clone()));
+    assert_eq!(worker.deadline.as_ref().map(Deadline::moment), Some(next.moment()));
 }
