@@ -284,6 +284,11 @@ impl Connection {
         self.open.count()
     }
 
+    /// The bytes of each of them that are in memory, or will be.
+    pub fn open_bytes(&self) -> impl Iterator<Item = (Handle, usize)> {
+        self.open.all().map(|(handle, open)| (handle, open.bytes()))
+    }
+
     /// Bytes that are in memory for this connection, or will be: payload, what is being read, answers that are not sent. A read
     /// that the engine was too busy for is none of it yet.
     pub fn memory_bytes(&self) -> usize {

@@ -63,6 +63,11 @@ impl OpenRequests {
         Handle(index)
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = (Handle, &Open)> {
+        let open = |(index, slot): (usize, _)| Option::as_ref(slot).map(|open| (Handle(index as u32), open));
+        self.slots.iter().enumerate().filter_map(open)
+    }
+
     pub(super) fn get(&self, handle: Handle) -> &Open {
         self.slots
             .get(handle.0 as usize)

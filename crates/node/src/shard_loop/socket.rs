@@ -153,11 +153,11 @@ impl Socket {
     }
 
     /// The next request of what has been received, or a receive for more. `is_here`: whether this shard serves a vDisk;
-    /// `has_room`: whether there is memory for so much of what a client writes.
+    /// `has_room`: whether there is memory for so much of what a client writes to this one.
     pub fn next(
         &mut self,
         is_here: impl Fn(FamilyId) -> bool,
-        has_room: impl Fn(usize) -> bool,
+        has_room: impl Fn(FamilyId, usize) -> bool,
         payloads: &Arc<Arena>,
         tag: u64,
         ring: &mut Ring,
@@ -211,7 +211,7 @@ impl Socket {
                     self.receive_bytes(tag, ring);
                     return Next::Nothing;
                 }
-                Want::Payload { len } if !has_room(len) => {
+                Want::Payload { len } if !self.connection.family().is_some_and(|to| has_room(to, len)) => {
                     self.stood_still = true;
                     return Next::NoRoom;
                 }

@@ -6,6 +6,7 @@
 
 mod budget;
 mod clients;
+mod departed;
 mod forward;
 mod questions;
 mod routes;
@@ -30,6 +31,7 @@ use crate::config::cluster::Deadline;
 use crate::shard_loop::Identity;
 use budget::Budget;
 use clients::Slot;
+use departed::Departed;
 use forward::{Forwards, Held};
 use routes::Routes;
 use std::collections::{BTreeMap, VecDeque};
@@ -97,6 +99,7 @@ pub struct Worker {
     drives: DriveTable,
     sockets: Vec<Slot>,
     budget: Budget,
+    departed: Departed,
     free_slots: Vec<u32>,
     tickets: Tickets,
     mailbox: Arc<Mailbox>,
@@ -169,6 +172,7 @@ impl Worker {
             drives: DriveTable::new(TAG_DRIVE),
             sockets: Vec::new(),
             budget: Budget::new(setup.clients_bytes),
+            departed: Departed::default(),
             free_slots: Vec::new(),
             tickets: Tickets::default(),
             peers: Peers::new(setup.shard, setup.identity, tags),

@@ -46,13 +46,15 @@ impl Budget {
         share.held = held;
     }
 
-    /// Whether there is room for one more request of this size.
-    pub fn has_room(&self, share: &Share, bytes: usize) -> bool {
-        let is_modest = bytes <= SMALL_BYTES || (share.held == 0 && bytes <= LITTLE_BYTES);
+    /// Whether there is room for one more request of this size. `left`: bytes that clients of the same vDisk who went keep still, as
+    /// if this one kept them. Or one could come, leave a little behind, and come again, without end.
+    pub fn has_room(&self, share: &Share, left: usize, bytes: usize) -> bool {
+        let kept = share.held + left;
+        let is_modest = bytes <= SMALL_BYTES || (kept == 0 && bytes <= LITTLE_BYTES);
         // Who keeps much takes at once what it gives back, so the others would never see room for a request that is larger than
         // that. Of them each may have one, of any size, until all keep twice of what they should.
-        let is_alone = share.held == 0 && self.held < self.most * 2;
-        self.held < self.most || is_alone || (share.held < LITTLE_BYTES && is_modest)
+        let is_alone = kept == 0 && self.held < self.most * 2;
+        self.held < self.most || is_alone || (kept < LITTLE_BYTES && is_modest)
     }
 
     /// Looks at a connection now and then: so much was moved over it in all, and its client is waited for, or not. True: it does
@@ -78,16 +80,19 @@ mod tests {
     fn beyond_the_limit_those_who_keep_little_go_on() {
         let mut budget = Budget::new(10 << 20);
         let (mut much, mut little) = (Share::default(), Share::default());
-        assert!(budget.has_room(&much, 32 << 20), "the last one may go over it");
+        assert!(budget.has_room(&much, 0, 32 << 20), "the last one may go over it");
         budget.count(&mut much, 42 << 20);
-        assert!(!budget.has_room(&much, 4096) && !budget.has_room(&little, 2 << 20));
-        assert!(budget.has_room(&little, 4096) && budget.has_room(&little, 1 << 20), "nobody stands still");
+        assert!(!budget.has_room(&much, 0, 4096) && !budget.has_room(&little, 0, 2 << 20));
+        assert!(
+            budget.has_room(&little, 0, 4096) && budget.has_room(&little, 0, 1 << 20),
+            "nobody stands still"
+        );
         budget.count(&mut little, 4096);
-        assert!(budget.has_room(&little, 4096) && !budget.has_room(&little, 1 << 20));
+        assert!(budget.has_room(&little, 0, 4096) && !budget.has_room(&little, 0, 1 << 20));
         budget.count(&mut little, 1 << 20);
-        assert!(!budget.has_room(&little, 4096));
+        assert!(!budget.has_room(&little, 0, 4096));
         budget.count(&mut much, 3 << 20);
-        assert!(budget.has_room(&little, 1 << 20), "what is given back is there again");
+        assert!(budget.has_room(&little, 0, 1 << 20), "what is given back is there again");
         budget.count(&mut much, 0);
         budget.count(&mut little, 0);
         assert_eq!(budget.held, 0);
@@ -98,12 +103,16 @@ mod tests {
         let mut budget = Budget::new(100 << 20);
         let (mut much, mut other) = (Share::default(), Share::default());
         budget.count(&mut much, 110 << 20);
-        assert!(!budget.has_room(&much, 4096), "it takes what it gives back as soon as there is room");
-        assert!(budget.has_room(&other, 32 << 20), "and the other would never see any");
+        assert!(!budget.has_room(&much, 0, 4096), "it takes what it gives back as soon as there is room");
+        assert!(budget.has_room(&other, 0, 32 << 20), "and the other would never see any");
         budget.count(&mut other, 32 << 20);
-        assert!(!budget.has_room(&other, 32 << 20), "one");
+        assert!(!budget.has_room(&other, 0, 32 << 20), "one");
         budget.count(&mut much, 168 << 20);
-        assert!(!budget.has_room(&Share::default(), 32 << 20), "but not without end");
+        assert!(!budget.has_room(&Share::default(), 0, 32 << 20), "but not without end");
+        budget.count(&mut much, 110 << 20);
+        let new = Share::default();
+        assert!(!budget.has_room(&new, 4096, 1 << 20) && budget.has_room(&new, 4096, 4096));
+        assert!(!budget.has_room(&new, 1 << 20, 4096), "who went and came again keeps what it kept");
     }
 
     #[test]

@@ -56,12 +56,13 @@ impl Worker {
             let is_here = |family| !matches!(routes.way(family), Way::Neighbour(_));
             self.budget.count(&mut place.share, socket.memory_bytes());
             let (budget, share) = (&self.budget, &place.share);
-            let has_room = |bytes| budget.has_room(share, bytes);
+            let departed = &self.departed;
+            let has_room = |family, bytes| budget.has_room(share, departed.bytes_of(family), bytes);
             let tag = TAG_RECEIVE | u64::from(slot);
             match socket.next(is_here, has_room, &self.payloads, tag, &mut self.ring) {
                 // What it would bring has no room: as if the engine were busy. (What it carries has been received.)
-                Next::Event(Event::Request { handle, request, .. })
-                    if !carries(&request) && !has_room(weight(&request)) =>
+                Next::Event(Event::Request { handle, family, request })
+                    if !carries(&request) && !has_room(family, weight(&request)) =>
                 {
                     socket.connection.reply(handle, Reply::Error(RequestError::Busy));
                     self.retry_soon(now);
@@ -87,8 +88,7 @@ impl Worker {
                     if socket.is_in_flight() {
                         socket.break_off();
                     } else {
-                        place.socket = None;
-                        self.free_slot(slot);
+                        self.let_go(slot);
                     }
                     return;
                 }
@@ -139,6 +139,17 @@ impl Worker {
         self.sockets[slot as usize].socket = Some(socket);
         self.statistics.connections += 1;
         self.touch(slot);
+    }
+
+    /// A connection is over. What the engine still has of it stays counted.
+    fn let_go(&mut self, slot: u32) {
+        let place = &mut self.sockets[slot as usize];
+        let Socket { connection, .. } = place.socket.take().expect("there is one");
+        let generation = place.generation;
+        self.free_slot(slot);
+        if let Some(family) = connection.family() {
+            self.departed.leave((slot, generation), family, connection.open_bytes(), &mut self.budget);
+        }
     }
 
     /// The connection of this place is gone; replies that still come for it are nobody's.

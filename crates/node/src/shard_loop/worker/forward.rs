@@ -207,7 +207,7 @@ impl Worker {
         let place = &self.sockets[slot as usize];
         if place.generation != generation || place.socket.is_none() {
             // The client left before its answer came.
-            return;
+            return self.departed.on_answered((slot, generation), handle, &mut self.budget);
         }
         // No client asks for more than it was told there is. Whoever serves the vDisk has not heard yet that it has grown.
         let not_yet = Reply::Error(RequestError::NotServed);
@@ -218,7 +218,11 @@ impl Worker {
         let socket = place.socket.as_mut().expect("just seen");
         match verdict {
             // Whose connection ends asks another node; an error would be final, and a file system would stop writing.
-            Verdict::Leave => socket.break_off(),
+            Verdict::Leave => {
+                socket.break_off();
+                // Nobody hears it, but nothing is waited for any more.
+                socket.connection.reply(handle, reply);
+            }
             Verdict::Give => {
                 place.refused.remove(&handle);
                 socket.connection.reply(handle, reply);

@@ -2,7 +2,7 @@
 
 use super::{Setup, TAG_RECEIVE, Worker};
 use crate::config::cluster::{Deadline, Moment};
-use crate::shard_loop::socket::Socket;
+use crate::shard_loop::socket::{Socket, Waits};
 use crate::shard_loop::tickets::Origin;
 use crate::shard_loop::{Answer, Identity, Mail, Mailbox};
 use std::collections::VecDeque;
@@ -13,12 +13,15 @@ use std::time::{Duration, Instant};
 use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
 use weft_engine::{FamilyId, Limits, ShardId};
 use weft_frontends::nbd::limits::REQUESTS_MAX;
-use weft_frontends::nbd::{ExportInfo, Exports, Handle};
+use weft_frontends::nbd::{ExportInfo, Exports, Handle, Want};
 
 /// Nothing in these tests takes half as long, on any machine.
 const LONG: Duration = Duration::from_secs(120);
 
 const FAMILY: FamilyId = FamilyId(7);
+
+/// What clients may make the shard keep.
+const CLIENTS_BYTES: usize = 2 << 20;
 
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
@@ -31,7 +34,7 @@ fn worker() -> Worker {
         shard: ShardId(0),
         seed: 1,
         limits: Limits::default(),
-        clients_bytes: 64 << 20,
+        clients_bytes: CLIENTS_BYTES,
         identity: Identity::default(),
         deadline: None,
         mailbox: Arc::clone(&mailbox),
@@ -81,18 +84,24 @@ fn request(command: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Receives what clients send until `is_done`. Requests wait in `inputs`: no engine is asked.
+/// Receives what clients send until `is_done`. Requests wait in `inputs`, as those of an engine that answers none.
 fn receive(worker: &mut Worker, is_done: impl Fn(&Worker) -> bool) {
     let (deadline, mut completions) = (Instant::now() + LONG, Vec::new());
     loop {
+        if worker.retry_at.take().is_some() {
+            worker.retry(worker.now());
+        }
         while let Some(slot) = worker.touched.pop() {
             worker.sockets[slot as usize].touched = false;
             worker.pump(worker.now(), slot);
         }
+        assert!(Instant::now() < deadline, "not in time");
+        if worker.send_replies() {
+            continue;
+        }
         if is_done(worker) {
             return;
         }
-        assert!(Instant::now() < deadline, "not in time");
         worker.ring.enter(Some(Duration::from_millis(10)));
         worker.ring.completions(&mut completions);
         for (tag, result) in completions.drain(..) {
@@ -157,4 +166,42 @@ fn a_new_lease_is_none_for_what_came_ahead_of_it() {
     let next = Deadline::new(Moment::now().after(LONG * 2));
     worker.on_mail(worker.now(), Mail::Lease(next.clone()));
     assert_eq!(worker.deadline.as_ref().map(Deadline::moment), Some(next.moment()));
+}
+
+#[test]
+fn who_goes_and_comes_again_gives_no_more_than_who_stays() {
+    const LEN: usize = 64 << 10;
+    let mut worker = worker();
+    let come_and_go = |worker: &mut Worker| {
+        let mut client = connect(worker);
+        let bytes = [request(WRITE, &[7; LEN]), request(WRITE, &[7; LEN])].concat();
+        client.write_all(&bytes[..LEN * 3 / 2]).expect("it has room for that");
+        receive(worker, |worker| {
+            let mut sockets = worker.sockets.iter().filter_map(|place| place.socket.as_ref());
+            sockets.any(|socket| socket.waits_for_room() || socket.progress().1 == Some(Waits::ToGive))
+        });
+        drop(client);
+        // One whose next write had not begun may still listen: it stays until what it asked is answered.
+        receive(worker, |worker| {
+            let mut sockets = worker.sockets.iter().filter_map(|place| place.socket.as_ref());
+            sockets.all(|socket| socket.connection.want() == Want::Wait)
+        });
+    };
+    for _ in 0..CLIENTS_BYTES / LEN * 4 {
+        come_and_go(&mut worker);
+    }
+    assert_eq!(writes(&worker) * LEN, CLIENTS_BYTES, "the engine has them all, and no more than it may have");
+    // Whoever comes to another vDisk finds room for something small; here there is room when something is answered.
+    for _ in 0..2 {
+        let Some(Input::Request { ticket, family, .. }) = worker.inputs.pop_front() else {
+            panic!("only requests have come")
+        };
+        let open = worker.tickets.close(ticket);
+        worker.deliver(worker.now(), family, open.origin, Reply::Done);
+    }
+    let before = writes(&worker);
+    for _ in 0..4 {
+        come_and_go(&mut worker);
+    }
+    assert_eq!(writes(&worker), before + 2, "as much as was given back");
 }
