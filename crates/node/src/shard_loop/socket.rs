@@ -52,7 +52,7 @@ pub struct Socket {
     broken: bool,
     /// No more requests are taken.
     finished: bool,
-    /// It stood still with something of the client's unread, and whether the client is still there has not been looked at since.
+    /// It stood still, perhaps with something of the client's unread, and whether the client is still there has not been looked at since.
     stood_still: bool,
     /// Set when the client has gone: what was asked for it elsewhere and not begun is not done any more.
     ended: Arc<AtomicBool>,
@@ -318,6 +318,12 @@ impl Socket {
     /// Whether the payload of a write is to be received, and there was no room for it.
     pub fn waits_for_room(&self) -> bool {
         self.payload.is_none() && matches!(self.connection.want(), Want::Payload { .. })
+    }
+
+    /// Nobody looked at it for a while: before anything more of its client's is taken, also the write that is being received, it is
+    /// looked whether that is still there.
+    pub fn note_stand(&mut self) {
+        self.stood_still = true;
     }
 
     /// Leaves if the client has closed its side; true if so. While a connection stands still nothing is received, so nothing else

@@ -63,6 +63,9 @@ const TAG_MASK: u64 = 0xff << 56;
 /// Connections that are refused are told so often at most.
 const REFUSAL_TOLD_US: u64 = 10_000_000;
 
+/// A shard that comes back to its work so much later than it should stood still, and its clients may have gone on elsewhere.
+const STOOD_STILL_US: u64 = 1_000_000;
+
 /// How often replies are sent in one turn, at most; what follows from that is done in between.
 const ROUNDS_MAX: u32 = 8;
 
@@ -144,6 +147,10 @@ pub struct Worker {
     stopping: bool,
     /// The last turn was cut short: there is more to do at once.
     hurries: bool,
+    /// When it should be back at its work, at the latest.
+    back_by: Time,
+    /// This turn began much later than it should.
+    is_late: bool,
     may_spin: bool,
     pace: waiting::Pace,
     statistics: crate::api::ShardStatsView,
@@ -203,6 +210,8 @@ impl Worker {
             ending: false,
             stopping: false,
             hurries: false,
+            back_by: Time(0),
+            is_late: false,
             may_spin: setup.may_spin,
             pace: waiting::Pace::default(),
             statistics: crate::api::ShardStatsView { shard: setup.shard.0, ..Default::default() },
@@ -230,6 +239,7 @@ impl Worker {
     fn turn(&mut self, completions: &mut Vec<(u64, i32)>, mail: &mut VecDeque<Mail>) {
         self.statistics.turns += 1;
         let now = self.now();
+        self.note_stand(now);
         self.look_at_lease();
         self.observer.note(now, &self.shard, &mut self.families);
         self.ring.completions(completions);
@@ -487,6 +497,10 @@ impl Worker {
                 if !self.stopping {
                     self.peers.accept(now, socket, hello);
                 }
+            }
+            // It may have lain here for as long. Its own shard looks whether the client is still there before it asks again.
+            Mail::Request { answer, .. } if self.is_late && answer.asks_again() => {
+                answer.give(Reply::Error(RequestError::Busy));
             }
             Mail::Request { family, request, answer } => {
                 let origin = Origin::Elsewhere { answer, request: request.clone(), refused: None };

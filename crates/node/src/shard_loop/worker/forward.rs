@@ -92,7 +92,7 @@ impl Worker {
             return;
         }
         match self.routes.way(family) {
-            // The engine would do it all and answer in vain, again and again.
+            // The engine would do it all and answer in vain, again and again. Of other nodes it is asked: they have leases of their own.
             Way::Here if self.lease_is_over => {
                 self.deliver(now, family, origin, Reply::Error(RequestError::NotServed));
             }

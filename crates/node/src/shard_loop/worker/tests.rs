@@ -1,6 +1,6 @@
 //! A shard's loop that a test turns itself, step by step, so that nothing happens in between.
 
-use super::{Setup, TAG_RECEIVE, Worker};
+use super::{STOOD_STILL_US, Setup, TAG_RECEIVE, Worker};
 use crate::config::cluster::{Deadline, Moment};
 use crate::shard_loop::socket::{Socket, Waits};
 use crate::shard_loop::tickets::Origin;
@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use weft_engine::interface::{Input, Order, Reply, Request, RequestError};
-use weft_engine::{FamilyId, Limits, ShardId};
+use weft_engine::{FamilyId, Limits, ShardId, Time};
 use weft_frontends::nbd::limits::REQUESTS_MAX;
 use weft_frontends::nbd::{ExportInfo, Exports, Handle, Want};
 
@@ -26,8 +27,8 @@ const CLIENTS_BYTES: usize = 2 << 20;
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
 
-/// A shard that has nobody beside it, and no drives.
-fn worker() -> Worker {
+/// A shard that has nobody beside it, and no drives. It is never dropped: the kernel may still be writing into its buffers.
+fn worker() -> &'static mut Worker {
     let mailbox = Arc::new(Mailbox::new(ShardId(0)).expect("a mailbox can be made"));
     let (notices, _) = tokio::sync::mpsc::unbounded_channel();
     let setup = Setup {
@@ -42,7 +43,7 @@ fn worker() -> Worker {
         notices,
         may_spin: false,
     };
-    Worker::new(setup).expect("a shard can be made")
+    Box::leak(Box::new(Worker::new(setup).expect("a shard can be made")))
 }
 
 struct OneExport;
@@ -119,19 +120,19 @@ fn writes(worker: &Worker) -> usize {
 #[test]
 fn a_write_that_lay_unread_when_its_client_went_is_not_done() {
     for is_gone in [false, true] {
-        let mut worker = worker();
-        let mut client = connect(&mut worker);
+        let worker = worker();
+        let mut client = connect(worker);
         // As many as one connection may have open, and behind them a write.
         let mut bytes = request(FLUSH, &[]).repeat(REQUESTS_MAX);
         bytes.extend(request(WRITE, &[7; 4096]));
         client.write_all(&bytes).expect("it has room for that");
-        receive(&mut worker, |worker| worker.inputs.len() == REQUESTS_MAX);
+        receive(worker, |worker| worker.inputs.len() == REQUESTS_MAX);
         // On another connection it may have written the same block since, and been answered.
         let client = (!is_gone).then_some(client);
         let generation = worker.sockets[0].generation;
         worker.answer_socket(worker.now(), 0, generation, Handle(0), Reply::Done);
-        receive(&mut worker, |worker| worker.touched.is_empty());
-        assert_eq!(writes(&worker), usize::from(client.is_some()), "its client has gone: {is_gone}");
+        receive(worker, |worker| worker.touched.is_empty());
+        assert_eq!(writes(worker), usize::from(client.is_some()), "its client has gone: {is_gone}");
     }
 }
 
@@ -156,11 +157,11 @@ fn a_new_lease_is_none_for_what_came_ahead_of_it() {
         let close = Mail::Order(Order::CloseFamily { family: FAMILY });
         vec![close, Mail::Lease(deadline.clone())]
     };
-    let (long, mut worker) = (Deadline::new(Moment::now().after(LONG)), worker());
+    let (long, worker) = (Deadline::new(Moment::now().after(LONG)), worker());
     worker.deadline = Some(Deadline::new(Moment::now()));
     let refused = Reply::Error(RequestError::NotServed);
-    assert_eq!(answered_ahead_of(&mut worker, mail(&long)), refused, "another may have served it meanwhile");
-    assert_eq!(answered_ahead_of(&mut worker, mail(&long)), Reply::Done, "what comes behind it is served");
+    assert_eq!(answered_ahead_of(worker, mail(&long)), refused, "another may have served it meanwhile");
+    assert_eq!(answered_ahead_of(worker, mail(&long)), Reply::Done, "what comes behind it is served");
     // A lease that is not over is taken over without a gap, whenever that is looked at.
     worker.deadline = Some(Deadline::new(Moment::now().after(LONG)));
     let next = Deadline::new(Moment::now().after(LONG * 2));
@@ -171,7 +172,7 @@ fn a_new_lease_is_none_for_what_came_ahead_of_it() {
 #[test]
 fn who_goes_and_comes_again_gives_no_more_than_who_stays() {
     const LEN: usize = 64 << 10;
-    let mut worker = worker();
+    let worker = worker();
     let come_and_go = |worker: &mut Worker| {
         let mut client = connect(worker);
         let bytes = [request(WRITE, &[7; LEN]), request(WRITE, &[7; LEN])].concat();
@@ -188,9 +189,9 @@ fn who_goes_and_comes_again_gives_no_more_than_who_stays() {
         });
     };
     for _ in 0..CLIENTS_BYTES / LEN * 4 {
-        come_and_go(&mut worker);
+        come_and_go(worker);
     }
-    assert_eq!(writes(&worker) * LEN, CLIENTS_BYTES, "the engine has them all, and no more than it may have");
+    assert_eq!(writes(worker) * LEN, CLIENTS_BYTES, "the engine has them all, and no more than it may have");
     // Whoever comes to another vDisk finds room for something small; here there is room when something is answered.
     for _ in 0..2 {
         let Some(Input::Request { ticket, family, .. }) = worker.inputs.pop_front() else {
@@ -199,9 +200,50 @@ fn who_goes_and_comes_again_gives_no_more_than_who_stays() {
         let open = worker.tickets.close(ticket);
         worker.deliver(worker.now(), family, open.origin, Reply::Done);
     }
-    let before = writes(&worker);
+    let before = writes(worker);
     for _ in 0..4 {
-        come_and_go(&mut worker);
+        come_and_go(worker);
     }
-    assert_eq!(writes(&worker), before + 2, "as much as was given back");
+    assert_eq!(writes(worker), before + 2, "as much as was given back");
+}
+
+#[test]
+fn a_shard_that_stood_still_looks_whether_its_clients_are_still_there() {
+    const LEN: usize = 128 << 10;
+    let write = request(WRITE, &[7; LEN]);
+    // All of the write comes while the shard stands still, or the rest of one that is being received.
+    for (before, us) in
+        [0, LEN / 2].into_iter().flat_map(|before| [(before, 0), (before, STOOD_STILL_US + 1)])
+    {
+        let worker = worker();
+        let mut client = connect(worker);
+        client.write_all(&write[..before]).expect("it has room for that");
+        receive(worker, |worker| {
+            let socket = worker.sockets[0].socket.as_ref().expect("it is connected");
+            !socket.connection.is_negotiating() && (before == 0 || socket.progress().1 == Some(Waits::ToGive))
+        });
+        worker.note_stand(Time(1));
+        client.write_all(&write[before..]).expect("it has room for that");
+        drop(client);
+        worker.note_stand(Time(1 + us));
+        receive(worker, |worker| worker.inputs.len() == 1 || worker.sockets[0].socket.is_none());
+        assert_eq!(writes(worker), usize::from(us == 0), "{us} us late, {before} bytes had come");
+    }
+}
+
+#[test]
+fn what_lay_before_a_shard_that_stood_still_is_asked_again() {
+    let worker = worker();
+    worker.began -= Duration::from_secs(10);
+    // In time, the engine is asked, which does not serve it.
+    for (back_by, told) in [(u64::MAX, RequestError::NotServed), (0, RequestError::Busy)] {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let answer = Answer::at_once(Arc::new(AtomicBool::new(false)), move |reply| {
+            let _ = sender.send(reply);
+        });
+        worker.mailbox.send(Mail::Request { family: FAMILY, request: Request::Flush, answer });
+        worker.back_by = Time(back_by);
+        worker.turn(&mut Vec::new(), &mut VecDeque::new());
+        assert_eq!(receiver.try_recv(), Ok(Reply::Error(told)));
+    }
 }

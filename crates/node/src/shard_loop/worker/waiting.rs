@@ -1,7 +1,8 @@
 //! How a shard waits: it looks for something to do for a moment while load is steady, and sleeps otherwise.
 //! Promises: an idle shard uses no time; whatever happens ends the sleep.
 
-use super::{TAG_BELL, Worker};
+use super::{STOOD_STILL_US, TAG_BELL, Worker};
+use crate::shard_loop::socket::Socket;
 use io_uring::{opcode, types};
 use std::time::Duration;
 use weft_engine::Time;
@@ -53,6 +54,16 @@ impl Worker {
         [self.retry_at, negotiations].into_iter().chain(others).chain(ahead).flatten().min()
     }
 
+    /// A turn begins. If it begins late, the shard stood still, as in a process that was stopped: what clients sent before may not be
+    /// done now without looking whether they are still there.
+    pub(super) fn note_stand(&mut self, now: Time) {
+        self.is_late = now.since(self.back_by) > STOOD_STILL_US;
+        if self.is_late {
+            self.sockets.iter_mut().filter_map(|place| place.socket.as_mut()).for_each(Socket::note_stand);
+        }
+        self.back_by = now;
+    }
+
     /// Hands in what is queued, and waits until there is something to do.
     pub(super) fn rest(&mut self) {
         if !self.bell_armed {
@@ -89,6 +100,10 @@ impl Worker {
             return;
         }
         self.statistics.sleeps += 1;
+        // Unless this turn has taken as long already, which the next one is to see.
+        if now.since(self.back_by) <= STOOD_STILL_US {
+            self.back_by = wake_at.unwrap_or(Time(u64::MAX));
+        }
         let longest = wake_at.map_or(Duration::MAX, |at| Duration::from_micros(at.since(now)));
         self.ring.enter(Some(longest));
         self.mailbox.wake_up();
