@@ -53,6 +53,8 @@ struct Share {
 #[derive(Debug)]
 struct Listens {
     since: Time,
+    /// A read ended with no copy under way, and none has begun since.
+    calm_since: Option<Time>,
     reads: u64,
     sum_us: u64,
 }
@@ -102,7 +104,7 @@ impl Share {
         // Clients may ask for more than they did, or for less: what was calm once need not be for ever.
         let is_due = self.under_way > 0 && now.since(self.calm_at) >= LISTEN_EVERY_US;
         if is_due && self.wanted && self.listens.is_none() {
-            self.listens = Some(Listens { since: now, reads: 0, sum_us: 0 });
+            self.listens = Some(Listens { since: now, calm_since: None, reads: 0, sum_us: 0 });
         }
         if self.listens.as_ref().is_some_and(|listens| now.since(listens.since) >= LISTEN_MOST_US) {
             self.has_listened(now);
@@ -130,7 +132,7 @@ impl Share {
             return;
         };
         // One that began beside the last copy tells nothing.
-        if now.since(listens.since) >= us {
+        if now.since(*listens.calm_since.get_or_insert(now)) >= us {
             listens.reads += 1;
             listens.sum_us += us;
         }
@@ -297,6 +299,26 @@ mod tests {
         // Where clients do not notice, they are many again.
         story.pass(20, true, |_| 5_000);
         assert!(story.tasks.len() > 8, "{}", story.tasks.len());
+    }
+
+    #[test]
+    fn what_ran_beside_copies_is_not_calm() {
+        let mut story = Story::new();
+        story.pass(1, true, |_| 5_000);
+        let mut share = Share { calm_us: 5_000, ..Share::new(story.now) };
+        share.listens = Some(Listens { since: story.now, calm_since: None, reads: 0, sum_us: 0 });
+        // The copies end half a second later, and then what was asked beside them.
+        let mut now = story.now.after(500_000);
+        for _ in 0..2 * LISTEN_READS {
+            now = now.after(1_000);
+            share.calm_read(300_000, now);
+        }
+        for _ in 0..LISTEN_READS {
+            assert!(share.listens.is_some());
+            now = now.after(6_000);
+            share.calm_read(6_000, now);
+        }
+        assert_eq!((share.calm_us, share.calm_at), (6_000, now));
     }
 
     #[test]

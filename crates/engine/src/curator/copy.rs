@@ -32,8 +32,8 @@ const RUN_UNITS: u32 = 64;
 const RUNS_MAX: usize = 4;
 /// A drive without room may have some after this time.
 const NO_ROOM_US: u64 = 1_000_000;
-/// Twice the time for each refusal in a row, so often.
-const NO_ROOM_DOUBLED: u32 = 3;
+/// Where nothing else is owed, they are asked so often, for one copy after the other: each is read and sent in vain.
+const ASKED_ON_US: u64 = 100_000;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
@@ -148,13 +148,6 @@ impl Copy {
     }
 }
 
-/// A drive that had no room for a copy, so often in a row.
-#[derive(Debug, Clone, Copy)]
-struct NoRoom {
-    until: Time,
-    refusals: u32,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     /// To be made, with how often it was tried.
@@ -171,7 +164,9 @@ pub(super) struct Copies {
     hopeless: BTreeSet<Key>,
     /// Drives that had no room for a copy they are owed; and until when they are not taken to have any.
     cramped: BTreeSet<DriveId>,
-    no_room: BTreeMap<DriveId, NoRoom>,
+    no_room: BTreeMap<DriveId, Time>,
+    /// When one of these was asked last.
+    asked_on_at: Option<Time>,
     /// Also those that are owed.
     pub(super) bad: BadCopies,
     /// What drives were found to lack, and cannot be owed yet. As many as the directory has names at most.
@@ -295,15 +290,6 @@ impl Copies {
         self.owed.remove(&key).expect("only what is owed is taken")
     }
 
-    /// Those that were under way together are one refusal.
-    fn had_no_room(&mut self, drive: DriveId, now: Time) {
-        let before = self.no_room.get(&drive).copied().unwrap_or(NoRoom { until: now, refusals: 0 });
-        if before.until <= now {
-            let until = now.after(NO_ROOM_US << before.refusals.min(NO_ROOM_DOUBLED));
-            self.no_room.insert(drive, NoRoom { until, refusals: before.refusals + 1 });
-        }
-    }
-
     /// It cannot be made now; perhaps later.
     fn put_off(&mut self, copy: &Copy, now: Time) {
         let attempts = copy.attempts + 1;
@@ -367,19 +353,23 @@ impl Volume {
             self.audit.copies.no_time_until = Some(ctx.now.after(NO_TIME_US));
             return None;
         }
-        let has_room =
-            |&&(_, drive): &&Key| copies.no_room.get(&drive).is_none_or(|no_room| no_room.until <= ctx.now);
-        let urgent = copies.urgent.iter().find(has_room);
+        let has_room = |&&(_, drive): &&Key| copies.no_room.get(&drive).is_none_or(|&until| until <= ctx.now);
+        let mut urgent = copies.urgent.iter().find(has_room).copied();
         let mut keys: Vec<Key> = Vec::new();
         if urgent.is_none() {
             keys.extend(copies.owed.keys().filter(has_room).take(CHOICE));
         }
         if urgent.is_none() && keys.is_empty() {
-            let until = copies.no_room.values().map(|no_room| no_room.until).filter(|&until| until > ctx.now);
-            self.audit.copies.no_time_until = until.min();
-            return None;
+            let next = copies.asked_on_at.map_or(ctx.now, |at| at.after(ASKED_ON_US));
+            if next > ctx.now {
+                self.audit.copies.no_time_until = Some(next);
+                return None;
+            }
+            urgent = copies.urgent.first().copied();
+            keys.extend(copies.owed.keys().take(CHOICE));
+            self.audit.copies.asked_on_at = Some(ctx.now);
         }
-        if let Some(&key) = urgent {
+        if let Some(key) = urgent {
             return Some((key, self.likely_source(key, ctx)));
         }
         if running >= COPIES_MAX {
@@ -523,7 +513,12 @@ impl Volume {
             (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
             (Step::Writing, Err(Refusal::NoSpace)) => {
                 self.audit.copies.cramped.insert(copy.drive);
-                self.audit.copies.had_no_room(copy.drive, ctx.now);
+                let until = self.audit.copies.no_room.insert(copy.drive, ctx.now.after(NO_ROOM_US));
+                if until.is_some_and(|until| until > ctx.now) {
+                    // The others have their turn, on other drives as well, before this one is tried once more.
+                    self.audit.copies.hopeless.insert(copy.key());
+                    return;
+                }
                 return self.audit.copies.put_off(&copy, ctx.now);
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
@@ -545,7 +540,6 @@ impl Volume {
     }
 
     fn on_copied(&mut self, copy: &Copy, ctx: &mut Context) {
-        self.audit.copies.no_room.remove(&copy.drive);
         self.audit.copies.bad.forget(copy.egroup, copy.drive);
         self.compaction.may_read(copy.egroup);
         if self.map.group_of(copy.egroup).is_none() {
@@ -566,26 +560,5 @@ impl Volume {
             self.audit.copies.cramped.remove(&drive);
             self.audit.want(drive);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_drive_without_room_is_asked_more_and_more_rarely() {
-        let (mut copies, drive) = (Copies::default(), DriveId(1));
-        let mut pauses = Vec::new();
-        let mut now = Time(0);
-        for _ in 0..6 {
-            // Those that were under way together count once.
-            copies.had_no_room(drive, now);
-            copies.had_no_room(drive, now.after(1));
-            let until = copies.no_room[&drive].until;
-            pauses.push(until.since(now) / NO_ROOM_US);
-            now = until;
-        }
-        assert_eq!(pauses, [1, 2, 4, 8, 8, 8]);
     }
 }

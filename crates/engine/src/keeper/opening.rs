@@ -311,6 +311,13 @@ impl Opening {
         desk: &mut Desk,
     ) -> Progress {
         let Step::Doubts(doubts) = &mut self.step else { unreachable!("doubts follow the sweep") };
+        // A drive that refuses so much takes its time for each refusal: this look has told what it can.
+        if doubts.unread.len() > REFUSED_MAX {
+            doubts.unread.extend(std::iter::from_fn(|| doubts.table.next_doubtful()));
+        }
+        if doubts.refused > REFUSED_MAX {
+            return Progress::Failed(DriveTrouble::TableDamaged);
+        }
         if let Some(slot) = doubts.table.next_doubtful() {
             let read = DriveWork::Read { offset: store.layout.page_offset(slot), len: BLOCK as u32 };
             desk.submit(Area::Data, read, Work::Doubtful { slot });
@@ -319,7 +326,7 @@ impl Opening {
         if (doubts.log.is_unread() || !doubts.unread.is_empty()) && doubts.looks.wait(now) {
             return Progress::Waiting;
         }
-        if doubts.bad.len() > DOUBTS_MAX || doubts.refused > REFUSED_MAX {
+        if doubts.bad.len() > DOUBTS_MAX {
             return Progress::Failed(DriveTrouble::TableDamaged);
         }
         if let Some(slot) = doubts.bad.pop() {

@@ -147,12 +147,14 @@ impl Ring {
         for wanted in &job.records {
             if let Some(record) = wanted.record(&job.parts) {
                 self.find_again(job.caller.family, wanted.seq, wanted.place.home);
+                self.reads.withheld.forget(job.caller.family, wanted.seq);
                 records.push(record);
                 continue;
             }
             let is_still_there = self.is_still_there(job.caller.family, wanted);
             let is_lost_now = |_: &LostWrite| {
-                is_still_there && self.reads.withheld.count(job.caller.family, wanted.seq, now)
+                is_still_there
+                    && self.reads.withheld.count(job.caller.family, wanted.seq, wanted.place.home, now)
             };
             let withheld = wanted.as_withheld(&job.parts).filter(is_lost_now);
             match wanted.as_lost(&job.parts).filter(|_| is_still_there).or(withheld) {

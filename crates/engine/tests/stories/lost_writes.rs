@@ -134,14 +134,16 @@ fn nobody_is_waited_for_who_knows_no_better() {
 }
 
 /// A write is damaged on the first drive. The second has less; its last frame is one that was never finished, as far as it knows.
-fn damaged_here_and_never_there() -> World {
+fn damaged_here_and_never_there(is_damaged: bool) -> World {
     let mut world = World::new(2, 2, Limits::small());
     assert_eq!(world.write(at(0), &pattern(0, BLOCK)), Reply::Done);
     let before = log(&world, 1).to_vec();
     for block in [1, 2, 3, 4, 5, 20, 21] {
         assert_eq!(world.write(at(block), &pattern(block, BLOCK)), Reply::Done);
     }
-    damage(&mut world, 0, 1);
+    if is_damaged {
+        damage(&mut world, 0, 1);
+    }
     world.areas.insert((DriveId(1), Area::Log), before);
     begin_a_frame(&mut world, 1);
     world
@@ -183,7 +185,7 @@ fn it_was_away_since_it_told_what_it_has() -> bool {
 
 #[test]
 fn who_never_had_it_and_blinks_keeps_no_vdisk_from_being_served() {
-    let mut world = damaged_here_and_never_there();
+    let mut world = damaged_here_and_never_there(true);
     world.kill(Limits::small());
     world.open_drives(false);
     world.hung = Some((DriveId(0), Area::Log, 1));
@@ -244,7 +246,7 @@ fn with_two_copies_both_have_to_be_damaged() {
 
 #[test]
 fn who_never_had_it_does_not_keep_it_from_being_given_up() {
-    let mut world = damaged_here_and_never_there();
+    let mut world = damaged_here_and_never_there(true);
     assert_eq!(reopened(&mut world), [(1, 1)]);
     reads_all_but(&mut world, &[1]);
     // It has what comes now, and a gap.
@@ -350,6 +352,24 @@ fn what_a_drive_does_not_give_for_long_is_lost() {
     }
 }
 
+/// One drive does not give a write, and the other has forgotten it, and all behind it. Gives whether what is behind it is there.
+fn not_given_here_and_never_there() -> bool {
+    let mut world = damaged_here_and_never_there(false);
+    world.unreadable = places(&world, 0, 1).into_iter().map(|place| (DriveId(0), Area::Log, place)).collect();
+    world.kill(Limits::small());
+    world.open_drives(false);
+    world.open_families();
+    attempts(&mut world).is_some()
+        && [2, 3, 4, 5, 20, 21].iter().all(|&block| has_block(&mut world, at(block), &pattern(block, BLOCK)))
+        && world.ask(Request::Read { offset: at(1), len: BLOCK as u32 })
+            == Reply::Error(RequestError::Damaged { block: 1 })
+}
+
+#[test]
+fn what_a_drive_does_not_give_is_not_the_end_of_the_log() {
+    assert!(not_given_here_and_never_there());
+}
+
 /// A drive is there, and cannot be read at all for a while. Gives whether nothing is missed after that.
 fn it_gives_nothing_for_a_while() -> bool {
     let mut world = written(1);
@@ -377,5 +397,6 @@ fn giving_up_what_was_only_not_read_is_seen() {
     assert!(!with(Bug::UnreadTakenForLost, it_is_damaged_here_and_not_read_there));
     assert!(!with(Bug::OldWordBelieved, it_was_away_since_it_told_what_it_has));
     assert!(!with(Bug::SilentDriveBelieved, it_gives_nothing_for_a_while));
+    assert!(!with(Bug::WithheldForEver, not_given_here_and_never_there));
     assert!(!with(Bug::LostAskedAgain, a_lost_block_is_read_while_a_copy_is_away));
 }
