@@ -24,11 +24,14 @@ pub struct Outgoing {
     kept: usize,
 }
 
+/// So many pieces before a buffer are looked at for others of its memory: reads of what few large writes have brought take turns.
+const LOOKED_BACK: usize = 32;
+
 #[derive(Debug)]
 enum Piece {
     /// These of `bytes`.
     Bytes(Range<usize>),
-    /// Memory of which several pieces in a row are parts counts for the last of them, with which it goes.
+    /// Memory of which several pieces near each other are parts counts for the last of them, with which it goes.
     Buffer { buffer: Buffer, kept: usize },
 }
 
@@ -120,14 +123,11 @@ impl Outgoing {
         if buffer.is_empty() {
             return;
         }
-        // Only a header of a reply lies between two buffers.
-        let before = self.pieces.iter_mut().rev().take(2).find_map(|piece| match piece {
-            Piece::Buffer { buffer, kept } => Some((&*buffer, kept)),
-            Piece::Bytes(_) => None,
+        let before = self.pieces.iter_mut().rev().take(LOOKED_BACK).find_map(|piece| match piece {
+            Piece::Buffer { buffer: before, kept } if before.shares_memory(&buffer) => Some(kept),
+            Piece::Buffer { .. } | Piece::Bytes(_) => None,
         });
-        if let Some((before, kept)) = before
-            && before.shares_memory(&buffer)
-        {
+        if let Some(kept) = before {
             self.kept -= std::mem::take(kept);
         }
         self.len += buffer.len();
@@ -179,10 +179,12 @@ mod tests {
         assert!(outgoing.len() == 1 && is_once(&outgoing), "{}", outgoing.memory_bytes());
         outgoing.sent(1);
         assert_eq!(outgoing.memory_bytes(), 0);
-        for _ in 0..2 {
-            outgoing.push_buffer(large.slice(0..1));
-            outgoing.push_buffer(Buffer::copied(b"other"));
+        let others: Vec<Buffer> = (0..4).map(|_| Buffer::copied(&vec![7; 1 << 20])).collect();
+        for at in 0..20 {
+            outgoing.push_buffer(others[at % 4].slice(at..at + 1));
         }
-        assert!(outgoing.memory_bytes() > 2 << 20, "it is not looked for further back");
+        assert!((4 << 20..5 << 20).contains(&outgoing.memory_bytes()), "{}", outgoing.memory_bytes());
+        outgoing.sent(20);
+        assert_eq!(outgoing.memory_bytes(), 0);
     }
 }

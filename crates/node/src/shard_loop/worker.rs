@@ -239,8 +239,10 @@ impl Worker {
     fn turn(&mut self, completions: &mut Vec<(u64, i32)>, mail: &mut VecDeque<Mail>) {
         self.statistics.turns += 1;
         let now = self.now();
-        self.note_stand(now);
+        let was_over = self.lease_is_over;
         self.look_at_lease();
+        // Leases go by a clock that goes on while the machine sleeps.
+        self.note_stand(now, self.lease_is_over && !was_over);
         self.observer.note(now, &self.shard, &mut self.families);
         self.ring.completions(completions);
         for (tag, result) in completions.drain(..) {
@@ -482,6 +484,10 @@ impl Worker {
                 // While it was on its way, neither shard had it to close it.
                 if !socket.connection.is_offered() {
                     socket.break_off();
+                }
+                // Nor did either look whether its client is still there, if it lay here for long.
+                if self.is_late {
+                    socket.note_stand();
                 }
                 self.adopt(*socket);
                 if self.draining.is_some() || self.stopping {

@@ -13,6 +13,9 @@ use weft_engine::cluster::ownership::{self, Clients, How, Move, Owner};
 use weft_engine::cluster::placement::{self, MOVES_MAX, Standing, Wishes};
 use weft_engine::{DriveId, Epoch, GroupId, ShardId, Time};
 
+/// So long a drive of a node that lives is waited for, also where nodes are for less: drives hang for half a minute, and are well again.
+const DRIVE_AWAY_LEAST: Duration = Duration::from_secs(60);
+
 /// What a controller remembers between two decisions. A new one begins without: it then waits a little longer.
 pub struct Memory {
     /// Drives that nobody can use, and since when that is known.
@@ -26,17 +29,27 @@ impl Memory {
 
     /// Takes in what the store holds now.
     pub fn note(&mut self, mirror: &ClusterConfig, now: Instant) {
-        // Of a node that lives only what it tells as down: what it tells as neither up nor down it is still opening, which takes as
-        // long as it takes, and begins anew when the node does.
-        let is_away = |drive: &DriveRecord| match mirror.alive.get(&drive.node) {
-            Some(alive) => alive.record.down.contains(&drive.drive),
-            None => true,
+        // Until it is up, however often its node begins anew: a drive that hangs is not told as down while a node starts.
+        let is_up = |drive: &DriveRecord| {
+            mirror.alive.get(&drive.node).is_some_and(|alive| alive.record.up.contains(&drive.drive))
         };
-        let is_known_away =
-            |drive: &DriveId| mirror.drives.get(drive).is_some_and(|drive| is_away(&drive.record));
-        self.away.retain(|drive, _| is_known_away(drive));
-        for &drive in mirror.drives.keys().filter(|drive| is_known_away(drive)) {
-            self.away.entry(drive).or_insert(now);
+        let counts = |drive: &DriveRecord| {
+            let is_removed =
+                mirror.nodes.get(&drive.node).is_none_or(|node| node.record.state == NodeState::Removed);
+            !is_removed && !matches!(drive.state, DriveRecordState::Lost | DriveRecordState::Making)
+        };
+        let drives = || mirror.drives.values().map(|drive| &drive.record).filter(|drive| counts(drive));
+        self.away.retain(|id, _| mirror.drives.get(id).is_some_and(|drive| !is_up(&drive.record)));
+        for drive in drives().filter(|drive| !is_up(drive)) {
+            self.away.entry(drive.id()).or_insert(now);
+        }
+        // Where half of all are down in nodes that live, something else is broken than drives: whoever came back first would get all places.
+        let down: Vec<DriveId> = drives()
+            .filter(|drive| mirror.alive.contains_key(&drive.node) && !is_up(drive))
+            .map(|drive| drive.id())
+            .collect();
+        if down.len() * 2 >= drives().count() {
+            self.away.extend(down.into_iter().map(|drive| (drive, now)));
         }
     }
 }
@@ -303,9 +316,10 @@ fn drives(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> Vec<placemen
 fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &DriveRecord) -> Standing {
     let state = mirror.nodes.get(&record.node).map_or(NodeState::Removed, |node| node.record.state);
     let away_after = Duration::from_secs(mirror.cluster.record.away_seconds);
+    let alive = mirror.alive.get(&record.node);
+    let away_after = if alive.is_some() { away_after.max(DRIVE_AWAY_LEAST) } else { away_after };
     let is_long_away =
         memory.away.get(&record.id()).is_some_and(|&since| now.duration_since(since) >= away_after);
-    let alive = mirror.alive.get(&record.node);
     let is_up = alive.is_some_and(|alive| alive.record.up.contains(&record.drive));
     match () {
         () if record.state == DriveRecordState::Lost => Standing::Lost,
@@ -414,14 +428,52 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_is_still_being_opened_is_waited_for() {
+    fn a_drive_that_hangs_while_its_node_starts_is_given_up_like_one_that_is_down() {
         let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
-        config.alive.remove(&1);
+        tell(&mut config, 1, &[], &[10]);
         memory.note(&config, begin);
-        assert_eq!(standing_of(&config, &memory, begin + AWAY, 10), Standing::Lost, "its node was away");
+        config.alive.remove(&1);
+        memory.note(&config, begin + AWAY / 2);
+        // Neither up nor down: it does not answer.
         tell(&mut config, 1, &[], &[]);
-        memory.note(&config, begin + AWAY);
-        assert_eq!(standing_of(&config, &memory, begin + 9 * AWAY, 10), Standing::Down);
+        memory.note(&config, begin + AWAY / 2);
+        let last = begin + AWAY - Duration::from_secs(1);
+        assert_eq!(standing_of(&config, &memory, last, 10), Standing::Down);
+        assert_eq!(standing_of(&config, &memory, begin + AWAY, 10), Standing::Lost);
+    }
+
+    #[test]
+    fn a_drive_of_a_node_that_lives_is_waited_for_as_long_as_drives_hang() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        config.cluster.record.away_seconds = 5;
+        tell(&mut config, 1, &[], &[10]);
+        config.alive.remove(&2);
+        memory.note(&config, begin);
+        let soon = begin + Duration::from_secs(5);
+        assert_eq!(standing_of(&config, &memory, soon, 10), Standing::Down);
+        assert_eq!(standing_of(&config, &memory, soon, 20), Standing::Lost);
+        assert_eq!(standing_of(&config, &memory, begin + DRIVE_AWAY_LEAST, 10), Standing::Lost);
+    }
+
+    #[test]
+    fn while_half_of_all_drives_are_down_none_is_given_up_and_then_each_has_its_time() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        for node in [1, 2] {
+            tell(&mut config, node, &[], &[node * 10]);
+        }
+        for at in [begin, begin + AWAY, begin + 3 * AWAY] {
+            memory.note(&config, at);
+            assert_eq!(standing_of(&config, &memory, at, 10), Standing::Down);
+        }
+        tell(&mut config, 2, &[20], &[]);
+        let back = begin + 3 * AWAY + Duration::from_secs(5);
+        memory.note(&config, back);
+        assert_eq!(
+            standing_of(&config, &memory, back, 10),
+            Standing::Down,
+            "it is seldom one that comes back alone"
+        );
+        assert_eq!(standing_of(&config, &memory, begin + 4 * AWAY, 10), Standing::Lost);
     }
 
     #[test]

@@ -222,10 +222,10 @@ fn a_shard_that_stood_still_looks_whether_its_clients_are_still_there() {
             let socket = worker.sockets[0].socket.as_ref().expect("it is connected");
             !socket.connection.is_negotiating() && (before == 0 || socket.progress().1 == Some(Waits::ToGive))
         });
-        worker.note_stand(Time(1));
+        worker.note_stand(Time(1), false);
         client.write_all(&write[before..]).expect("it has room for that");
         drop(client);
-        worker.note_stand(Time(1 + us));
+        worker.note_stand(Time(1 + us), false);
         receive(worker, |worker| worker.inputs.len() == 1 || worker.sockets[0].socket.is_none());
         assert_eq!(writes(worker), usize::from(us == 0), "{us} us late, {before} bytes had come");
     }

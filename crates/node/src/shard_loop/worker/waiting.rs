@@ -55,9 +55,9 @@ impl Worker {
     }
 
     /// A turn begins. If it begins late, the shard stood still, as in a process that was stopped: what clients sent before may not be
-    /// done now without looking whether they are still there.
-    pub(super) fn note_stand(&mut self, now: Time) {
-        self.is_late = now.since(self.back_by) > STOOD_STILL_US;
+    /// done now without looking whether they are still there. `slept`: it did, whatever this clock says.
+    pub(super) fn note_stand(&mut self, now: Time, slept: bool) {
+        self.is_late = slept || now.since(self.back_by) > STOOD_STILL_US;
         if self.is_late {
             self.sockets.iter_mut().filter_map(|place| place.socket.as_mut()).for_each(Socket::note_stand);
         }
