@@ -215,7 +215,13 @@ impl Budget {
     pub fn begin(&mut self, family: FamilyId, task: u64, drives: [DriveId; 2], now: Time) {
         let before = self.under_way.insert((family, task), drives);
         assert!(before.is_none(), "a copy begins once");
-        drives.into_iter().for_each(|drive| self.share(drive, now).under_way += 1);
+        for drive in drives {
+            let share = self.share(drive, now);
+            share.under_way += 1;
+            if let Some(listens) = &mut share.listens {
+                listens.calm_since = None;
+            }
+        }
     }
 
     /// Copies of the family that are not among those still under way have ended.

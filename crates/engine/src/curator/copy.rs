@@ -17,6 +17,7 @@ use crate::map::lookup::may_come_back;
 use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, Sharing, UnitRun};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Copies of a family being made at once; and those of which nobody else has a copy to spare.
@@ -165,8 +166,8 @@ pub(super) struct Copies {
     /// Drives that had no room for a copy they are owed; and until when they are not taken to have any.
     cramped: BTreeSet<DriveId>,
     no_room: BTreeMap<DriveId, Time>,
-    /// When one of these was asked last.
-    asked_on_at: Option<Time>,
+    /// When one of these was asked last, and for which copy: the next one is for one behind it.
+    asked_on: Option<(Time, Key)>,
     /// Also those that are owed.
     pub(super) bad: BadCopies,
     /// What drives were found to lack, and cannot be owed yet. As many as the directory has names at most.
@@ -223,6 +224,8 @@ impl Copies {
     /// False: as many as `most` are owed already.
     pub fn owe(&mut self, egroup: EgroupId, drive: DriveId, most: usize) -> bool {
         let is_queued = self.is_queued((egroup, drive));
+        // A drive without room does not take the places of others.
+        let most = if self.cramped.contains(&drive) { most.div_ceil(4) } else { most };
         if !is_queued && self.owed.len() < most {
             self.queue((egroup, drive), 0);
             return true;
@@ -360,14 +363,19 @@ impl Volume {
             keys.extend(copies.owed.keys().filter(has_room).take(CHOICE));
         }
         if urgent.is_none() && keys.is_empty() {
-            let next = copies.asked_on_at.map_or(ctx.now, |at| at.after(ASKED_ON_US));
+            let (next, behind) = copies.asked_on.map_or((ctx.now, Bound::Unbounded), |(at, key)| {
+                (at.after(ASKED_ON_US), Bound::Excluded(key))
+            });
             if next > ctx.now {
                 self.audit.copies.no_time_until = Some(next);
                 return None;
             }
-            urgent = copies.urgent.first().copied();
-            keys.extend(copies.owed.keys().take(CHOICE));
-            self.audit.copies.asked_on_at = Some(ctx.now);
+            let range = (behind, Bound::Unbounded);
+            let of_urgent = copies.urgent.range(range).next().or(copies.urgent.first()).copied();
+            let key = of_urgent.or(copies.owed.range(range).next().map(|(&key, _)| key));
+            let key = key.unwrap_or_else(|| *copies.owed.first_key_value().expect("something is owed").0);
+            self.audit.copies.asked_on = Some((ctx.now, key));
+            (urgent, keys) = (of_urgent, vec![key]);
         }
         if let Some(key) = urgent {
             return Some((key, self.likely_source(key, ctx)));
@@ -514,7 +522,7 @@ impl Volume {
             (Step::Writing, Err(Refusal::NoSpace)) => {
                 self.audit.copies.cramped.insert(copy.drive);
                 let until = self.audit.copies.no_room.insert(copy.drive, ctx.now.after(NO_ROOM_US));
-                if until.is_some_and(|until| until > ctx.now) {
+                if copy.attempts > 0 || until.is_some_and(|until| until > ctx.now) {
                     // The others have their turn, on other drives as well, before this one is tried once more.
                     self.audit.copies.hopeless.insert(copy.key());
                     return;

@@ -80,6 +80,10 @@ impl Volume {
         lacking.iter().for_each(|drive| recovery.ends.leave_out(drive));
         recovery.need = seq.next();
         recovery.tried.clear();
+        if recovery.unread.contains(&seq) {
+            // Another one that is not given has its own time.
+            recovery.awaited = None;
+        }
         recovery.replayed += 1;
         // What comes before it is in order, and on all who are left.
         let (map_to, tail) = (recovery.map_to, std::mem::take(&mut recovery.tail));

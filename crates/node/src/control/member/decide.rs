@@ -20,11 +20,13 @@ const DRIVE_AWAY_LEAST: Duration = Duration::from_secs(60);
 pub struct Memory {
     /// Drives that nobody can use, and since when that is known.
     away: BTreeMap<DriveId, Instant>,
+    /// Since when of these the node was seen living first: it is most likely opening them.
+    back: BTreeMap<DriveId, Instant>,
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self { away: BTreeMap::new() }
+        Self { away: BTreeMap::new(), back: BTreeMap::new() }
     }
 
     /// Takes in what the store holds now.
@@ -42,6 +44,12 @@ impl Memory {
         self.away.retain(|id, _| mirror.drives.get(id).is_some_and(|drive| !is_up(&drive.record)));
         for drive in drives().filter(|drive| !is_up(drive)) {
             self.away.entry(drive.id()).or_insert(now);
+        }
+        self.back.retain(|drive, _| self.away.contains_key(drive));
+        for drive in self.away.keys() {
+            if mirror.drives.get(drive).is_some_and(|drive| mirror.alive.contains_key(&drive.record.node)) {
+                self.back.entry(*drive).or_insert(now);
+            }
         }
         // Where half of all are down in nodes that live, something else is broken than drives: whoever came back first would get all places.
         let down: Vec<DriveId> = drives()
@@ -317,9 +325,11 @@ fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &Driv
     let state = mirror.nodes.get(&record.node).map_or(NodeState::Removed, |node| node.record.state);
     let away_after = Duration::from_secs(mirror.cluster.record.away_seconds);
     let alive = mirror.alive.get(&record.node);
-    let away_after = if alive.is_some() { away_after.max(DRIVE_AWAY_LEAST) } else { away_after };
-    let is_long_away =
-        memory.away.get(&record.id()).is_some_and(|&since| now.duration_since(since) >= away_after);
+    let is_for = |known: &BTreeMap<DriveId, Instant>, least: Duration| {
+        known.get(&record.id()).is_some_and(|&since| now.duration_since(since) >= least)
+    };
+    let is_opening = alive.is_some() && !is_for(&memory.back, DRIVE_AWAY_LEAST);
+    let is_long_away = is_for(&memory.away, away_after) && !is_opening;
     let is_up = alive.is_some_and(|alive| alive.record.up.contains(&record.drive));
     match () {
         () if record.state == DriveRecordState::Lost => Standing::Lost,
@@ -440,6 +450,25 @@ mod tests {
         let last = begin + AWAY - Duration::from_secs(1);
         assert_eq!(standing_of(&config, &memory, last, 10), Standing::Down);
         assert_eq!(standing_of(&config, &memory, begin + AWAY, 10), Standing::Lost);
+    }
+
+    #[test]
+    fn a_drive_is_not_given_up_while_its_node_that_came_back_late_opens_it() {
+        let (mut config, mut memory, begin) = (four_nodes(), Memory::new(), Instant::now());
+        config.alive.remove(&1);
+        memory.note(&config, begin);
+        let back = begin + AWAY - Duration::from_secs(20);
+        tell(&mut config, 1, &[], &[]);
+        for seconds in [0, 30, 59] {
+            let now = back + Duration::from_secs(seconds);
+            memory.note(&config, now);
+            assert_eq!(
+                standing_of(&config, &memory, now, 10),
+                Standing::Down,
+                "{seconds} s after it came back"
+            );
+        }
+        assert_eq!(standing_of(&config, &memory, back + DRIVE_AWAY_LEAST, 10), Standing::Lost);
     }
 
     #[test]
