@@ -115,8 +115,8 @@ impl Share {
 
     fn has_listened(&mut self, now: Time) {
         let Some(Listens { reads, sum_us, .. }) = self.listens.take() else { return };
-        if reads > 0 {
-            self.calm_us = (sum_us / reads).max(1);
+        if let Some(mean) = sum_us.checked_div(reads) {
+            self.calm_us = mean.max(1);
         }
         self.calm_at = now;
     }

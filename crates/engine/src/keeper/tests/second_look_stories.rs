@@ -56,14 +56,12 @@ fn a_drive_that_is_away_for_a_moment_has_lost_nothing() {
 #[test]
 fn a_drive_that_gives_nothing_for_a_moment_is_opened_as_soon_as_it_does() {
     const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
-    let table = |rig: &Rig| rig.keeper.store.layout.table..rig.keeper.store.layout.units;
-    let superblocks = |_: &Rig| 0..crate::formats::superblock::COPIES as u64;
-    let all = |rig: &Rig| 0..rig.keeper.store.layout.units;
-    let parts: [&dyn Fn(&Rig) -> std::ops::Range<u64>; 3] = [&table, &superblocks, &all];
-    for part in parts {
+    let layout = three_frames().keeper.store.layout;
+    let superblocks = 0..crate::formats::superblock::COPIES as u64;
+    for part in [superblocks, layout.table..layout.units, 0..layout.units] {
         let mut rig = three_frames();
         rig.ask(1, 1, egroup_stories::write(EGROUP, 7, 3, Class::Data, false)).expect("written");
-        rig.drive.unreadable.extend(part(&rig).map(|block| (Area::Data, block)));
+        rig.drive.unreadable.extend(part.map(|block| (Area::Data, block)));
         rig.restart();
         rig.run();
         for _ in 0..2 {
