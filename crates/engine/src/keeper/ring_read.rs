@@ -74,8 +74,8 @@ impl Wanted {
 
     /// If its blocks were read, and are not what was written.
     fn as_lost(&self, parts: &[Part]) -> Option<LostWrite> {
-        lost_write(self.seq, &self.place)
-            .filter(|_| parts[self.part.expect("a write has a payload")].is_read())
+        let is_read = parts[self.part?].is_read();
+        lost_write(self.seq, &self.place).filter(|_| is_read)
     }
 
     /// If only they were not given, and what lies beside them was.
