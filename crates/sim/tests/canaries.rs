@@ -166,12 +166,6 @@ fn a_write_that_is_refused_by_what_was_known_before_is_caught() {
 }
 
 #[test]
-fn full_members_that_are_asked_again_at_once_are_caught() {
-    // It takes many vDisks on a full ring that all have several appends on their way.
-    is_caught_by_the_one(Bug::FullAgainAtOnce, Plan::Crowd, 38_560_050);
-}
-
-#[test]
 fn a_vdisk_that_takes_the_memory_of_others_is_caught() {
     // It takes several that write much in one shard, which may keep little together.
     let able = |seed: &Parameters| {
