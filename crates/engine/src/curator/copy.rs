@@ -293,6 +293,25 @@ impl Copies {
         self.owed.remove(&key).expect("only what is owed is taken")
     }
 
+    /// The next copy for a drive without room, behind the last one that was tried, and whether it is urgent. None: it is too soon.
+    fn ask_on(&mut self, now: Time) -> Option<(Key, bool)> {
+        let mut behind = Bound::Unbounded;
+        if let Some((at, key)) = self.asked_on {
+            let next = at.after(ASKED_ON_US);
+            if next > now {
+                self.no_time_until = Some(next);
+                return None;
+            }
+            behind = Bound::Excluded(key);
+        }
+        let range = (behind, Bound::Unbounded);
+        let urgent = self.urgent.range(range).next().or(self.urgent.first());
+        let others = self.owed.range(range).chain(self.owed.iter()).map(|(key, _)| key);
+        let (&key, is_urgent) = (urgent.or(others.into_iter().next())?, urgent.is_some());
+        self.asked_on = Some((now, key));
+        Some((key, is_urgent))
+    }
+
     /// It cannot be made now; perhaps later.
     fn put_off(&mut self, copy: &Copy, now: Time) {
         let attempts = copy.attempts + 1;
@@ -363,19 +382,8 @@ impl Volume {
             keys.extend(copies.owed.keys().filter(has_room).take(CHOICE));
         }
         if urgent.is_none() && keys.is_empty() {
-            let (next, behind) = copies.asked_on.map_or((ctx.now, Bound::Unbounded), |(at, key)| {
-                (at.after(ASKED_ON_US), Bound::Excluded(key))
-            });
-            if next > ctx.now {
-                self.audit.copies.no_time_until = Some(next);
-                return None;
-            }
-            let range = (behind, Bound::Unbounded);
-            let of_urgent = copies.urgent.range(range).next().or(copies.urgent.first()).copied();
-            let key = of_urgent.or(copies.owed.range(range).next().map(|(&key, _)| key));
-            let key = key.unwrap_or_else(|| *copies.owed.first_key_value().expect("something is owed").0);
-            self.audit.copies.asked_on = Some((ctx.now, key));
-            (urgent, keys) = (of_urgent, vec![key]);
+            let (key, is_urgent) = self.audit.copies.ask_on(ctx.now)?;
+            (urgent, keys) = (is_urgent.then_some(key), vec![key]);
         }
         if let Some(key) = urgent {
             return Some((key, self.likely_source(key, ctx)));

@@ -133,6 +133,11 @@ pub(super) struct Ring {
     pub sharing: (u64, Option<Time>),
 }
 
+/// Where a frame is among those that are needed, if it is one of them.
+pub(super) fn place_of_frame(frames: &VecDeque<Frame>, number: u64) -> Option<usize> {
+    frames.binary_search_by_key(&number, |frame| frame.number).ok()
+}
+
 impl Ring {
     /// An empty ring of `bytes`.
     pub fn empty(bytes: u64, incarnation: u64, limits: &Limits) -> Self {
@@ -323,8 +328,8 @@ impl Ring {
     }
 
     pub fn frame_mut(&mut self, number: u64) -> Option<&mut Frame> {
-        let at = self.frames.partition_point(|frame| frame.number < number);
-        self.frames.get_mut(at).filter(|frame| frame.number == number)
+        let at = place_of_frame(&self.frames, number)?;
+        self.frames.get_mut(at)
     }
 
     /// A record is not held any more.

@@ -10,7 +10,7 @@ use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{LAST_BLOCKS, Ring};
+use crate::keeper::ring::{LAST_BLOCKS, Ring, place_of_frame};
 use crate::keeper::ring_write::DATA_RECORDS_MAX;
 use crate::keeper::torn_end::unsure;
 use crate::sabotage::{Bug, planted};
@@ -382,11 +382,11 @@ impl Ring {
 
     /// What is held in a frame, read from the drive; None if that is not all, or not sound.
     fn held_in(&self, number: u64, position: u64, read: &Buffer, desk: &Desk) -> Option<Vec<Held>> {
-        let frame = self.frames.get(self.frames.partition_point(|frame| frame.number < number))?;
+        let frame = self.frames.get(place_of_frame(&self.frames, number)?)?;
         let blocks = FrameHeader::claimed_blocks(read.bytes(), desk.drive, self.incarnation, position)?;
         let mut at = blocks as usize * BLOCK;
         let header = FrameHeader::decode(read.bytes().get(..at)?)?;
-        if header.number != number || frame.number != number {
+        if header.number != number {
             return None;
         }
         let mut held = Vec::new();

@@ -10,7 +10,7 @@ use crate::identity::{Block, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{Frame, Ring};
+use crate::keeper::ring::{Frame, Ring, place_of_frame};
 use crate::keeper::withheld::Withheld;
 use crate::message::{Answer, LostWrite};
 use crate::sabotage::{Bug, planted};
@@ -231,8 +231,7 @@ fn lost_write(seq: Seq, place: &Place) -> Option<LostWrite> {
 
 fn frame_of(frames: &VecDeque<Frame>, home: Home) -> Option<&Frame> {
     let Home::Frame(number) = home else { return None };
-    let at = frames.partition_point(|frame| frame.number < number);
-    frames.get(at).filter(|frame| frame.number == number)
+    frames.get(place_of_frame(frames, number)?)
 }
 
 /// What a family holds from `from` on, in order, and what could not be read when the drive was opened: it may be readable by now.

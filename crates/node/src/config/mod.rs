@@ -29,6 +29,7 @@ pub use records::{
     SnapshotOrigin, SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
 };
 pub use redb_store::{CONFIG_FILE, RedbStore};
+pub(crate) use snapshot_names::numbered;
 
 use std::path::PathBuf;
 use weft_engine::interface::Segment;

@@ -323,6 +323,32 @@ impl FamilyConfig {
 }
 
 impl SnapshotRecord {
+    /// One that is to be taken of a vDisk of `size` bytes.
+    pub fn new(
+        snapshot: u64,
+        family: u32,
+        name: &str,
+        size: u64,
+        created: u64,
+        origin: SnapshotOrigin,
+    ) -> Self {
+        Self {
+            snapshot,
+            family,
+            name: name.to_string(),
+            state: SnapshotState::Creating,
+            generation: None,
+            size,
+            created,
+            origin,
+            follows: None,
+            trouble: String::new(),
+            exports: Vec::new(),
+            clones: Vec::new(),
+            attached: Vec::new(),
+        }
+    }
+
     pub fn id(&self) -> SnapshotId {
         SnapshotId(self.snapshot)
     }

@@ -5,6 +5,11 @@
 use super::{Config, SnapshotKey, SnapshotRecord, SnapshotState};
 use std::collections::BTreeSet;
 
+/// Names to choose from where this one is taken.
+pub fn numbered(name: &str) -> impl Iterator<Item = String> {
+    (2u32..).map(move |number| format!("{name}-{number}"))
+}
+
 impl Config {
     /// Gives each snapshot a name of its own, the same ones whenever it is asked. Those that got another one, to be stored.
     pub fn name_snapshots_apart(&mut self) -> Vec<SnapshotRecord> {
@@ -21,8 +26,7 @@ impl Config {
                 continue;
             }
             let before = record.name.clone();
-            let mut others = (2u32..).map(|number| format!("{before}-{number}"));
-            record.name = others
+            record.name = numbered(&before)
                 .find(|name| !taken.contains(&(record.family(), name.clone())))
                 .expect("there are more numbers than snapshots");
             tracing::warn!(
@@ -45,21 +49,8 @@ mod tests {
     use crate::config::SnapshotOrigin;
 
     fn a_snapshot(snapshot: u64, family: u32, name: &str, state: SnapshotState) -> SnapshotRecord {
-        SnapshotRecord {
-            snapshot,
-            family,
-            name: name.to_string(),
-            state,
-            generation: None,
-            size: 1 << 30,
-            created: 1,
-            origin: SnapshotOrigin::Asked,
-            trouble: String::new(),
-            exports: Vec::new(),
-            follows: None,
-            clones: Vec::new(),
-            attached: Vec::new(),
-        }
+        let record = SnapshotRecord::new(snapshot, family, name, 1 << 30, 1, SnapshotOrigin::Asked);
+        SnapshotRecord { state, ..record }
     }
 
     #[test]

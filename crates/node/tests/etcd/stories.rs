@@ -9,7 +9,7 @@ use weft_node::config::cluster::{
 };
 use weft_node::config::{
     DEFAULT_CONTAINER, DriveRecord, DriveRecordState, GroupRecord, OwnPolicy, Place, SnapshotOrigin,
-    SnapshotRecord, SnapshotState, WEIGHT_WHOLE,
+    SnapshotRecord, WEIGHT_WHOLE,
 };
 
 pub fn five_seconds() -> Duration {
@@ -68,21 +68,7 @@ pub fn a_vdisk(name: &str) -> NewVdisk {
 }
 
 pub fn a_snapshot(family: u32, name: &str, number: u64) -> SnapshotRecord {
-    SnapshotRecord {
-        snapshot: number,
-        family,
-        name: name.to_string(),
-        state: SnapshotState::Creating,
-        generation: None,
-        size: 1 << 30,
-        created: 1,
-        origin: SnapshotOrigin::Asked,
-        trouble: String::new(),
-        exports: Vec::new(),
-        follows: None,
-        clones: Vec::new(),
-        attached: Vec::new(),
-    }
+    SnapshotRecord::new(number, family, name, 1 << 30, 1, SnapshotOrigin::Asked)
 }
 
 /// Groups that get no drives.

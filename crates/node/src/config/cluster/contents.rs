@@ -79,7 +79,7 @@ impl Change {
 }
 
 impl ClusterConfig {
-    pub(super) fn new(revision: u64, cluster: Versioned<ClusterRecord>) -> Self {
+    pub(crate) fn new(revision: u64, cluster: Versioned<ClusterRecord>) -> Self {
         Self {
             revision,
             cluster,
@@ -100,6 +100,11 @@ impl ClusterConfig {
     /// Whether a node lives, and is not about to end.
     pub fn stays(&self, node: u32) -> bool {
         self.alive.get(&node).is_some_and(|alive| !alive.record.stopping)
+    }
+
+    /// Whether a node that lives tells that this drive of it is up.
+    pub fn is_up(&self, drive: &DriveRecord) -> bool {
+        self.alive.get(&drive.node).is_some_and(|alive| alive.record.up.contains(&drive.drive))
     }
 
     /// By what a vDisk is kept.

@@ -85,21 +85,7 @@ fn segments_change_only_for_the_owner_that_knows_the_last_version() {
 }
 
 fn snapshot(family: u32, name: &str, snapshot: u64) -> SnapshotRecord {
-    SnapshotRecord {
-        snapshot,
-        family,
-        name: name.to_string(),
-        state: SnapshotState::Creating,
-        generation: None,
-        size: 1 << 30,
-        created: 7,
-        origin: SnapshotOrigin::default(),
-        trouble: String::new(),
-        exports: Vec::new(),
-        follows: None,
-        clones: Vec::new(),
-        attached: Vec::new(),
-    }
+    SnapshotRecord::new(snapshot, family, name, 1 << 30, 7, SnapshotOrigin::default())
 }
 
 #[test]

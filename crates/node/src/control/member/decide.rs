@@ -31,32 +31,32 @@ impl Memory {
 
     /// Takes in what the store holds now.
     pub fn note(&mut self, mirror: &ClusterConfig, now: Instant) {
-        // Until it is up, however often its node begins anew: a drive that hangs is not told as down while a node starts.
-        let is_up = |drive: &DriveRecord| {
-            mirror.alive.get(&drive.node).is_some_and(|alive| alive.record.up.contains(&drive.drive))
-        };
         let counts = |drive: &DriveRecord| {
             let is_removed =
                 mirror.nodes.get(&drive.node).is_none_or(|node| node.record.state == NodeState::Removed);
             !is_removed && !matches!(drive.state, DriveRecordState::Lost | DriveRecordState::Making)
         };
-        let drives = || mirror.drives.values().map(|drive| &drive.record).filter(|drive| counts(drive));
-        self.away.retain(|id, _| mirror.drives.get(id).is_some_and(|drive| !is_up(&drive.record)));
-        for drive in drives().filter(|drive| !is_up(drive)) {
-            self.away.entry(drive.id()).or_insert(now);
+        let all: Vec<&DriveRecord> =
+            mirror.drives.values().map(|drive| &drive.record).filter(|drive| counts(drive)).collect();
+        let away: BTreeMap<DriveId, &DriveRecord> =
+            all.iter().filter(|drive| !mirror.is_up(drive)).map(|&drive| (drive.id(), drive)).collect();
+        let down: Vec<DriveId> = away
+            .iter()
+            .filter(|(_, drive)| mirror.alive.contains_key(&drive.node))
+            .map(|(&id, _)| id)
+            .collect();
+        // Until it is up, however often its node begins anew: a drive that hangs is not told as down while a node starts.
+        for known in [&mut self.away, &mut self.back] {
+            known.retain(|drive, _| away.contains_key(drive));
         }
-        self.back.retain(|drive, _| self.away.contains_key(drive));
-        for drive in self.away.keys() {
-            if mirror.drives.get(drive).is_some_and(|drive| mirror.alive.contains_key(&drive.record.node)) {
-                self.back.entry(*drive).or_insert(now);
-            }
+        for &drive in away.keys() {
+            self.away.entry(drive).or_insert(now);
+        }
+        for &drive in &down {
+            self.back.entry(drive).or_insert(now);
         }
         // Where half of all are down in nodes that live, something else is broken than drives: whoever came back first would get all places.
-        let down: Vec<DriveId> = drives()
-            .filter(|drive| mirror.alive.contains_key(&drive.node) && !is_up(drive))
-            .map(|drive| drive.id())
-            .collect();
-        if down.len() * 2 >= drives().count() {
+        if down.len() * 2 >= all.len() {
             self.away.extend(down.into_iter().map(|drive| (drive, now)));
         }
     }
@@ -324,17 +324,15 @@ fn drives(mirror: &ClusterConfig, memory: &Memory, now: Instant) -> Vec<placemen
 fn standing(mirror: &ClusterConfig, memory: &Memory, now: Instant, record: &DriveRecord) -> Standing {
     let state = mirror.nodes.get(&record.node).map_or(NodeState::Removed, |node| node.record.state);
     let away_after = Duration::from_secs(mirror.cluster.record.away_seconds);
-    let alive = mirror.alive.get(&record.node);
     let is_for = |known: &BTreeMap<DriveId, Instant>, least: Duration| {
         known.get(&record.id()).is_some_and(|&since| now.duration_since(since) >= least)
     };
-    let is_opening = alive.is_some() && !is_for(&memory.back, DRIVE_AWAY_LEAST);
+    let is_opening = mirror.alive.contains_key(&record.node) && !is_for(&memory.back, DRIVE_AWAY_LEAST);
     let is_long_away = is_for(&memory.away, away_after) && !is_opening;
-    let is_up = alive.is_some_and(|alive| alive.record.up.contains(&record.drive));
     match () {
         () if record.state == DriveRecordState::Lost => Standing::Lost,
         () if state == NodeState::Removed || is_long_away => Standing::Lost,
-        () if !is_up => Standing::Down,
+        () if !mirror.is_up(record) => Standing::Down,
         () if record.state == DriveRecordState::Draining || state == NodeState::Draining => {
             Standing::Draining
         }
@@ -357,21 +355,7 @@ mod tests {
     /// Four nodes that live; of drive 10 in node 1, drive 20 in node 2 and so on all are up.
     fn four_nodes() -> ClusterConfig {
         let cluster = ClusterRecord { away_seconds: AWAY.as_secs(), ..ClusterRecord::new(1) };
-        let mut config = ClusterConfig {
-            revision: 1,
-            cluster: at_first(cluster),
-            nodes: BTreeMap::new(),
-            alive: BTreeMap::new(),
-            cut_off: BTreeMap::new(),
-            drives: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            families: BTreeMap::new(),
-            snapshots: BTreeMap::new(),
-            schedules: BTreeMap::new(),
-            consistency: BTreeMap::new(),
-            containers: BTreeMap::new(),
-            controller: None,
-        };
+        let mut config = ClusterConfig::new(1, at_first(cluster));
         for node in 1..=4 {
             let record = ClusterNodeRecord {
                 node,

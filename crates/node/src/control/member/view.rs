@@ -101,8 +101,7 @@ impl Control {
                 let own = self.drives.get(&id);
                 own.is_some_and(|drive| drive.standing == Standing::Up) && !self.hanging.contains_key(&id)
             } else {
-                let alive = mirror.alive.get(&record.node);
-                let is_up = alive.is_some_and(|alive| alive.record.up.contains(&id.0));
+                let is_up = mirror.is_up(record);
                 match reaches_nobody {
                     true => is_up || member.is_cut_off(record.node),
                     false => is_up && !member.unreachable.contains_key(&shard),

@@ -283,19 +283,10 @@ mod tests {
     #[test]
     fn every_unfinished_record_leads_to_an_end() {
         let record = |state, generation, trouble: &str, origin| SnapshotRecord {
-            snapshot: 1,
-            family: 1,
-            name: "s".to_string(),
             state,
             generation,
-            size: 4096,
-            created: 100,
-            origin,
             trouble: trouble.to_string(),
-            exports: Vec::new(),
-            follows: None,
-            clones: Vec::new(),
-            attached: Vec::new(),
+            ..SnapshotRecord::new(1, 1, "s", 4096, 100, origin)
         };
         let asked = SnapshotOrigin::Asked;
         let group = || SnapshotOrigin::Group("g".to_string());

@@ -4,7 +4,7 @@ use super::name::{check_snapshot_name, time_name};
 use super::{DiskName, records};
 use crate::api::{CreateSnapshot, SnapshotView};
 use crate::config::cluster::ClusterError;
-use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
+use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState, numbered};
 use crate::control::refusal::Refusal;
 use crate::control::{Control, Disk, Part, SharedControl, clones, member};
 use std::time::Duration;
@@ -157,29 +157,15 @@ impl Control {
         created: u64,
         origin: SnapshotOrigin,
     ) -> SnapshotRecord {
-        SnapshotRecord {
-            snapshot: rand::random(),
-            family: family.0,
-            name,
-            state: SnapshotState::Creating,
-            generation: None,
-            size: self.families.get(&family).map_or(0, |entry| entry.config.size),
-            created,
-            origin,
-            trouble: String::new(),
-            exports: Vec::new(),
-            follows: None,
-            clones: Vec::new(),
-            attached: Vec::new(),
-        }
+        let size = self.families.get(&family).map_or(0, |entry| entry.config.size);
+        SnapshotRecord::new(rand::random(), family.0, &name, size, created, origin)
     }
 
     /// The name, or the name and a number: what no snapshot of any of these is called.
     pub(super) fn free_name(&self, families: &[FamilyId], name: &str) -> String {
         let is_free =
             |name: &String| families.iter().all(|&family| self.snapshot(&(family, name.clone())).is_none());
-        let numbered = (2u32..).map(|number| format!("{name}-{number}"));
-        let mut names = std::iter::once(name.to_string()).chain(numbered);
+        let mut names = std::iter::once(name.to_string()).chain(numbered(name));
         names.find(is_free).expect("there are more numbers than snapshots")
     }
 

@@ -248,21 +248,10 @@ mod tests {
     use super::*;
 
     fn record(created: u64, state: SnapshotState) -> SnapshotRecord {
-        SnapshotRecord {
-            snapshot: created,
-            family: 1,
-            name: created.to_string(),
-            state,
-            generation: (state == SnapshotState::Ready).then_some(created as u32),
-            size: 4096,
-            created,
-            origin: SnapshotOrigin::Schedule,
-            trouble: String::new(),
-            exports: Vec::new(),
-            follows: None,
-            clones: Vec::new(),
-            attached: Vec::new(),
-        }
+        let generation = (state == SnapshotState::Ready).then_some(created as u32);
+        let name = created.to_string();
+        let record = SnapshotRecord::new(created, 1, &name, 4096, created, SnapshotOrigin::Schedule);
+        SnapshotRecord { state, generation, ..record }
     }
 
     #[test]

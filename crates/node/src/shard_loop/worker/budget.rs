@@ -47,14 +47,15 @@ impl Budget {
     }
 
     /// Whether there is room for one more request of this size. `left`: bytes that clients of the same vDisk who went keep still, as
-    /// if this one kept them. Or one could come, leave a little behind, and come again, without end.
+    /// if this one kept them. Or one could come, leave a little behind, and come again, without end. What needs none always has: a trim may be
+    /// what makes room for the others.
     pub fn has_room(&self, share: &Share, left: usize, bytes: usize) -> bool {
         let kept = share.held + left;
         let is_modest = bytes <= SMALL_BYTES || (kept == 0 && bytes <= LITTLE_BYTES);
         // Who keeps much takes at once what it gives back, so the others would never see room for a request that is larger than
         // that. Of them each may have one, of any size, until all keep twice of what they should.
         let is_alone = kept == 0 && self.held < self.most * 2;
-        self.held < self.most || is_alone || (kept < LITTLE_BYTES && is_modest)
+        bytes == 0 || self.held < self.most || is_alone || (kept < LITTLE_BYTES && is_modest)
     }
 
     /// Looks at a connection now and then: so much was moved over it in all, and its client is waited for, or not. True: it does

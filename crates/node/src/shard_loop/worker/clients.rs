@@ -62,7 +62,7 @@ impl Worker {
             match socket.next(is_here, has_room, &self.payloads, tag, &mut self.ring) {
                 // What it would bring has no room: as if the engine were busy. (What it carries has been received.)
                 Next::Event(Event::Request { handle, family, request })
-                    if !carries(&request) && weight(&request) > 0 && !has_room(family, weight(&request)) =>
+                    if !carries(&request) && !has_room(family, weight(&request)) =>
                 {
                     socket.connection.reply(handle, Reply::Error(RequestError::Busy));
                     self.retry_soon(now);
