@@ -91,6 +91,11 @@ pub fn lost_sum(bound: u32) -> u32 {
     !bound
 }
 
+/// Of what is not there: what came in its place does not fit it, and nothing tells it from damage.
+pub fn lacking_sum(sum: u32) -> u32 {
+    sum ^ 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

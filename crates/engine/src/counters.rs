@@ -152,6 +152,8 @@ pub struct Counters {
     pub egroups_followed: u64,
     pub copies_bad: u64,
     pub copies_repaired: u64,
+    /// Made without what no drive could give.
+    pub copies_partial: u64,
     pub orphans_deleted: u64,
     pub blocks_lost: u64,
     pub segments_changed: u64,

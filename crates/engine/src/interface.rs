@@ -427,6 +427,8 @@ pub enum Damage {
     CopyBad { family: FamilyId, egroup: EgroupId },
     /// ... and is good again.
     CopyRepaired { family: FamilyId, egroup: EgroupId },
+    /// A copy was made without what no drive could give of it.
+    CopyPartial { family: FamilyId, egroup: EgroupId },
     /// A copy was asked for where it is still to be made: no damage, only the way of things while copies move.
     CopyAwaited { family: FamilyId, egroup: EgroupId },
     /// These blocks were written, and all members of the log have something else in that place: they cannot be read until they are

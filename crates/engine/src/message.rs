@@ -48,6 +48,7 @@ pub enum Question {
         blocks: Vec<u64>,
         replace: bool,
         sharing: Option<Sharing>,
+        lacking: Lacking,
     },
     /// Units of an egroup, verified. `frames`: those of them that are compressed are wanted as they are stored as well, to be
     /// kept in memory. Only who shares it with the drive asks for that; other nodes are not told. `behind`: no client waits for
@@ -55,7 +56,7 @@ pub enum Question {
     ReadUnits { egroup: EgroupId, runs: Vec<UnitRun>, frames: bool, behind: bool },
     /// The frames in which these units lie, verified and as they are stored: for copies, which are alike byte for byte.
     ReadFrames { egroup: EgroupId, runs: Vec<UnitRun> },
-    /// The vDisk blocks (or page keys) that the units of an egroup were written for, its size, and how it is packed.
+    /// The vDisk blocks (or page keys) that the units of an egroup were written for, and how it is packed.
     DescribeEgroup { egroup: EgroupId },
     /// These egroups are not needed any more. Unknown names are fine.
     DeleteEgroups { egroups: Vec<EgroupId> },
@@ -71,6 +72,22 @@ pub struct Sharing {
     /// Egroups of the family that go soon, because their units are moved: what only they have is written again, or nothing of them
     /// would become free.
     pub moved_from: Vec<EgroupId>,
+}
+
+/// What of a copy no drive could give. Something else comes in its place, which is damaged from the first moment; unlike of
+/// [`Content::Lost`] nobody says of it that no copy is better. Who has a copy keeps that instead.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// By their numbers in the egroup.
+    pub frames: Vec<u32>,
+    /// For what blocks its units were written.
+    pub blocks: bool,
+}
+
+impl Lacking {
+    pub fn is_nothing(&self) -> bool {
+        self.frames.is_empty() && !self.blocks
+    }
 }
 
 /// What is in an egroup, as all its members store it.
@@ -91,6 +108,15 @@ impl Content {
             Content::Units(units) => units.iter().map(Buffer::blocks).sum(),
             Content::Packed { packing, .. } => packing.units() as usize,
             Content::Lost { units } => *units as usize,
+        }
+    }
+
+    /// Units that are read and verified together. None of what is lost can be read.
+    pub fn frames(&self) -> usize {
+        match self {
+            Content::Packed { packing, .. } => packing.frame_count(),
+            Content::Units(_) => self.units(),
+            Content::Lost { .. } => 0,
         }
     }
 
@@ -158,6 +184,7 @@ pub enum Answer {
     UnitsAndFrames(Vec<Result<Buffer, BadUnit>>, Vec<PackedFrame>),
     /// One entry for each run asked for: its frames one behind the other, or the first unit that is damaged.
     Frames(Vec<Result<Buffer, BadUnit>>),
+    /// `blocks`: one for each unit, or none if the drive does not know them any more.
     Egroup {
         blocks: Vec<u64>,
         /// None: every unit is a frame.

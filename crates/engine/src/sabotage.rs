@@ -106,6 +106,10 @@ pub enum Bug {
     WithheldForEver,
     /// What such a write leaves in an egroup is sound.
     LostUnitsSound,
+    /// A copy of which something is bad everywhere is not made.
+    PartialCopiesGivenUp,
+    /// What such a copy lacks is sound.
+    LackingUnitsSound,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
     /// A trim waits behind writes that wait for the space it frees.

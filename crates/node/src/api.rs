@@ -560,6 +560,9 @@ pub struct DamageView {
     pub copies_bad: u64,
     /// Of those that were bad. Copies that are made because drives come and go are no damage, and not in here.
     pub copies_repaired: u64,
+    /// Made without what no drive could give of them.
+    #[serde(default)]
+    pub copies_partial: u64,
     /// Writes that were damaged in every log that had them.
     #[serde(default)]
     pub writes_lost: u64,

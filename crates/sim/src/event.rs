@@ -99,6 +99,7 @@ pub enum Event {
     BlackoutAgain(usize),
     /// A write becomes bad in every log that has it.
     WriteRots,
+    UnitsRot,
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

@@ -215,7 +215,7 @@ impl World {
             self.plan_client(client);
         }
         self.plan_blackout();
-        self.plan_rotten_writes();
+        self.plan_rot();
     }
 
     /// All faults stop; what was damaged and not met stays for a while, so that repair may meet it.
@@ -544,7 +544,10 @@ impl World {
         for drive in &mut self.drives {
             drive.restore();
         }
-        match copies_are_equal(&held, &self.drives, |drive| self.lied.contains(&drive)) {
+        let may_be_bad = |held: &Held| {
+            self.lied.contains(&held.drive) || self.rotten_egroups.contains(&(held.family, held.egroup))
+        };
+        match copies_are_equal(&held, &self.drives, may_be_bad) {
             Ok(compared) => {
                 self.coverage.add("blocks compared on all members", compared.blocks);
                 self.coverage.add("damaged blocks that nobody has read", compared.unread_damage);

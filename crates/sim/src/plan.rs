@@ -344,6 +344,8 @@ pub struct Parameters {
     pub destroys: bool,
     /// Writes become bad in every log that has them.
     pub rots: bool,
+    /// Units of egroups become bad in all copies.
+    pub units_rot: bool,
     /// Whether another node than the victim's may be away meanwhile: one per round, the absentee. Where there are three nodes and two
     /// copies, what is written has one on a node that stays and is to be trusted.
     pub absences: bool,
@@ -550,6 +552,7 @@ impl Parameters {
             absences,
             small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
             blackouts: plan == Plan::Drives && destroys && nodes > 1 && seed % 4 == 1,
+            units_rot: plan == Plan::Drives && seed % 8 == 2,
             rots: plan == Plan::Power && seed % 4 == 3 && clones.is_none(),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,

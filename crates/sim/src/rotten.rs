@@ -1,30 +1,90 @@
 //! A write becomes bad in every log that has it, or is not given any more, and whoever serves its vDisk is killed: what is left is where
-//! it went.
-//! Promises: only writes of which any opening knows that they were there, and nothing else becomes bad: no read of anything else may fail
-//! for it, and no vDisk may be refused.
+//! it went. Or units of an egroup become bad in all its copies, or what tells for what they were written.
+//! Promises: only writes of which any opening knows that they were there, and only units of data; and nothing else becomes bad: no read of
+//! anything else may fail for it, no vDisk may be refused, and no drive may be waited for.
 //! Leaves to others: all other faults (`atlas`), what answers are right (`answers`).
 
 use crate::event::Event;
+use crate::judge::placement::page_of;
 use crate::phase::Phase;
 use crate::world::World;
 use rand::Rng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
+use std::collections::BTreeMap;
+use weft_engine::formats::table::decode_trailer;
 use weft_engine::interface::Area;
-use weft_engine::keeper::Keeper;
+use weft_engine::keeper::{Keeper, StoredEgroup};
+use weft_engine::{EgroupId, FamilyId};
 
 /// Writes that become bad in a round.
 const WRITES: u32 = 4;
+/// Blocks of egroups that do.
+const BLOCKS: u32 = 6;
 
 impl World {
     /// In seeds that have it.
-    pub fn plan_rotten_writes(&mut self) {
-        if !self.parameters.rots {
+    pub fn plan_rot(&mut self) {
+        let writes = if self.parameters.rots { WRITES } else { 0 };
+        let blocks = if self.parameters.units_rot { BLOCKS } else { 0 };
+        for number in 0..writes + blocks {
+            let at = self.rng.random_range(0..self.parameters.round_us);
+            let event = if number < writes { Event::WriteRots } else { Event::UnitsRot };
+            self.queue.push(self.now + at, event);
+        }
+    }
+
+    /// A block of an egroup of data becomes bad in each copy that somebody has open.
+    pub fn units_rot(&mut self) {
+        if self.phase != Phase::Trouble {
             return;
         }
-        for _ in 0..WRITES {
-            let at = self.rng.random_range(0..self.parameters.round_us);
-            self.queue.push(self.now + at, Event::WriteRots);
+        let mut egroups: BTreeMap<(FamilyId, EgroupId), Vec<(usize, StoredEgroup)>> = BTreeMap::new();
+        for (drive, keeper) in self.keepers() {
+            let own = keeper.egroups().filter(|stored| stored.references.is_empty() && self.is_data(stored));
+            for stored in own {
+                egroups.entry((stored.family, stored.egroup)).or_default().push((drive, stored));
+            }
         }
+        let Some((&(family, egroup), copies)) = egroups.iter().choose(&mut self.rng) else { return };
+        let (drive, stored) = &copies[0];
+        let data = self.drives[*drive].area(Area::Data);
+        let Some(page) = page_of(&self.drives[*drive], family, egroup, stored.first) else { return };
+        let (first, blocks) = page.trailer();
+        let trailer: Vec<u8> = (first..first + blocks)
+            .filter_map(|at| data.content(at as usize).as_ref())
+            .flat_map(|block| block.bytes().iter().copied())
+            .collect();
+        let Some(written_for) = decode_trailer(&trailer, page.units(), page.trailer_crc) else { return };
+        let block = match self.rng.random_ratio(1, 4) {
+            true => first - stored.first + self.rng.random_range(0..blocks),
+            false => self.rng.random_range(0..u64::from(stored.data_blocks)),
+        };
+        let lies_there = |&unit: &u32| page.frame_of(unit).blocks().contains(&(block as u32));
+        let rotten: Vec<u64> =
+            (0..page.units()).filter(lies_there).map(|unit| written_for[unit as usize]).collect();
+        self.coverage.count(match rotten.is_empty() {
+            true => "trailers that became bad in all copies",
+            false => "blocks of units that became bad in all copies",
+        });
+        self.families[family.0 as usize].rotten.extend(rotten);
+        self.rotten_egroups.insert((family, egroup));
+        for (drive, stored) in copies {
+            let at = (stored.first + block) as usize;
+            let is_written = self.drives[*drive].area(Area::Data).content(at).is_some();
+            if is_written && self.rng.random_bool(0.5) {
+                self.flip(*drive, Area::Data, at);
+            } else {
+                self.drives[*drive].area_mut(Area::Data).make_unreadable(at);
+            }
+        }
+    }
+
+    /// Whether whoever serves its vDisk knows it as one of data: without a page of the map a vDisk ends.
+    fn is_data(&self, stored: &StoredEgroup) -> bool {
+        let owner = self.control.families[stored.family.0 as usize].owner;
+        let engine = owner.and_then(|owner| self.shards[owner].engine.as_ref());
+        let volume = engine.and_then(|engine| engine.volume(stored.family));
+        volume.is_some_and(|volume| volume.map().directory.contains(stored.egroup))
     }
 
     pub fn write_rots(&mut self) {

@@ -30,7 +30,9 @@ use weft_engine::interface::{Area, DriveOperation, DriveWork, RequestError, View
 use weft_engine::message::Message;
 use weft_engine::sabotage::{Bug, planted};
 use weft_engine::shard::{Settings, Shard};
-use weft_engine::{DriveId, Input, Order, Outputs, Reply, Request, ShardId, Ticket, Time};
+use weft_engine::{
+    DriveId, EgroupId, FamilyId, Input, Order, Outputs, Reply, Request, ShardId, Ticket, Time,
+};
 
 /// A run that takes more events than this has got stuck in a circle.
 const EVENTS_MAX: u64 = 20_000_000;
@@ -120,6 +122,8 @@ pub struct World {
     pub blacked_out: bool,
     /// All drives that were victims so far.
     pub lied: BTreeSet<DriveId>,
+    /// Of which something became bad in all copies.
+    pub rotten_egroups: BTreeSet<(FamilyId, EgroupId)>,
     pub failure: Option<String>,
     pub trace: bool,
     outputs: Outputs,
@@ -164,6 +168,7 @@ impl World {
             alone_at: 0,
             blacked_out: false,
             lied: BTreeSet::new(),
+            rotten_egroups: BTreeSet::new(),
             failure: None,
             trace,
             outputs: Outputs::default(),
@@ -349,6 +354,7 @@ impl World {
             Event::PowerIsBack(drive) => self.power_is_back(drive),
             Event::BlackoutAgain(drive) => self.blackout_again(drive),
             Event::WriteRots => self.write_rots(),
+            Event::UnitsRot => self.units_rot(),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

@@ -203,6 +203,16 @@ fn what_was_lost_and_is_sound_when_it_is_drained_is_caught() {
 }
 
 #[test]
+fn egroups_that_are_not_copied_for_what_is_bad_everywhere_are_caught() {
+    is_caught_among(SEEDS, Bug::PartialCopiesGivenUp, &[Plan::Drives], |seed| seed.units_rot);
+}
+
+#[test]
+fn what_a_copy_lacks_and_gives_for_sound_is_caught() {
+    is_caught_among(SEEDS, Bug::LackingUnitsSound, &[Plan::Drives], |seed| seed.units_rot);
+}
+
+#[test]
 fn writes_that_a_drive_never_gives_and_that_are_never_given_up_are_caught() {
     is_caught_among(800, Bug::WithheldForEver, &[Plan::Power], |seed| seed.rots);
 }

@@ -1,20 +1,21 @@
 //! Copies of egroups made anew: read from whoever has good frames, written to the member that lacks them as they are.
 //! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; frames are taken
-//! from several sources if no single one is good; a copy that cannot
-//! be made is given up until the next round of the audit, so nothing waits for it for ever. Only a bad one of which a good copy may be
-//! on a drive that is away keeps its own drive from counting as whole until then.
+//! from several sources if no single one is good; who has nothing gets all that anybody can give: what is bad everywhere keeps nothing else
+//! from having its copies. A copy that cannot be made is given up until the next round of the audit, so nothing waits for it for ever.
+//! Only a bad one of which a good copy may be on a drive that is away keeps its own drive from counting as whole until then.
 //! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads), remembering the bad ones (`bad`).
 
 use super::bad::BadCopies;
 use super::factor::is_move;
-use crate::buffer::{Buffer, Pages};
+use crate::buffer::{BLOCK, Buffer, Pages, zeros};
 use crate::context::{Context, Purpose, earlier};
 use crate::curator::audit::Fault;
 use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::identity::{DriveId, EgroupId, Time};
 use crate::interface::{Damage, Notice};
 use crate::map::lookup::may_come_back;
-use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, Sharing, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Lacking, Question, Refusal, Sharing, UnitRun};
+use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -57,14 +58,22 @@ struct Copy {
     attempts: u32,
     step: Step,
     tried: Vec<DriveId>,
+    units: u32,
+    /// For what they were written: one for each, or none as long as nobody has told.
     blocks: Vec<u64>,
     packing: Option<Arc<Packing>>,
+    /// The same, of a copy that cannot tell for what its units were written.
+    packing_at_least: Option<Option<Arc<Packing>>>,
     /// What was read so far.
     frames: Vec<Option<Buffer>>,
     /// What the present source was asked for, in this order.
     asked: Vec<UnitRun>,
     /// All of it was lost before it came to an egroup.
     is_lost: bool,
+    /// The member has nothing of it.
+    is_missing: bool,
+    /// What is written is not all of it.
+    is_partial: bool,
 }
 
 impl Copy {
@@ -85,7 +94,7 @@ impl Copy {
     /// The frames still lacking, in runs of at most `most` units (or one frame).
     fn lacking(&self, most: u32) -> Vec<UnitRun> {
         let mut runs: Vec<UnitRun> = Vec::new();
-        let all = UnitRun { first: 0, count: self.blocks.len() as u32 };
+        let all = UnitRun { first: 0, count: self.units };
         for frame in self.frames_of(all).filter(|frame| self.frames[frame.index as usize].is_none()) {
             match runs.last_mut() {
                 Some(run) if run.first + run.count == frame.first && run.count + frame.units <= most => {
@@ -130,18 +139,48 @@ impl Copy {
         good
     }
 
-    /// What is written: every frame is there.
+    /// It is known of what frames it consists; none of them was read yet.
+    fn begin_reading(&mut self, packing: Option<Arc<Packing>>) {
+        let frames = packing.as_ref().map_or(self.units as usize, |packing| packing.frame_count());
+        self.frames = vec![None; frames];
+        self.packing = packing;
+    }
+
+    /// For what its units were written nobody can tell, but they themselves may be good: everybody is asked for them. False: no.
+    fn goes_on_without_blocks(&mut self) -> bool {
+        let packing = if self.frames.is_empty() { self.packing_at_least.take() } else { None };
+        let Some(packing) = packing.filter(|_| self.takes_what_there_is()) else { return false };
+        self.begin_reading(packing);
+        self.tried = vec![self.drive];
+        true
+    }
+
+    /// Whether something is better than what the member has.
+    fn takes_what_there_is(&self) -> bool {
+        self.is_missing && !planted(Bug::PartialCopiesGivenUp)
+    }
+
+    /// What it lacks when it is written.
+    fn lacks(&self) -> Lacking {
+        let there = self.frames.iter().zip(0..);
+        let frames = there.filter(|(frame, _)| frame.is_none() && !self.is_lost).map(|(_, index)| index);
+        Lacking { frames: frames.collect(), blocks: self.blocks.is_empty() }
+    }
+
+    /// What is written: zeros in place of what is not there.
     fn content(&mut self) -> Content {
         if self.is_lost {
-            return Content::Lost { units: self.blocks.len() as u32 };
+            return Content::Lost { units: self.units };
         }
-        let frames = self.frames.drain(..).map(|frame| frame.expect("a copy is written when all is there"));
+        let frames = std::mem::take(&mut self.frames).into_iter();
         match &self.packing {
-            None => Content::Units(frames.collect()),
+            None => Content::Units(frames.map(|unit| unit.unwrap_or_else(|| zeros(BLOCK))).collect()),
             Some(packing) => {
                 let mut pages = Pages::zeroed(packing.bytes() as usize);
                 for (frame, bytes) in packing.frames().zip(frames) {
-                    pages.bytes_mut()[frame.bytes()].copy_from_slice(bytes.bytes());
+                    if let Some(bytes) = bytes {
+                        pages.bytes_mut()[frame.bytes()].copy_from_slice(bytes.bytes());
+                    }
                 }
                 Content::Packed { packing: Arc::clone(packing), bytes: pages.freeze() }
             }
@@ -349,11 +388,15 @@ impl Volume {
                 attempts,
                 step: Step::Describing,
                 tried: Vec::new(),
+                units: 0,
                 blocks: Vec::new(),
                 packing: None,
+                packing_at_least: None,
                 frames: Vec::new(),
                 asked: Vec::new(),
                 is_lost: false,
+                is_missing: false,
+                is_partial: false,
             };
             self.continue_copy(task, copy, ctx);
         }
@@ -449,6 +492,10 @@ impl Volume {
         let Some(source) = self.nearest_copy(copy.egroup, &others, ctx).or(itself) else {
             if may_come_back(self, copy.egroup, &others, ctx) {
                 self.audit.copies.put_off(&copy, ctx.now);
+            } else if copy.goes_on_without_blocks() {
+                self.continue_copy(task, copy, ctx);
+            } else if !copy.frames.is_empty() && copy.takes_what_there_is() {
+                self.write_copy(task, copy, ctx);
             } else {
                 // Nobody has a good one, so nothing is better for waiting: whoever reads it finds it again.
                 self.audit.copies.bad.forget(copy.egroup, copy.drive);
@@ -456,7 +503,7 @@ impl Volume {
             }
             return;
         };
-        let question = if copy.blocks.is_empty() {
+        let question = if copy.frames.is_empty() {
             copy.step = Step::Describing;
             Question::DescribeEgroup { egroup: copy.egroup }
         } else {
@@ -469,7 +516,11 @@ impl Volume {
     }
 
     fn write_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
+        let lacking = copy.lacks();
+        copy.is_partial = !lacking.is_nothing();
         let content = copy.content();
+        let mut blocks = std::mem::take(&mut copy.blocks);
+        blocks.resize(copy.units as usize, 0);
         // Else a drive that is made anew would need more room than the one before it.
         let shares = self.map.directory.get(copy.egroup).is_some_and(|entry| entry.recipe.shares());
         copy.step = Step::Writing;
@@ -477,9 +528,10 @@ impl Volume {
             egroup: copy.egroup,
             class: Class::Reserve,
             content,
-            blocks: std::mem::take(&mut copy.blocks),
+            blocks,
             replace: true,
             sharing: shares.then(Sharing::default),
+            lacking,
         };
         ctx.calls.forget_deletions(self.family, copy.drive, Some(copy.egroup));
         ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Audit(task));
@@ -496,12 +548,11 @@ impl Volume {
         let mut copy = self.audit.copies.running.remove(&task).expect("a copy that runs is in the table");
         match (copy.step, answer) {
             (Step::Describing, Ok(Answer::Egroup { blocks, packing })) => {
-                let units = blocks.len() as u32;
-                let fits = packing.as_ref().is_none_or(|packing| packing.units() == units);
-                if fits && self.map.units_of(copy.egroup) == Some(units) {
-                    let frames = packing.as_ref().map_or(blocks.len(), |packing| packing.frame_count());
-                    copy.frames = vec![None; frames];
-                    copy.packing = packing;
+                // None: it died meanwhile.
+                copy.units = self.map.units_of(copy.egroup).unwrap_or(0);
+                let fits = packing.as_ref().is_none_or(|packing| packing.units() == copy.units);
+                if fits && blocks.len() == copy.units as usize && copy.units > 0 {
+                    copy.begin_reading(packing);
                     copy.blocks = blocks;
                     copy.step = Step::Reading;
                     copy.asked = copy.next_runs();
@@ -510,7 +561,12 @@ impl Volume {
                     self.audit.copies.running.insert(task, copy);
                     return;
                 }
-                copy.tried.push(drive);
+                if fits && blocks.is_empty() {
+                    copy.packing_at_least = Some(packing);
+                    self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
+                } else {
+                    copy.tried.push(drive);
+                }
             }
             (Step::Reading, Ok(Answer::Frames(results))) => {
                 let several = copy.asked.iter().any(|&run| copy.frames_of(run).nth(1).is_some());
@@ -550,6 +606,7 @@ impl Volume {
 
     fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, fault: Fault, ctx: &mut Context) {
         copy.tried.push(drive);
+        copy.is_missing |= drive == copy.drive && fault == Fault::Missing;
         if drive != copy.drive {
             self.on_bad_copy(copy.egroup, drive, fault, ctx);
         }
@@ -563,8 +620,12 @@ impl Volume {
             let question = Question::DeleteEgroups { egroups: vec![copy.egroup] };
             ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Forget);
         } else {
-            ctx.counters.copies_repaired += 1;
-            let damage = Damage::CopyRepaired { family: self.family, egroup: copy.egroup };
+            let (family, egroup) = (self.family, copy.egroup);
+            let (counter, damage) = match copy.is_partial {
+                false => (&mut ctx.counters.copies_repaired, Damage::CopyRepaired { family, egroup }),
+                true => (&mut ctx.counters.copies_partial, Damage::CopyPartial { family, egroup }),
+            };
+            *counter += 1;
             ctx.notice(Notice::Damage { drive: copy.drive, damage });
         }
         self.end_copy(copy.drive);

@@ -190,6 +190,9 @@ impl Volume {
                     return self.look_for_live_units(number, job, ctx);
                 }
                 job.tried.push(drive);
+                if blocks.is_empty() {
+                    self.on_bad_copy(victim, drive, Fault::Damaged, ctx);
+                }
                 self.describe_victim(number, job, ctx);
             }
             (Step::Reading, Ok(Answer::Units(results))) => {

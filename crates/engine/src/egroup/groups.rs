@@ -175,7 +175,7 @@ mod tests {
     use crate::context::{Purpose, Surroundings};
     use crate::identity::{EgroupId, Epoch, FamilyId, ShardId};
     use crate::interface::DriveState;
-    use crate::message::{Class, Content, Question};
+    use crate::message::{Class, Content, Lacking, Question};
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -214,6 +214,7 @@ mod tests {
                 blocks: Vec::new(),
                 replace: false,
                 sharing: None,
+                lacking: Lacking::default(),
             };
             ctx.ask(FamilyId(1), Epoch(1), DriveId(2), question, Purpose::Place(u64::from(number)));
         }

@@ -18,7 +18,7 @@ use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
 use crate::identity::{DriveId, EgroupId, Generation, GroupId};
 use crate::interface::Compression;
-use crate::message::{Answer, Class, Content, Question, Refusal};
+use crate::message::{Answer, Class, Content, Lacking, Question, Refusal};
 use crate::sabotage::{Bug, planted};
 use crate::shard::step_at;
 use crate::volume::{Volume, Waiter};
@@ -269,6 +269,7 @@ impl Volume {
                 blocks: job.units.blocks.clone(),
                 replace: false,
                 sharing: job.sharing(),
+                lacking: Lacking::default(),
             };
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Place(number));
         }

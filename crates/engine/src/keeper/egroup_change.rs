@@ -4,7 +4,7 @@
 //! Leaves to others: deleting whole families (`egroup_drop`).
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::checksum::{bound, lost_sum, unit_checksum};
+use crate::checksum::{bound, lacking_sum, lost_sum, unit_checksum};
 use crate::formats::layout::{HASHED_RUN_BLOCKS_MAX, run_blocks};
 use crate::formats::packing::{Frame, Packing};
 use crate::formats::references::References;
@@ -16,7 +16,7 @@ use crate::keeper::egroups::{Name, Run, Store, Stored};
 use crate::keeper::proof::Found;
 use crate::keeper::sharing::{Hashed, RUN_BYTES_MIN, own_entries, own_pieces};
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Answer, Class, Content, Refusal, Sharing};
+use crate::message::{Answer, Class, Content, Lacking, Refusal, Sharing};
 use crate::sabotage::{Bug, planted};
 use std::sync::Arc;
 
@@ -81,6 +81,7 @@ pub(super) struct WriteOrder {
     pub blocks: Vec<u64>,
     pub replace: bool,
     pub sharing: Option<Sharing>,
+    pub lacking: Lacking,
 }
 
 /// An egroup that is to be written.
@@ -95,6 +96,8 @@ pub(super) struct Prepared {
     pub packing: Option<Arc<Packing>>,
     pub checksums: Box<[u32]>,
     blocks: Vec<u64>,
+    /// See [`Lacking`].
+    lacks_blocks: bool,
     /// See [`Sharing`].
     pub moved_from: Vec<EgroupId>,
 }
@@ -145,6 +148,10 @@ impl Store {
         if self.changing.contains_key(&name) {
             return self.later.entry(name).or_default().push_back(Later::Write(caller, order));
         }
+        if !order.lacking.is_nothing() && self.egroups.contains_key(&name) {
+            // It was not here when its owner asked; by now, what was on its way came, or this very order. Nothing is made worse.
+            return desk.answer(caller, Ok(Answer::EgroupWritten));
+        }
         let (pieces, packing, is_lost) = match order.content {
             Content::Units(units) => (aligned(units), None, false),
             Content::Packed { packing, bytes } => (aligned(vec![bytes]), Some(packing), false),
@@ -153,6 +160,10 @@ impl Store {
         let mut checksums = checksums(name, &pieces, packing.as_deref());
         if is_lost && !planted(Bug::LostUnitsSound) {
             checksums.iter_mut().for_each(|checksum| *checksum = lost_sum(*checksum));
+        }
+        for &frame in order.lacking.frames.iter().filter(|_| !planted(Bug::LackingUnitsSound)) {
+            let checksum = &mut checksums[frame as usize];
+            *checksum = lacking_sum(*checksum);
         }
         let (_, trailer_crc, _) = encode_trailer(&order.blocks, &[]);
         let same = |stored: &Stored| {
@@ -173,11 +184,23 @@ impl Store {
         });
         let ends: Vec<usize> = ends.collect();
         let is_worth_it = ends.last().is_some_and(|&bytes| bytes >= RUN_BYTES_MIN as usize);
-        let sharing = order.sharing.filter(|_| is_worth_it && !is_lost);
+        let is_whole = !is_lost && order.lacking.is_nothing();
+        let sharing = order.sharing.filter(|_| is_worth_it && is_whole);
         let moved_from = sharing.as_ref().map_or(Vec::new(), |sharing| sharing.moved_from.clone());
-        let WriteOrder { class, blocks, replace, .. } = order;
-        let prepared =
-            Prepared { name, caller, class, replace, pieces, ends, packing, checksums, blocks, moved_from };
+        let WriteOrder { class, blocks, replace, lacking, .. } = order;
+        let prepared = Prepared {
+            name,
+            caller,
+            class,
+            replace,
+            pieces,
+            ends,
+            packing,
+            checksums,
+            blocks,
+            lacks_blocks: lacking.blocks,
+            moved_from,
+        };
         let job = self.number();
         if sharing.is_none() {
             return self.begin_write(job, prepared, References::default(), Vec::new(), desk);
@@ -237,7 +260,9 @@ impl Store {
         desk: &mut Desk,
     ) {
         let units = prepared.units();
-        let Prepared { name, caller, class, replace, pieces, packing, checksums, blocks, .. } = prepared;
+        let Prepared {
+            name, caller, class, replace, pieces, packing, checksums, blocks, lacks_blocks, ..
+        } = prepared;
         let own = own_blocks(packing.as_deref(), units, &references);
         let run = run_blocks(own, units, hashes.len() as u32);
         let Some((slot, first)) = self.allocate(run, class) else {
@@ -257,6 +282,7 @@ impl Store {
         let mut pieces = own_pieces(&pieces, packing.as_deref(), units, &references);
         let (trailer, trailer_crc, hashes_crc) = encode_trailer(&blocks, &hashes);
         pieces.push(trailer);
+        let trailer_crc = if lacks_blocks { lacking_sum(trailer_crc) } else { trailer_crc };
         let hashes_crc = (!hashes.is_empty()).then_some(hashes_crc);
         let new = Stored {
             slot,

@@ -11,7 +11,7 @@ use crate::identity::EgroupId;
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Caller, Desk, Work};
 use crate::keeper::egroups::{Name, Store, Stored};
-use crate::message::{Answer, BadUnit, PackedFrame, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, PackedFrame, UnitRun};
 use crate::sabotage::{Bug, planted};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -206,18 +206,15 @@ impl Store {
             return self.describe(caller, egroup, desk);
         };
         let bytes = bytes.unwrap_or_else(|| zeros(0));
-        match decode_trailer(bytes.bytes(), stored.units(), stored.trailer_crc) {
-            Some(blocks) => {
-                let packing = stored.packing.clone();
-                desk.answer(caller, Ok(Answer::Egroup { blocks, packing }));
-            }
-            None if !is_again => self.read_trailer(caller, egroup, true, desk),
-            None => {
-                // Without its trailer the copy is not whole; another member has to say.
-                tell_damage(name, stored, desk);
-                desk.refuse(caller, Refusal::NotFound);
-            }
+        let blocks = decode_trailer(bytes.bytes(), stored.units(), stored.trailer_crc);
+        match blocks {
+            None if !is_again => return self.read_trailer(caller, egroup, true, desk),
+            None => tell_damage(name, stored, desk),
+            Some(_) => {}
         }
+        // Without its trailer the copy is not whole; another member has to say.
+        let (blocks, packing) = (blocks.unwrap_or_default(), stored.packing.clone());
+        desk.answer(caller, Ok(Answer::Egroup { blocks, packing }));
     }
 }
 

@@ -368,8 +368,8 @@ impl Keeper {
                 desk.answer(caller, Ok(crate::message::Answer::Trimmed { room }));
             }
             Question::ReadLog { from, bytes } => ring.read_log(now, caller, from, bytes, desk),
-            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing } => {
-                let order = WriteOrder { egroup, class, content, blocks, replace, sharing };
+            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking } => {
+                let order = WriteOrder { egroup, class, content, blocks, replace, sharing, lacking };
                 store.write(caller, order, desk);
             }
             Question::ReadUnits { .. } => unreachable!("answered above"),

@@ -65,10 +65,20 @@ fn units(world: &World, drive: u32, egroup: EgroupId) -> Vec<u8> {
     world.areas[&(DriveId(drive), Area::Data)][first..first + copy.units as usize * BLOCK].to_vec()
 }
 
-/// The first unit of a copy goes bad.
+/// The first unit of a copy goes bad; or is good again if it was.
 fn rot(world: &mut World, drive: u32, egroup: EgroupId) {
-    let first = copy_of(world, drive, egroup).first as usize * BLOCK;
-    world.areas.get_mut(&(DriveId(drive), Area::Data)).expect("it exists")[first] ^= 0x10;
+    let first = copy_of(world, drive, egroup).first;
+    rot_at(world, drive, first);
+}
+
+fn rot_at(world: &mut World, drive: u32, block: u64) {
+    world.areas.get_mut(&(DriveId(drive), Area::Data)).expect("it exists")[block as usize * BLOCK] ^= 0x10;
+}
+
+/// What tells for what blocks its units were written.
+fn rot_trailer(world: &mut World, drive: u32, egroup: EgroupId) {
+    let copy = copy_of(world, drive, egroup);
+    rot_at(world, drive, copy.first + u64::from(copy.units));
 }
 
 /// Reads everything. Whether all of it was right.
@@ -136,6 +146,137 @@ fn nobody_waits_for_a_drive_that_is_given_up() {
     world.pass(10 * SECONDS);
     assert!(is_whole(&world), "what is nowhere is not waited for: {:?}", world.notices);
     world.settle();
+}
+
+/// Drive 1 is given up, and drive 2 has its place.
+fn give_up_drive_1(world: &mut World) {
+    see_states(world, 2, &[(1, DriveState::Lost)], &group([0, 2], &[1]));
+    world.pass(10 * SECONDS);
+}
+
+/// The blocks that cannot be read; all others are right.
+fn unreadable_blocks(world: &mut World) -> usize {
+    let read = |at: usize| match world.ask(Request::Read { offset: at as u64, len: BLOCK as u32 }) {
+        Reply::Error(RequestError::Damaged { .. }) => true,
+        Reply::Error(error) => panic!("{error:?}"),
+        reply => {
+            let right = &pattern((at / MIB * MIB) as u64, MIB)[at % MIB..][..BLOCK];
+            assert!(data(reply) == right, "what is read at {at} is right");
+            false
+        }
+    };
+    (0..SIZE).step_by(BLOCK).map(read).filter(|&is_bad| is_bad).count()
+}
+
+/// A unit is bad on the only drive that has its egroup. Gives whether the other member gets the rest.
+fn what_is_left_is_copied() -> bool {
+    let (mut world, egroup) = vdisk();
+    rot(&mut world, 0, egroup);
+    let good = units(&world, 1, egroup);
+    give_up_drive_1(&mut world);
+    if !is_whole(&world) {
+        return false;
+    }
+    assert!(units(&world, 2, egroup)[BLOCK..] == good[BLOCK..], "all but that unit");
+    assert_eq!(world.shard.counters().copies_partial, 1);
+    let is_told = |notice: &Notice| {
+        matches!(notice, Notice::Damage { drive: DriveId(2), damage: Damage::CopyPartial { .. } })
+    };
+    assert!(world.notices.iter().any(is_told), "{:?}", world.notices);
+    assert_eq!(unreadable_blocks(&mut world), 1);
+    // Whoever reads it finds both bad, and neither can be made better: nothing is written in vain.
+    world.pass(10 * SECONDS);
+    assert_eq!(world.shard.counters().copies_partial, 1);
+    // The rest outlives the drive that it came from. (Drive 1 comes back with what it had, which is bad as well by now.)
+    rot(&mut world, 1, egroup);
+    see_states(&mut world, 3, &[(0, DriveState::Lost)], &group([1, 2], &[0]));
+    world.pass(10 * SECONDS);
+    assert_eq!(unreadable_blocks(&mut world), 1);
+    true
+}
+
+#[test]
+fn a_unit_that_is_bad_everywhere_keeps_nothing_else_from_having_its_copies() {
+    assert!(what_is_left_is_copied());
+}
+
+#[test]
+fn what_a_drive_gives_again_is_not_lost_because_a_copy_was_made_without_it() {
+    let (mut world, egroup) = vdisk();
+    let sound = units(&world, 1, egroup);
+    rot(&mut world, 0, egroup);
+    give_up_drive_1(&mut world);
+    assert!(is_whole(&world) && units(&world, 2, egroup) != sound);
+    rot(&mut world, 0, egroup);
+    assert_eq!(unreadable_blocks(&mut world), 0, "drive 0 is asked whatever drive 2 says");
+    world.pass(10 * SECONDS);
+    // From memory nobody learns that a copy is bad.
+    world.restart(Limits::small());
+    for turn in 0..4 {
+        assert_eq!(unreadable_blocks(&mut world), 0, "turn {turn}");
+        world.pass(10 * SECONDS);
+    }
+    see_states(&mut world, 4, &[(0, DriveState::Lost)], &group([1, 2], &[0]));
+    world.pass(10 * SECONDS);
+    assert_eq!(unreadable_blocks(&mut world), 0, "drive 2 was given what it lacked");
+}
+
+/// Nobody can tell for what blocks the units of an egroup were written. Gives whether it gets a copy all the same.
+fn a_trailer_is_bad_everywhere(is_unit_bad: bool) -> bool {
+    let (mut world, egroup) = vdisk();
+    rot_trailer(&mut world, 0, egroup);
+    if is_unit_bad {
+        rot(&mut world, 0, egroup);
+    }
+    let (good, skip) = (units(&world, 1, egroup), if is_unit_bad { BLOCK } else { 0 });
+    give_up_drive_1(&mut world);
+    if !is_whole(&world) {
+        return false;
+    }
+    assert!(units(&world, 2, egroup)[skip..] == good[skip..], "all that is good");
+    rot_trailer(&mut world, 1, egroup);
+    if is_unit_bad {
+        rot(&mut world, 1, egroup);
+    }
+    see_states(&mut world, 3, &[(0, DriveState::Lost)], &group([1, 2], &[0]));
+    world.pass(10 * SECONDS);
+    assert!(is_whole(&world), "what was copied once is copied again: {:?}", world.notices);
+    assert_eq!(unreadable_blocks(&mut world), usize::from(is_unit_bad));
+    // Nobody moves its units somewhere else, since nobody knows whose they are.
+    for at in (0..SIZE).step_by(2 * BLOCK) {
+        let block = &pattern((at / MIB * MIB) as u64, MIB)[at % MIB..][..BLOCK];
+        assert_eq!(world.write(at as u64, block), Reply::Done);
+    }
+    world.settle();
+    world.pass(60 * SECONDS);
+    assert!(unreadable_blocks(&mut world) <= usize::from(is_unit_bad));
+    true
+}
+
+#[test]
+fn an_egroup_of_which_nobody_knows_for_what_it_was_written_is_copied() {
+    assert!(a_trailer_is_bad_everywhere(false));
+    assert!(a_trailer_is_bad_everywhere(true));
+}
+
+/// So the stories above see it when it happens.
+#[cfg(feature = "sabotage")]
+#[test]
+fn giving_up_the_rest_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+
+    let copied =
+        with(Bug::PartialCopiesGivenUp, || [what_is_left_is_copied(), a_trailer_is_bad_everywhere(false)]);
+    assert_eq!(copied, [false; 2]);
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+#[should_panic(expected = "what is read at")]
+fn taking_for_good_what_a_copy_lacks_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+
+    with(Bug::LackingUnitsSound, what_is_left_is_copied);
 }
 
 /// The copy on drive 0 is found bad while drive 1 is away, and when that is back drive 0 is not. Gives whether it is made

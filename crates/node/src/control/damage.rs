@@ -60,6 +60,14 @@ impl Damages {
                 self.view.copies_repaired += 1;
                 format!("drive {drive}: the copy of egroup {egroup} of {} is good again", vdisk(family))
             }
+            Damage::CopyPartial { family, egroup } => {
+                self.view.copies_partial += 1;
+                format!(
+                    "drive {drive}: the copy of egroup {egroup} of {} was made without what no drive could give of it: those blocks \
+                     cannot be read until they are written again",
+                    vdisk(family)
+                )
+            }
             Damage::WriteLost { family, block, count } => {
                 self.view.writes_lost += 1;
                 format!(

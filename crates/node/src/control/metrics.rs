@@ -102,6 +102,7 @@ pub fn text(
         ("table", stats.damage.tables),
         ("copy_bad", stats.damage.copies_bad),
         ("copy_repaired", stats.damage.copies_repaired),
+        ("copy_partial", stats.damage.copies_partial),
         ("write_lost", stats.damage.writes_lost),
         ("block_lost", stats.damage.blocks_lost),
     ] {

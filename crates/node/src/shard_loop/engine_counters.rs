@@ -74,6 +74,7 @@ pub fn named(shard: &Shard) -> BTreeMap<String, u64> {
         egroups_followed,
         copies_bad,
         copies_repaired,
+        copies_partial,
         orphans_deleted,
         blocks_lost,
         segments_changed,

@@ -143,6 +143,7 @@ impl World {
                 Damage::CopyBad { .. } => "bad copies found",
                 Damage::CopyAwaited { .. } => "copies asked for before they were made",
                 Damage::CopyRepaired { .. } => "copies repaired",
+                Damage::CopyPartial { .. } => "copies made without what nobody has",
                 Damage::WriteLost { .. } => "writes lost in logs",
                 Damage::BlockLost { .. } => "blocks without any good copy at the time",
             }),

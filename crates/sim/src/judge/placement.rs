@@ -153,17 +153,16 @@ pub fn nothing_missing_nothing_left(named: &[Named], held: &[Held]) -> Result<()
 #[derive(Default)]
 pub struct Compared {
     pub blocks: u64,
-    /// Blocks that are not what their own checksums say, on drives that lied: the engine knows as soon as it
-    /// reads them.
+    /// Blocks that are not what their own checksums say, where that may be: the engine knows as soon as it reads them.
     pub unread_damage: u64,
 }
 
 /// All copies of an egroup are the same bytes. A block that does not fit the checksum beside it is damage that
-/// was not met yet, which only drives that `lied` may have.
+/// was not met yet, or that cannot be made good, of which a copy may have none but those that `may_be_bad`.
 pub fn copies_are_equal(
     held: &[Held],
     drives: &[Drive],
-    lied: impl Fn(DriveId) -> bool,
+    may_be_bad: impl Fn(&Held) -> bool,
 ) -> Result<Compared, String> {
     let mut first: BTreeMap<(FamilyId, EgroupId), &Held> = BTreeMap::new();
     let mut compared = Compared::default();
@@ -180,7 +179,7 @@ pub fn copies_are_equal(
             }
             let bad: Vec<&Held> =
                 [*other, copy].into_iter().filter(|held| !fits_its_checksum(held, block, drives)).collect();
-            if !bad.is_empty() && bad.iter().all(|held| lied(held.drive)) {
+            if !bad.is_empty() && bad.iter().all(|held| may_be_bad(held)) {
                 compared.unread_damage += 1;
                 continue;
             }
@@ -236,18 +235,19 @@ fn same(a: &Content, b: &Content) -> bool {
     }
 }
 
+/// What a drive's table says of the copy that begins there.
+pub fn page_of(drive: &Drive, family: FamilyId, egroup: EgroupId, first: u64) -> Option<TablePage> {
+    let layout = Layout::of(drive.geometry.data);
+    let mut pages =
+        (layout.table..layout.units).filter_map(|at| drive.area(Area::Data).content(at as usize).as_ref());
+    let is_it = |page: &TablePage| page.family == family && page.egroup == egroup && page.first == first;
+    pages.find_map(|page| TablePage::decode(page.bytes()).filter(is_it))
+}
+
 /// Whether the frames that lie on this block of the run are what the egroup's page in the drive's table says.
 fn fits_its_checksum(held: &Held, block: u64, drives: &[Drive]) -> bool {
     let drive = &drives[held.drive.0 as usize];
-    let layout = Layout::of(drive.geometry.data);
-    let pages =
-        (layout.table..layout.units).filter_map(|at| drive.area(Area::Data).content(at as usize).as_ref());
-    let is_it = |page: &TablePage| {
-        page.family == held.family && page.egroup == held.egroup && page.first == held.first
-    };
-    let Some(page) = pages.filter_map(|page| TablePage::decode(page.bytes())).find(is_it) else {
-        return false;
-    };
+    let Some(page) = page_of(drive, held.family, held.egroup, held.first) else { return false };
     let frames = (0..page.units()).map(|unit| page.frame_of(unit));
     let mut there = frames.filter(|frame| frame.blocks().contains(&(block as u32)));
     there.all(|frame| {

@@ -2,10 +2,11 @@
 //! error. Never wrong data.
 
 use crate::support::checker::{BLOCK, content};
+use crate::support::cluster::{Cluster, Options, wait_for};
 use crate::support::nbd::{EIO, NbdClient};
 use crate::support::{Node, Scratch, find_blocks, flip_bit, wait_until};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BLOCKS: usize = 1024;
 
@@ -115,6 +116,54 @@ fn with_one_copy_a_flipped_block_fails_and_the_others_do_not() {
     assert!(read_block(&mut client, 77).expect("it is good again") == content(77, 2));
     client.disconnect();
     node.stop();
+}
+
+#[test]
+fn a_block_that_is_bad_in_both_copies_does_not_keep_a_drive_from_being_emptied() {
+    const BAD: usize = 777;
+    let mut cluster = Cluster::start("flip-drain", Options::default());
+    cluster.create("v", "8M");
+    let owner = cluster.wait_until_served("v");
+    let socket = cluster.export("v", owner);
+    let mut client = NbdClient::connect_patiently(&socket, "v");
+    fill(&mut client, 1);
+    client.disconnect();
+    let drives: Vec<u32> = cluster.numbers().into_iter().map(|number| cluster.drive_of(number)).collect();
+    let file = |cluster: &mut Cluster, number: u32| {
+        let dir = cluster.member(number).dir.clone();
+        (drives[number as usize], dir.join(format!("drive-{}.data", drives[number as usize])))
+    };
+    let files: Vec<(u32, PathBuf)> =
+        cluster.numbers().into_iter().map(|number| file(&mut cluster, number)).collect();
+    wait_for("what was written is old enough to leave the log", || {
+        let has = |(_, file): &&(u32, PathBuf)| !find_blocks(file, &content(BAD, 1)).is_empty();
+        let there = files.iter().filter(has).count();
+        if there == 2 { Ok(()) } else { Err(format!("it lies on {there} drives")) }
+    });
+    cluster.numbers().into_iter().for_each(|number| cluster.member(number).stop());
+    let damaged: Vec<u32> =
+        files.iter().filter(|(_, file)| flip_block(file, BAD, 1) > 0).map(|(drive, _)| *drive).collect();
+    assert_eq!(damaged.len(), 2, "it lies on two drives");
+    cluster.start_all();
+    cluster.wait_until_served("v");
+    let drive = damaged[0];
+    cluster.weft(&["drive", "remove", &drive.to_string(), "--no-wait"]);
+    wait_for("the drive is empty", || {
+        let drives = cluster.json(&["drive", "ls"])?;
+        let mut all = drives.as_array().into_iter().flatten();
+        let needs = |found: &serde_json::Value| found["drive"] == drive && found["needed"] != false;
+        if all.any(needs) { Err(drives.to_string()) } else { Ok(()) }
+    });
+    let mut client = NbdClient::connect_patiently(&socket, "v");
+    only_these_fail(&mut client, &(BAD..BAD + 1));
+    client.write((BAD * BLOCK) as u64, &content(BAD, 1)).expect("a write works");
+    only_these_fail(&mut client, &(0..0));
+    client.disconnect();
+    let mut told = |number: u32| {
+        let stats = cluster.member(number).json(&["stats"]).expect("a node tells of damage");
+        stats["damage"]["copies_partial"].as_u64().expect("such copies are counted")
+    };
+    assert!((0..3).map(&mut told).sum::<u64>() > 0, "it is told");
 }
 
 /// Writes, and kills the node while the log has what no egroup has yet.

@@ -8,7 +8,7 @@ use crate::buffer::{BLOCK, Buffer};
 use crate::formats::record::Record;
 use crate::identity::EgroupId;
 use crate::limits::EGROUP_UNITS;
-use crate::message::{Class, Content, Question, Sharing, UnitRun};
+use crate::message::{Class, Content, Lacking, Question, Sharing, UnitRun};
 
 const FENCE: u32 = 1;
 const APPEND: u32 = 2;
@@ -25,10 +25,11 @@ const READ_UNITS_BEHIND: u32 = 12;
 const APPEND_LATE: u32 = 13;
 
 /// What is said of an egroup that is written: a copy that is there is replaced; a list of egroups that it moves from follows, and
-/// it shares what lies there.
+/// it shares what lies there; its units are lost; what it lacks follows.
 const REPLACE: u32 = 1;
 const SHARE: u32 = 2;
 const LOST: u32 = 4;
+const LACKING: u32 = 8;
 
 /// Units that one answer can carry.
 const UNITS_MAX: u64 = (PAYLOAD_BYTES_MAX / BLOCK) as u64;
@@ -65,7 +66,7 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             writer.u64(from.0);
             writer.u32(*bytes);
         }
-        Question::WriteEgroup { egroup, class, content, blocks, replace, sharing } => {
+        Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking } => {
             writer.u32(WRITE_EGROUP);
             writer.u64(egroup.0);
             writer.u32(match class {
@@ -76,10 +77,16 @@ pub(super) fn put(question: &Question, writer: &mut Writer) {
             });
             let replace = if *replace { REPLACE } else { 0 };
             let lost = if matches!(content, Content::Lost { .. }) { LOST } else { 0 };
-            writer.u32(replace | lost | if sharing.is_some() { SHARE } else { 0 });
+            let lacks = if lacking.is_nothing() { 0 } else { LACKING };
+            writer.u32(replace | lost | lacks | if sharing.is_some() { SHARE } else { 0 });
             if let Some(Sharing { moved_from }) = sharing {
                 writer.count(moved_from.len());
                 moved_from.iter().for_each(|egroup| writer.u64(egroup.0));
+            }
+            if !lacking.is_nothing() {
+                writer.u32(u32::from(lacking.blocks));
+                writer.count(lacking.frames.len());
+                lacking.frames.iter().for_each(|frame| writer.u32(*frame));
             }
             writer.count(blocks.len());
             blocks.iter().for_each(|block| writer.u64(*block));
@@ -145,11 +152,15 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
                 4 => Class::Pages,
                 _ => return None,
             };
-            let said = reader.u32().filter(|said| said & !(REPLACE | SHARE | LOST) == 0)?;
+            let said = reader.u32().filter(|said| said & !(REPLACE | SHARE | LOST | LACKING) == 0)?;
             let replace = said & REPLACE != 0;
             let sharing = match said & SHARE {
                 0 => None,
                 _ => Some(Sharing { moved_from: reader.list(8, Reader::egroup)? }),
+            };
+            let lacking = match said & LACKING {
+                0 => Lacking::default(),
+                _ => Lacking { blocks: reader.flag()?, frames: reader.list(4, Reader::u32)? },
             };
             let blocks = reader.list(8, Reader::u64)?;
             let packing = packing::take(reader)?;
@@ -163,10 +174,11 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             };
             let stored = if is_lost { 0 } else { content.blocks() };
             let whole = content.units() == blocks.len() && stored * BLOCK == bytes.len();
-            if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole {
+            let is_there = lacking.frames.iter().all(|&frame| (frame as usize) < content.frames());
+            if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole || !is_there {
                 return None;
             }
-            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing }
+            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking }
         }
         kind @ (READ_UNITS | READ_UNITS_BEHIND) => {
             let (egroup, runs) = take_runs(reader)?;

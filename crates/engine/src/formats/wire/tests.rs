@@ -8,7 +8,7 @@ use crate::codec::Codec;
 use crate::formats::packing::{FrameSize, Packing};
 use crate::formats::record::{Body, Record};
 use crate::identity::{Block, DriveId, EgroupId, Epoch, FamilyId, Seq};
-use crate::message::{Answer, BadUnit, Class, Content, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Class, Content, Lacking, Question, Refusal, UnitRun};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use random::*;
@@ -45,17 +45,18 @@ fn sent(packet: &Packet) -> Vec<u8> {
 fn plain(packet: Packet) -> String {
     match packet {
         Packet::Message(Message::Ask {
-            question: Question::WriteEgroup { egroup, class, content, blocks, replace, sharing },
+            question: Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking },
             ..
         }) => {
             let (bytes, packing) = match content {
                 Content::Units(units) => (joined(&units), None),
                 Content::Packed { packing, bytes } => (bytes, Some(packing)),
                 lost @ Content::Lost { .. } => {
-                    return format!("{egroup} {class:?} {lost:?} {blocks:?} {replace}");
+                    return format!("{egroup} {class:?} {lost:?} {blocks:?} {replace} {lacking:?}");
                 }
             };
-            format!("{egroup} {class:?} {packing:?} {:?} {blocks:?} {replace} {sharing:?}", bytes.bytes())
+            let bytes = bytes.bytes();
+            format!("{egroup} {class:?} {packing:?} {bytes:?} {blocks:?} {replace} {sharing:?} {lacking:?}")
         }
         Packet::Reply { number, reply: Reply::Data(pieces) } => {
             format!("{number} {:?}", joined(&pieces).bytes())
@@ -274,19 +275,25 @@ fn questions_that_no_owner_asks_do_not_decode() {
         blocks: vec![1; blocks],
         replace: false,
         sharing: None,
+        lacking: Lacking::default(),
     };
     let lost = |blocks: usize| {
         let (content, blocks) = (Content::Lost { units: blocks as u32 }, vec![1; blocks]);
-        Question::WriteEgroup { egroup, class: Class::Data, content, blocks, replace: false, sharing: None }
+        let lacking = Lacking::default();
+        let (class, replace, sharing) = (Class::Data, false, None);
+        Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking }
     };
-    let packed = |blocks: usize, len: usize| {
+    let packed_without = |blocks: usize, len: usize, frames: Vec<u32>| {
         let sizes = [FrameSize { units: 4, len: 5000 }, FrameSize::RAW];
         let packing = Arc::new(Packing::of(Codec::Lz4, sizes).expect("it is sound"));
         let content = Content::Packed { packing, bytes: zeros(len) };
         let blocks = vec![1; blocks];
-        Question::WriteEgroup { egroup, class: Class::Data, content, blocks, replace: false, sharing: None }
+        let (class, replace, sharing) = (Class::Data, true, None);
+        let lacking = Lacking { frames, blocks: true };
+        Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking }
     };
-    for question in [packed(5, 3 * BLOCK), lost(960)] {
+    let packed = |blocks: usize, len: usize| packed_without(blocks, len, Vec::new());
+    for question in [packed(5, 3 * BLOCK), packed_without(5, 3 * BLOCK, vec![1]), lost(960)] {
         let sound = Message::Ask { call: 1, drive, family, epoch, question };
         assert!(received(&sent(&Packet::Message(sound))).is_ok());
     }
@@ -309,6 +316,7 @@ fn questions_that_no_owner_asks_do_not_decode() {
         packed(4, 3 * BLOCK),
         packed(5, 2 * BLOCK),
         packed(5, 4 * BLOCK),
+        packed_without(5, 3 * BLOCK, vec![1, 2]),
         Question::ReadFrames { egroup, runs: vec![UnitRun { first: 0, count: 1 }; 961] },
         Question::ReadUnits {
             egroup,

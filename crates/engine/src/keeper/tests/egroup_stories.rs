@@ -3,7 +3,7 @@
 use super::*;
 use crate::identity::EgroupId;
 use crate::interface::Damage;
-use crate::message::{BadUnit, Class, Content, UnitRun};
+use crate::message::{BadUnit, Class, Content, Lacking, UnitRun};
 use std::sync::Arc;
 
 const EGROUP: EgroupId = EgroupId(1 << 32 | 5);
@@ -12,7 +12,15 @@ pub(super) fn write(egroup: EgroupId, mark: u64, units: usize, class: Class, rep
     let blocks = (0..units as u64).map(|unit| mark * 10_000 + unit).collect();
     let units = (0..units as u64).map(|index| unit(mark + index)).collect();
     let content = Content::Units(units);
-    Question::WriteEgroup { egroup, class, content, blocks, replace, sharing: None }
+    Question::WriteEgroup {
+        egroup,
+        class,
+        content,
+        blocks,
+        replace,
+        sharing: None,
+        lacking: Lacking::default(),
+    }
 }
 
 /// Whether each of many families still gets entries for two egroups of pages when data gets none any more.
@@ -70,6 +78,32 @@ fn an_egroup_is_read_as_it_was_written_also_after_a_crash() {
         assert_eq!(listed, Ok(Answer::Listed { egroups: vec![EGROUP], end: true }));
         rig.crash();
     }
+}
+
+#[test]
+fn what_a_copy_lacks_is_damaged_from_the_first_moment_and_replaces_nothing() {
+    let mut rig = Rig::small(1);
+    let mut without = write(EGROUP, 100, 3, Class::Reserve, true);
+    let Question::WriteEgroup { lacking, .. } = &mut without else { unreachable!("it is a write") };
+    *lacking = Lacking { frames: vec![1], blocks: true };
+    let has = |rig: &mut Rig, units: [bool; 3], blocks: Vec<u64>| {
+        let Ok(Answer::Units(found)) = rig.ask(1, 1, read(EGROUP, &[(0, 1), (1, 1), (2, 1)])) else {
+            panic!("it is there");
+        };
+        assert_eq!([0, 1, 2].map(|unit| found[unit].is_ok()), units);
+        assert!(found.iter().flat_map(|unit| unit.as_ref().err()).all(|bad| !bad.is_lost));
+        let described = Ok(Answer::Egroup { blocks, packing: None });
+        assert_eq!(rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP }), described);
+    };
+    for _ in 0..2 {
+        assert_eq!(rig.ask(1, 1, without.clone()), Ok(Answer::EgroupWritten));
+        has(&mut rig, [true, false, true], Vec::new());
+        rig.crash();
+    }
+    // One that is whole takes its place, and is not replaced in its turn.
+    rig.ask(1, 1, write(EGROUP, 100, 3, Class::Reserve, true)).expect("written");
+    assert_eq!(rig.ask(1, 1, without), Ok(Answer::EgroupWritten));
+    has(&mut rig, [true; 3], vec![1_000_000, 1_000_001, 1_000_002]);
 }
 
 #[test]
@@ -271,10 +305,9 @@ fn a_trailer_is_bad_only_if_it_is_so_twice() {
             rig.drive.flips.insert(trailer);
         }
         let answer = rig.ask(1, 1, Question::DescribeEgroup { egroup: EGROUP });
-        assert_eq!(
-            (matches!(answer, Ok(Answer::Egroup { .. })), rig.damages()),
-            (!is_bad, usize::from(is_bad))
-        );
+        let blocks = if is_bad { Vec::new() } else { (10_000..10_020).collect() };
+        assert_eq!(answer, Ok(Answer::Egroup { blocks, packing: None }), "it always tells how it is packed");
+        assert_eq!(rig.damages(), usize::from(is_bad));
     }
 }
 

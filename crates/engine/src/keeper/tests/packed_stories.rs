@@ -8,7 +8,7 @@ use crate::egroup::units::Units;
 use crate::formats::packing::Packing;
 use crate::identity::EgroupId;
 use crate::interface::{Compression, Method};
-use crate::message::{BadUnit, Class, Content, UnitRun};
+use crate::message::{BadUnit, Class, Content, Lacking, UnitRun};
 use rand::RngCore;
 use std::sync::Arc;
 
@@ -49,6 +49,7 @@ fn write(units: &Units, packing: &Arc<Packing>, bytes: &Buffer, replace: bool) -
         blocks: units.blocks.clone(),
         replace,
         sharing: None,
+        lacking: Lacking::default(),
     }
 }
 

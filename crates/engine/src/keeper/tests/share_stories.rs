@@ -9,7 +9,7 @@ use crate::formats::table::TablePage;
 use crate::identity::EgroupId;
 use crate::interface::{Compression, Damage, Method};
 use crate::keeper::StoredEgroup;
-use crate::message::{Class, Content, Sharing};
+use crate::message::{Class, Content, Lacking, Sharing};
 use rand::RngCore;
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -30,7 +30,15 @@ pub(super) fn write(egroup: EgroupId, marks: &[u64]) -> Question {
 
 fn write_as(egroup: EgroupId, marks: &[u64], replace: bool, sharing: Option<Sharing>) -> Question {
     let content = Content::Units(marks.iter().map(|&mark| unit(mark)).collect());
-    Question::WriteEgroup { egroup, class: Class::Data, content, blocks: marks.to_vec(), replace, sharing }
+    Question::WriteEgroup {
+        egroup,
+        class: Class::Data,
+        content,
+        blocks: marks.to_vec(),
+        replace,
+        sharing,
+        lacking: Lacking::default(),
+    }
 }
 
 pub(super) fn marks(range: std::ops::Range<u64>) -> Vec<u64> {
@@ -297,6 +305,7 @@ fn packed_egroups_share_frames_at_any_byte() {
                 blocks: units.blocks,
                 replace: false,
                 sharing: Some(Sharing::default()),
+                lacking: Lacking::default(),
             };
             rig.ask(1, 1, question).expect("written");
         };

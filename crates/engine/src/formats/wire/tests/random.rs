@@ -13,7 +13,9 @@ use crate::identity::{
 };
 use crate::interface::{Extent, RequestError, Warmed};
 use crate::limits::RECORD_BLOCKS;
-use crate::message::{Answer, BadUnit, Class, Content, Held, LostWrite, Question, Refusal, Sharing, UnitRun};
+use crate::message::{
+    Answer, BadUnit, Class, Content, Held, Lacking, LostWrite, Question, Refusal, Sharing, UnitRun,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, RngCore};
 use std::sync::Arc;
@@ -153,9 +155,14 @@ pub(super) fn some_question(which: u32, random: &mut SmallRng) -> Question {
             if random.random_ratio(1, 4) {
                 content = Content::Lost { units: count as u32 };
             }
+            let mut lacking = Lacking { frames: Vec::new(), blocks: random.random_ratio(1, 4) };
+            if random.random_ratio(1, 4) {
+                lacking.frames.extend((0..content.frames() as u32).filter(|_| random.random_ratio(1, 8)));
+            }
             let moved_from = numbers(random, 8).into_iter().map(EgroupId).collect();
             let sharing = random.random::<bool>().then_some(Sharing { moved_from });
-            Question::WriteEgroup { egroup, class, content, blocks, replace: random.random(), sharing }
+            let replace = random.random();
+            Question::WriteEgroup { egroup, class, content, blocks, replace, sharing, lacking }
         }
         5 | 10 => {
             let run = |random: &mut SmallRng| {
