@@ -110,6 +110,8 @@ pub enum Bug {
     PartialCopiesGivenUp,
     /// What such a copy lacks is sound.
     LackingUnitsSound,
+    /// What a drive did not give once it will never give.
+    FirstFaultBelieved,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
     /// A trim waits behind writes that wait for the space it frees.

@@ -104,7 +104,9 @@ impl World {
         if is_rotten {
             self.coverage.count("requests for what had become bad everywhere");
         }
-        let may_be_damaged = self.parameters.destroys || is_replaced || is_rotten;
+        let has_faltered =
+            matches!(error, RequestError::Damaged { block } if family.faltered.contains(&block));
+        let may_be_damaged = self.parameters.destroys || is_replaced || is_rotten || has_faltered;
         if matches!(error, RequestError::Damaged { .. }) && !may_be_damaged {
             return Err(format!("something is damaged, says an owner, and nothing ever was: {error:?}"));
         }

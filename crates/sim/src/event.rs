@@ -99,7 +99,9 @@ pub enum Event {
     BlackoutAgain(usize),
     /// A write becomes bad in every log that has it.
     WriteRots,
+    /// A block of an egroup becomes bad in all copies, or cannot be read for a while, and then can be again.
     UnitsRot,
+    UnitsHeal(Vec<(usize, usize)>),
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

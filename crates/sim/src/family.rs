@@ -30,6 +30,8 @@ pub struct Family {
     pub origin: Option<Origin>,
     /// Blocks of which a write has become bad in every log that had it: reads of them may fail from then on.
     pub rotten: BTreeSet<u64>,
+    /// Blocks that could not be read for a while: then reads of them may fail, and not when everything is read back.
+    pub faltered: BTreeSet<u64>,
     /// Some of these are not given by a drive, which counts as lost only after a while: it may not be served until then.
     pub is_withheld: bool,
     /// Owners of these epochs are rolling it back, and serve nobody who asks from that moment on.
@@ -55,6 +57,7 @@ impl Family {
             first_size,
             origin,
             rotten: BTreeSet::new(),
+            faltered: BTreeSet::new(),
             is_withheld: false,
             rolling_back: BTreeMap::new(),
             rolled_back: None,

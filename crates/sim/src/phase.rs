@@ -244,6 +244,8 @@ impl World {
                 state.end_faults();
             }
         }
+        let faltering: Vec<(usize, usize)> = self.faltering.iter().copied().collect();
+        self.units_heal(&faltering);
         self.end_slowness();
         if self.rng.random_bool(0.5) {
             for node in 0..self.nodes.len() {
@@ -544,8 +546,9 @@ impl World {
         for drive in &mut self.drives {
             drive.restore();
         }
-        let may_be_bad = |held: &Held| {
-            self.lied.contains(&held.drive) || self.rotten_egroups.contains(&(held.family, held.egroup))
+        let may_be_bad = |held: &Held, block: u64| {
+            let rotten = self.rotten_egroups.get(&(held.family, held.egroup));
+            self.lied.contains(&held.drive) || rotten.is_some_and(|rotten| rotten.contains(&block))
         };
         match copies_are_equal(&held, &self.drives, may_be_bad) {
             Ok(compared) => {

@@ -248,6 +248,10 @@ impl Platter {
         self.unreadable.insert(at as u32, ());
     }
 
+    pub fn make_readable(&mut self, at: usize) {
+        self.unreadable.remove(&(at as u32));
+    }
+
     /// Undoes all damage that nobody has met and repaired, so that the next victim may be another drive.
     pub fn restore(&mut self) {
         for (block, right) in std::mem::take(&mut self.damaged) {

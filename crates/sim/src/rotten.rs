@@ -20,6 +20,9 @@ use weft_engine::{EgroupId, FamilyId};
 const WRITES: u32 = 4;
 /// Blocks of egroups that do.
 const BLOCKS: u32 = 6;
+/// Blocks that are only out of reach can be read again before this time has passed: who takes what a drive does not give for lost has to
+/// have asked for longer.
+const PASSES_US: u64 = 5_000_000;
 
 impl World {
     /// In seeds that have it.
@@ -66,8 +69,24 @@ impl World {
             true => "trailers that became bad in all copies",
             false => "blocks of units that became bad in all copies",
         });
+        if self.rng.random_ratio(1, 3) {
+            self.coverage.count("of these, that were good again after a while");
+            self.families[family.0 as usize].faltered.extend(rotten);
+            let places: Vec<(usize, usize)> =
+                copies.iter().map(|(drive, stored)| (*drive, (stored.first + block) as usize)).collect();
+            for &(drive, at) in &places {
+                self.drives[drive].area_mut(Area::Data).make_unreadable(at);
+            }
+            self.faltering.extend(&places);
+            let time = self.rng.random_range(100_000..PASSES_US);
+            self.queue.push(self.now + time, Event::UnitsHeal(places));
+            return;
+        }
+        let frames: Vec<_> = (0..page.units()).map(|unit| page.frame_of(unit)).collect();
+        let there = frames.iter().filter(|frame| frame.blocks().contains(&(block as u32)));
+        let spoiled: Vec<u64> = there.flat_map(|frame| frame.blocks()).map(u64::from).collect();
+        self.rotten_egroups.entry((family, egroup)).or_default().extend(spoiled);
         self.families[family.0 as usize].rotten.extend(rotten);
-        self.rotten_egroups.insert((family, egroup));
         for (drive, stored) in copies {
             let at = (stored.first + block) as usize;
             let is_written = self.drives[*drive].area(Area::Data).content(at).is_some();
@@ -75,6 +94,15 @@ impl World {
                 self.flip(*drive, Area::Data, at);
             } else {
                 self.drives[*drive].area_mut(Area::Data).make_unreadable(at);
+            }
+        }
+    }
+
+    /// What could not be read for a while can be again.
+    pub fn units_heal(&mut self, places: &[(usize, usize)]) {
+        for &(drive, at) in places {
+            if self.faltering.remove(&(drive, at)) {
+                self.drives[drive].area_mut(Area::Data).make_readable(at);
             }
         }
     }

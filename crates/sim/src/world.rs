@@ -122,8 +122,10 @@ pub struct World {
     pub blacked_out: bool,
     /// All drives that were victims so far.
     pub lied: BTreeSet<DriveId>,
-    /// Of which something became bad in all copies.
-    pub rotten_egroups: BTreeSet<(FamilyId, EgroupId)>,
+    /// Of which something became bad in all copies, and the blocks of a copy that frames lie on of which that is true.
+    pub rotten_egroups: BTreeMap<(FamilyId, EgroupId), BTreeSet<u64>>,
+    /// Blocks of drives' data areas that cannot be read for a while.
+    pub faltering: BTreeSet<(usize, usize)>,
     pub failure: Option<String>,
     pub trace: bool,
     outputs: Outputs,
@@ -168,7 +170,8 @@ impl World {
             alone_at: 0,
             blacked_out: false,
             lied: BTreeSet::new(),
-            rotten_egroups: BTreeSet::new(),
+            rotten_egroups: BTreeMap::new(),
+            faltering: BTreeSet::new(),
             failure: None,
             trace,
             outputs: Outputs::default(),
@@ -355,6 +358,7 @@ impl World {
             Event::BlackoutAgain(drive) => self.blackout_again(drive),
             Event::WriteRots => self.write_rots(),
             Event::UnitsRot => self.units_rot(),
+            Event::UnitsHeal(places) => self.units_heal(&places),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),
         }

@@ -208,6 +208,11 @@ fn egroups_that_are_not_copied_for_what_is_bad_everywhere_are_caught() {
 }
 
 #[test]
+fn what_a_drive_did_not_give_for_a_while_and_is_lost_at_once_is_caught() {
+    is_caught_among(1200, Bug::FirstFaultBelieved, &[Plan::Drives], |seed| seed.units_rot);
+}
+
+#[test]
 fn what_a_copy_lacks_and_gives_for_sound_is_caught() {
     is_caught_among(SEEDS, Bug::LackingUnitsSound, &[Plan::Drives], |seed| seed.units_rot);
 }

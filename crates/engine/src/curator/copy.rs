@@ -39,6 +39,12 @@ const ASKED_ON_US: u64 = 100_000;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
+/// Attempts, and the time between two, before a copy is written without what no drive gives: it may be a path that is gone for
+/// some seconds (decisions 0042 and 0064).
+const PARTIAL_ATTEMPTS: u32 = 3;
+const PARTIAL_AGAIN_US: u64 = 3_000_000;
+/// What was read of so many such copies of a family is kept from one attempt to the next: a poor drive gives this now and that then.
+const KEPT_MAX: usize = 2;
 
 type Key = (EgroupId, DriveId);
 
@@ -58,6 +64,8 @@ struct Copy {
     attempts: u32,
     step: Step,
     tried: Vec<DriveId>,
+    /// Of these, who could not tell for what the units were written, and was asked for nothing else.
+    untold: Vec<DriveId>,
     units: u32,
     /// For what they were written: one for each, or none as long as nobody has told.
     blocks: Vec<u64>,
@@ -77,6 +85,26 @@ struct Copy {
 }
 
 impl Copy {
+    fn new(egroup: EgroupId, drive: DriveId, attempts: u32) -> Self {
+        Self {
+            egroup,
+            drive,
+            attempts,
+            step: Step::Describing,
+            tried: Vec::new(),
+            untold: Vec::new(),
+            units: 0,
+            blocks: Vec::new(),
+            packing: None,
+            packing_at_least: None,
+            frames: Vec::new(),
+            asked: Vec::new(),
+            is_lost: false,
+            is_missing: false,
+            is_partial: false,
+        }
+    }
+
     fn key(&self) -> Key {
         (self.egroup, self.drive)
     }
@@ -108,7 +136,8 @@ impl Copy {
 
     /// What is asked for next. Where some source has failed in the middle, each frame counts.
     fn next_runs(&self) -> Vec<UnitRun> {
-        if !self.tried.is_empty() && self.frames.iter().any(Option::is_some) {
+        let has_failed = self.tried.iter().any(|&drive| drive != self.drive);
+        if has_failed && self.frames.iter().any(Option::is_some) {
             return self.lacking(1);
         }
         let mut runs = self.lacking(RUN_UNITS);
@@ -144,20 +173,40 @@ impl Copy {
         let frames = packing.as_ref().map_or(self.units as usize, |packing| packing.frame_count());
         self.frames = vec![None; frames];
         self.packing = packing;
+        let untold = std::mem::take(&mut self.untold);
+        self.tried.retain(|drive| !untold.contains(drive));
     }
 
-    /// For what its units were written nobody can tell, but they themselves may be good: everybody is asked for them. False: no.
+    /// For what its units were written nobody can tell, but they themselves may be good: who has them is asked for them. False: no.
     fn goes_on_without_blocks(&mut self) -> bool {
         let packing = if self.frames.is_empty() { self.packing_at_least.take() } else { None };
         let Some(packing) = packing.filter(|_| self.takes_what_there_is()) else { return false };
         self.begin_reading(packing);
-        self.tried = vec![self.drive];
         true
     }
 
-    /// Whether something is better than what the member has.
+    /// Whether something is better than what the member has, and is not its only turn in a round, in which it may have been missing
+    /// for a moment.
     fn takes_what_there_is(&self) -> bool {
-        self.is_missing && !planted(Bug::PartialCopiesGivenUp)
+        let is_in_turn = self.attempts + 1 < ATTEMPTS_MAX;
+        self.is_missing && is_in_turn && !planted(Bug::PartialCopiesGivenUp)
+    }
+
+    /// Whether anything came from anywhere: a drive that gives nothing at all has lost nothing.
+    fn has_something(&self) -> bool {
+        !self.blocks.is_empty() || self.frames.iter().any(Option::is_some)
+    }
+
+    /// Whether everybody is asked once more after a while for what is lacking.
+    fn is_tried_again(&self) -> bool {
+        let is_early = self.attempts + 1 < PARTIAL_ATTEMPTS && !planted(Bug::FirstFaultBelieved);
+        is_early && self.takes_what_there_is()
+    }
+
+    /// Another attempt, with what is there already.
+    fn goes_on(self, attempts: u32) -> Self {
+        let (tried, untold, is_missing) = (Vec::new(), Vec::new(), false);
+        Self { attempts, tried, untold, is_missing, packing_at_least: None, ..self }
     }
 
     /// What it lacks when it is written.
@@ -200,6 +249,8 @@ pub(super) struct Copies {
     /// To be tried again at that time.
     later: BTreeMap<Key, (Time, u32)>,
     running: BTreeMap<u64, Copy>,
+    /// What was read of some of those to be tried again.
+    kept: BTreeMap<Key, Copy>,
     /// Given up until the next round of the audit.
     hopeless: BTreeSet<Key>,
     /// Drives that had no room for a copy they are owed; and until when they are not taken to have any.
@@ -311,6 +362,7 @@ impl Copies {
         self.cramped.clear();
         self.no_room.clear();
         self.missing.clear();
+        self.kept.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
         self.urgent.clear();
@@ -352,10 +404,10 @@ impl Copies {
     }
 
     /// It cannot be made now; perhaps later.
-    fn put_off(&mut self, copy: &Copy, now: Time) {
+    fn put_off(&mut self, copy: &Copy, again: Time) {
         let attempts = copy.attempts + 1;
         if attempts < ATTEMPTS_MAX {
-            self.later.insert(copy.key(), (now.after(AGAIN_US), attempts));
+            self.later.insert(copy.key(), (again, attempts));
         } else {
             self.hopeless.insert(copy.key());
         }
@@ -382,21 +434,9 @@ impl Volume {
             let attempts = self.audit.copies.take((egroup, drive));
             let task = self.audit.next_task();
             ctx.calls.budget.begin(self.family, task, [source, drive], ctx.now);
-            let copy = Copy {
-                egroup,
-                drive,
-                attempts,
-                step: Step::Describing,
-                tried: Vec::new(),
-                units: 0,
-                blocks: Vec::new(),
-                packing: None,
-                packing_at_least: None,
-                frames: Vec::new(),
-                asked: Vec::new(),
-                is_lost: false,
-                is_missing: false,
-                is_partial: false,
+            let copy = match self.audit.copies.kept.remove(&(egroup, drive)) {
+                Some(kept) => kept.goes_on(attempts),
+                None => Copy::new(egroup, drive, attempts),
             };
             self.continue_copy(task, copy, ctx);
         }
@@ -491,10 +531,16 @@ impl Volume {
         let itself = (!copy.tried.contains(&copy.drive)).then_some(copy.drive);
         let Some(source) = self.nearest_copy(copy.egroup, &others, ctx).or(itself) else {
             if may_come_back(self, copy.egroup, &others, ctx) {
-                self.audit.copies.put_off(&copy, ctx.now);
+                self.audit.copies.put_off(&copy, ctx.now.after(AGAIN_US));
+            } else if copy.is_tried_again() {
+                let copies = &mut self.audit.copies;
+                copies.put_off(&copy, ctx.now.after(PARTIAL_AGAIN_US));
+                if copies.kept.len() < KEPT_MAX && !copy.blocks.is_empty() {
+                    copies.kept.insert(copy.key(), copy);
+                }
             } else if copy.goes_on_without_blocks() {
                 self.continue_copy(task, copy, ctx);
-            } else if !copy.frames.is_empty() && copy.takes_what_there_is() {
+            } else if copy.takes_what_there_is() && copy.has_something() {
                 self.write_copy(task, copy, ctx);
             } else {
                 // Nobody has a good one, so nothing is better for waiting: whoever reads it finds it again.
@@ -563,6 +609,7 @@ impl Volume {
                 }
                 if fits && blocks.is_empty() {
                     copy.packing_at_least = Some(packing);
+                    copy.untold.push(drive);
                     self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
                 } else {
                     copy.tried.push(drive);
@@ -591,7 +638,7 @@ impl Volume {
                     self.audit.copies.hopeless.insert(copy.key());
                     return;
                 }
-                return self.audit.copies.put_off(&copy, ctx.now);
+                return self.audit.copies.put_off(&copy, ctx.now.after(AGAIN_US));
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
@@ -626,6 +673,12 @@ impl Volume {
                 true => (&mut ctx.counters.copies_partial, Damage::CopyPartial { family, egroup }),
             };
             *counter += 1;
+            if copy.is_partial && !planted(Bug::FirstFaultBelieved) {
+                // It has another turn in the next round, and until then nobody lets go of a copy for the sake of this one.
+                let last = self.audit.last_task();
+                self.audit.copies.bad.note(egroup, copy.drive, last);
+                self.audit.copies.hopeless.insert(copy.key());
+            }
             ctx.notice(Notice::Damage { drive: copy.drive, damage });
         }
         self.end_copy(copy.drive);

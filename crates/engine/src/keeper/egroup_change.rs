@@ -148,8 +148,11 @@ impl Store {
         if self.changing.contains_key(&name) {
             return self.later.entry(name).or_default().push_back(Later::Write(caller, order));
         }
-        if !order.lacking.is_nothing() && self.egroups.contains_key(&name) {
+        if !order.lacking.is_nothing()
+            && let Some(stored) = self.egroups.get_mut(&name)
+        {
             // It was not here when its owner asked; by now, what was on its way came, or this very order. Nothing is made worse.
+            stored.asked = newer(stored.asked, caller.call);
             return desk.answer(caller, Ok(Answer::EgroupWritten));
         }
         let (pieces, packing, is_lost) = match order.content {

@@ -63,8 +63,8 @@ impl Damages {
             Damage::CopyPartial { family, egroup } => {
                 self.view.copies_partial += 1;
                 format!(
-                    "drive {drive}: the copy of egroup {egroup} of {} was made without what no drive could give of it: those blocks \
-                     cannot be read until they are written again",
+                    "drive {drive}: the copy of egroup {egroup} of {} was made without what no drive could give of it; whoever reads a \
+                     block that it lacks gets an error until the block is written again",
                     vdisk(family)
                 )
             }
@@ -108,7 +108,13 @@ mod tests {
         let repaired = Damage::CopyRepaired { family, egroup: EgroupId(7) };
         assert_eq!(damages.note(DriveId(2), &repaired, name), None, "it is another drive's");
         assert!(damages.note(drive, &repaired, name).is_some());
+        let partial = Damage::CopyPartial { family, egroup: EgroupId(8) };
+        assert!(
+            damages.note(DriveId(2), &partial, name).is_some(),
+            "nobody else tells that something is lost"
+        );
         let view = damages.view();
-        assert_eq!((view.copies_bad, view.copies_repaired, view.recent.len()), (1, 1, 2));
+        let copies = [view.copies_bad, view.copies_repaired, view.copies_partial];
+        assert_eq!((copies, view.recent.len()), ([1, 1, 1], 3));
     }
 }

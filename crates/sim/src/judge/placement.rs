@@ -162,7 +162,7 @@ pub struct Compared {
 pub fn copies_are_equal(
     held: &[Held],
     drives: &[Drive],
-    may_be_bad: impl Fn(&Held) -> bool,
+    may_be_bad: impl Fn(&Held, u64) -> bool,
 ) -> Result<Compared, String> {
     let mut first: BTreeMap<(FamilyId, EgroupId), &Held> = BTreeMap::new();
     let mut compared = Compared::default();
@@ -179,7 +179,7 @@ pub fn copies_are_equal(
             }
             let bad: Vec<&Held> =
                 [*other, copy].into_iter().filter(|held| !fits_its_checksum(held, block, drives)).collect();
-            if !bad.is_empty() && bad.iter().all(|held| may_be_bad(held)) {
+            if !bad.is_empty() && bad.iter().all(|held| may_be_bad(held, block)) {
                 compared.unread_damage += 1;
                 continue;
             }

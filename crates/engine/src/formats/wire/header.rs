@@ -6,7 +6,7 @@ use crate::formats::fields::{is_sealed, put_u32, seal, u32_at};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WfNW");
 /// Of the whole protocol: both sides of a connection speak the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 pub const HEADER_BYTES: usize = 32;
 
 /// The longest body. A piece of a log with nothing but small records needs the most.

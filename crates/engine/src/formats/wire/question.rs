@@ -174,7 +174,9 @@ pub(super) fn take(reader: &mut Reader) -> Option<Question> {
             };
             let stored = if is_lost { 0 } else { content.blocks() };
             let whole = content.units() == blocks.len() && stored * BLOCK == bytes.len();
-            let is_there = lacking.frames.iter().all(|&frame| (frame as usize) < content.frames());
+            let frames = &lacking.frames;
+            let is_there = frames.is_sorted_by(|a, b| a < b)
+                && frames.last().is_none_or(|&last| (last as usize) < content.frames());
             if !(1..=EGROUP_UNITS).contains(&blocks.len()) || !whole || !is_there {
                 return None;
             }

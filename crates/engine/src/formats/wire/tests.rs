@@ -317,6 +317,7 @@ fn questions_that_no_owner_asks_do_not_decode() {
         packed(5, 2 * BLOCK),
         packed(5, 4 * BLOCK),
         packed_without(5, 3 * BLOCK, vec![1, 2]),
+        packed_without(5, 3 * BLOCK, vec![1, 1]),
         Question::ReadFrames { egroup, runs: vec![UnitRun { first: 0, count: 1 }; 961] },
         Question::ReadUnits {
             egroup,
