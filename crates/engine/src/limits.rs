@@ -81,6 +81,8 @@ pub struct Limits {
     pub names_listed_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
     pub audit_interval_us: u64,
+    /// What no drive gives of an egroup for so long, a copy is made without.
+    pub partial_after_us: u64,
     /// Bytes of egroups that a shard keeps in memory for reads, until it is told another number.
     pub cache_bytes: u64,
     /// When what is read from other nodes is moved to the one of the owner.
@@ -145,6 +147,7 @@ impl Default for Limits {
             erased_together: 256,
             names_listed_max: 4096,
             audit_interval_us: 60_000_000,
+            partial_after_us: 60_000_000,
             cache_bytes: 64 << 20,
             // 16 GiB at a time.
             touches: Touches::NODE,
@@ -185,6 +188,7 @@ impl Limits {
             erased_together: 4,
             names_listed_max: 4096,
             audit_interval_us: 2_000_000,
+            partial_after_us: 6_000_000,
             cache_bytes: 256 << 10,
             touches: Touches {
                 touch_us: 20_000,

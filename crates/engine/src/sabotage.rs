@@ -112,6 +112,8 @@ pub enum Bug {
     LackingUnitsSound,
     /// What a drive did not give once it will never give.
     FirstFaultBelieved,
+    /// Neither will one that gives nothing at all.
+    SilentSourceBelieved,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
     /// A trim waits behind writes that wait for the space it frees.

@@ -10,7 +10,8 @@ use crate::phase::Phase;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_engine::formats::packing::Frame;
 use weft_engine::formats::table::decode_trailer;
 use weft_engine::interface::Area;
 use weft_engine::keeper::{Keeper, StoredEgroup};
@@ -20,6 +21,8 @@ use weft_engine::{EgroupId, FamilyId};
 const WRITES: u32 = 4;
 /// Blocks of egroups that do.
 const BLOCKS: u32 = 6;
+/// Of smaller egroups a drive gives nothing when it has lost some of it and the trailer: such a drive has lost nothing, and is waited for.
+const FRAMES_LEAST: usize = 3;
 /// Blocks that are only out of reach can be read again before this time has passed: who takes what a drive does not give for lost has to
 /// have asked for longer.
 const PASSES_US: u64 = 5_000_000;
@@ -62,7 +65,11 @@ impl World {
             true => first - stored.first + self.rng.random_range(0..blocks),
             false => self.rng.random_range(0..u64::from(stored.data_blocks)),
         };
-        let lies_there = |&unit: &u32| page.frame_of(unit).blocks().contains(&(block as u32));
+        let frames: Vec<Frame> = (0..page.units()).map(|unit| page.frame_of(unit)).collect();
+        if frames.iter().map(|frame| frame.first).collect::<BTreeSet<u32>>().len() < FRAMES_LEAST {
+            return;
+        }
+        let lies_there = |&unit: &u32| frames[unit as usize].blocks().contains(&(block as u32));
         let rotten: Vec<u64> =
             (0..page.units()).filter(lies_there).map(|unit| written_for[unit as usize]).collect();
         self.coverage.count(match rotten.is_empty() {
@@ -82,7 +89,6 @@ impl World {
             self.queue.push(self.now + time, Event::UnitsHeal(places));
             return;
         }
-        let frames: Vec<_> = (0..page.units()).map(|unit| page.frame_of(unit)).collect();
         let there = frames.iter().filter(|frame| frame.blocks().contains(&(block as u32)));
         let spoiled: Vec<u64> = there.flat_map(|frame| frame.blocks()).map(u64::from).collect();
         self.rotten_egroups.entry((family, egroup)).or_default().extend(spoiled);

@@ -5,7 +5,7 @@
 //! has this version of the group, every member listed every egroup that I place in this group.
 //!
 //! Why that is enough. Content of egroups never changes, so a member that has an egroup has what the former member
-//! had. Egroups written before the owner saw this version are in its directory and were compared; those written
+//! had, or would give (what it did not give in a minute is not waited for, decision 0067). Egroups written before the owner saw this version are in its directory and were compared; those written
 //! after it go to the present members, and one that was on its way while the view changed is owed a copy when it is
 //! named (`check_copies`). So nothing that a former member holds and a present one lacks is named by any family.
 //!

@@ -111,11 +111,6 @@ impl Audit {
         self.last
     }
 
-    /// The last one that was begun.
-    pub(super) fn last_task(&self) -> u64 {
-        self.last
-    }
-
     /// This drive is to be asked (again).
     pub(super) fn want(&mut self, drive: DriveId) {
         self.wanted.insert(drive);

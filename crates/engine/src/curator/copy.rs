@@ -1,6 +1,6 @@
 //! Copies of egroups made anew: read from whoever has good frames, written to the member that lacks them as they are.
 //! Promises: a few at a time, fewer where clients wait for the drives, and what only one drive has before all else; frames are taken
-//! from several sources if no single one is good; who has nothing gets all that anybody can give: what is bad everywhere keeps nothing else
+//! from several sources if no single one is good; who has nothing gets all that anybody gives: what nobody gives for long keeps nothing else
 //! from having its copies. A copy that cannot be made is given up until the next round of the audit, so nothing waits for it for ever.
 //! Only a bad one of which a good copy may be on a drive that is away keeps its own drive from counting as whole until then.
 //! Leaves to others: finding out which copies are bad or missing (`audit`, and whoever reads), remembering the bad ones (`bad`).
@@ -39,12 +39,10 @@ const ASKED_ON_US: u64 = 100_000;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
-/// Attempts, and the time between two, before a copy is written without what no drive gives: it may be a path that is gone for
-/// some seconds (decisions 0042 and 0064).
-const PARTIAL_ATTEMPTS: u32 = 3;
-const PARTIAL_AGAIN_US: u64 = 3_000_000;
-/// What was read of so many such copies of a family is kept from one attempt to the next: a poor drive gives this now and that then.
-const KEPT_MAX: usize = 2;
+/// So many times everybody is asked anew in the time before a copy is written without what no drive gives.
+const PARTIAL_ATTEMPTS: u64 = 10;
+/// Of so many such copies of a family what was read is kept meanwhile: a poor drive gives this now and that then. Others wait.
+const KEPT_MAX: usize = 4;
 
 type Key = (EgroupId, DriveId);
 
@@ -64,22 +62,23 @@ struct Copy {
     attempts: u32,
     step: Step,
     tried: Vec<DriveId>,
-    /// Of these, who could not tell for what the units were written, and was asked for nothing else.
-    untold: Vec<DriveId>,
+    /// Who was asked what it has, or told that it has nothing, and who gave something sound, in this attempt.
+    described: Vec<DriveId>,
+    absent: Vec<DriveId>,
+    gave: Vec<DriveId>,
+    /// It was tried before; and since when everybody is there, and somebody has not given something.
+    is_again: bool,
+    since: Option<Time>,
     units: u32,
     /// For what they were written: one for each, or none as long as nobody has told.
     blocks: Vec<u64>,
     packing: Option<Arc<Packing>>,
-    /// The same, of a copy that cannot tell for what its units were written.
-    packing_at_least: Option<Option<Arc<Packing>>>,
     /// What was read so far.
     frames: Vec<Option<Buffer>>,
     /// What the present source was asked for, in this order.
     asked: Vec<UnitRun>,
     /// All of it was lost before it came to an egroup.
     is_lost: bool,
-    /// The member has nothing of it.
-    is_missing: bool,
     /// What is written is not all of it.
     is_partial: bool,
 }
@@ -92,15 +91,17 @@ impl Copy {
             attempts,
             step: Step::Describing,
             tried: Vec::new(),
-            untold: Vec::new(),
+            described: Vec::new(),
+            absent: Vec::new(),
+            gave: Vec::new(),
+            is_again: false,
+            since: None,
             units: 0,
             blocks: Vec::new(),
             packing: None,
-            packing_at_least: None,
             frames: Vec::new(),
             asked: Vec::new(),
             is_lost: false,
-            is_missing: false,
             is_partial: false,
         }
     }
@@ -136,7 +137,7 @@ impl Copy {
 
     /// What is asked for next. Where some source has failed in the middle, each frame counts.
     fn next_runs(&self) -> Vec<UnitRun> {
-        let has_failed = self.tried.iter().any(|&drive| drive != self.drive);
+        let has_failed = self.is_again || self.tried.iter().any(|&drive| drive != self.drive);
         if has_failed && self.frames.iter().any(Option::is_some) {
             return self.lacking(1);
         }
@@ -155,7 +156,8 @@ impl Copy {
             let len: usize = frames.iter().map(|frame| frame.len as usize).sum();
             // Copies are alike, so a sound run of another length is of something else.
             let Some(bytes) = result.ok().filter(|bytes| bytes.len() == len) else {
-                good = false;
+                // What is there already was asked for only to see whether anything comes.
+                good &= frames.iter().all(|frame| self.frames[frame.index as usize].is_some());
                 continue;
             };
             let mut at = 0;
@@ -168,45 +170,57 @@ impl Copy {
         good
     }
 
-    /// It is known of what frames it consists; none of them was read yet.
+    /// It is known of what frames it consists.
     fn begin_reading(&mut self, packing: Option<Arc<Packing>>) {
         let frames = packing.as_ref().map_or(self.units as usize, |packing| packing.frame_count());
         self.frames = vec![None; frames];
         self.packing = packing;
-        let untold = std::mem::take(&mut self.untold);
-        self.tried.retain(|drive| !untold.contains(drive));
     }
 
-    /// For what its units were written nobody can tell, but they themselves may be good: who has them is asked for them. False: no.
-    fn goes_on_without_blocks(&mut self) -> bool {
-        let packing = if self.frames.is_empty() { self.packing_at_least.take() } else { None };
-        let Some(packing) = packing.filter(|_| self.takes_what_there_is()) else { return false };
-        self.begin_reading(packing);
-        true
+    /// Every frame is there; and all is known of it.
+    fn is_read(&self) -> bool {
+        !self.frames.is_empty() && self.frames.iter().all(Option::is_some)
     }
 
-    /// Whether something is better than what the member has, and is not its only turn in a round, in which it may have been missing
-    /// for a moment.
+    fn is_complete(&self) -> bool {
+        self.is_read() && !self.blocks.is_empty()
+    }
+
+    /// Whether this source is asked what it has before it is asked for that: where something was not given, it counts whether it
+    /// gives anything.
+    fn is_to_be_described(&self, source: DriveId) -> bool {
+        let has_failed = self.is_again || !self.tried.is_empty() || self.blocks.is_empty();
+        self.frames.is_empty() || has_failed && !self.described.contains(&source)
+    }
+
+    /// What is asked of one that could not tell for what its units were written: also something that is there already, so that it is
+    /// seen whether it gives anything.
+    fn next_runs_and_one_more(&self) -> Vec<UnitRun> {
+        let mut runs = self.next_runs();
+        let all = UnitRun { first: 0, count: self.units };
+        let known = self.frames_of(all).find(|frame| self.frames[frame.index as usize].is_some());
+        runs.extend(known.map(|frame| UnitRun { first: frame.first, count: frame.units }));
+        runs
+    }
+
+    /// Whether the member has nothing of it, so that something is better.
     fn takes_what_there_is(&self) -> bool {
-        let is_in_turn = self.attempts + 1 < ATTEMPTS_MAX;
-        self.is_missing && is_in_turn && !planted(Bug::PartialCopiesGivenUp)
+        self.absent.contains(&self.drive) && !planted(Bug::PartialCopiesGivenUp)
     }
 
-    /// Whether anything came from anywhere: a drive that gives nothing at all has lost nothing.
-    fn has_something(&self) -> bool {
-        !self.blocks.is_empty() || self.frames.iter().any(Option::is_some)
-    }
-
-    /// Whether everybody is asked once more after a while for what is lacking.
-    fn is_tried_again(&self) -> bool {
-        let is_early = self.attempts + 1 < PARTIAL_ATTEMPTS && !planted(Bug::FirstFaultBelieved);
-        is_early && self.takes_what_there_is()
+    /// Whether everybody who has it gives something of it: a drive that gives nothing at all has lost nothing.
+    fn is_given_something(&self) -> bool {
+        let answers = |drive: &DriveId| self.gave.contains(drive) || self.absent.contains(drive);
+        !self.frames.is_empty() && (self.tried.iter().all(answers) || planted(Bug::SilentSourceBelieved))
     }
 
     /// Another attempt, with what is there already.
     fn goes_on(self, attempts: u32) -> Self {
-        let (tried, untold, is_missing) = (Vec::new(), Vec::new(), false);
-        Self { attempts, tried, untold, is_missing, packing_at_least: None, ..self }
+        let mut anew = Self::new(self.egroup, self.drive, attempts);
+        (anew.is_again, anew.since) = (true, self.since);
+        (anew.units, anew.blocks, anew.packing, anew.frames) =
+            (self.units, self.blocks, self.packing, self.frames);
+        anew
     }
 
     /// What it lacks when it is written.
@@ -265,9 +279,10 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Nothing is owed that can be made.
+    /// Nothing is owed that can be made: what nobody gives is not waited for.
     pub fn is_empty(&self) -> bool {
-        self.owed.is_empty() && self.later.is_empty() && self.running.is_empty()
+        let is_waiting = self.later.keys().all(|key| self.kept.contains_key(key));
+        self.owed.is_empty() && is_waiting && self.running.is_empty()
     }
 
     pub fn is_running(&self, task: u64) -> bool {
@@ -362,9 +377,10 @@ impl Copies {
         self.cramped.clear();
         self.no_room.clear();
         self.missing.clear();
-        self.kept.clear();
         let waiting = std::mem::take(&mut self.later);
         self.owed.extend(waiting.into_keys().map(|key| (key, 0)));
+        let Self { kept, owed, .. } = self;
+        kept.retain(|key, _| owed.contains_key(key));
         self.urgent.clear();
         self.unsorted = self.owed.keys().copied().collect();
     }
@@ -404,10 +420,10 @@ impl Copies {
     }
 
     /// It cannot be made now; perhaps later.
-    fn put_off(&mut self, copy: &Copy, again: Time) {
+    fn put_off(&mut self, copy: &Copy, now: Time) {
         let attempts = copy.attempts + 1;
         if attempts < ATTEMPTS_MAX {
-            self.later.insert(copy.key(), (again, attempts));
+            self.later.insert(copy.key(), (now.after(AGAIN_US), attempts));
         } else {
             self.hopeless.insert(copy.key());
         }
@@ -522,7 +538,7 @@ impl Volume {
         if !ctx.is_up(copy.drive) {
             return self.end_copy(copy.drive);
         }
-        if copy.is_lost || !copy.frames.is_empty() && copy.frames.iter().all(Option::is_some) {
+        if copy.is_lost || copy.is_complete() {
             return self.write_copy(task, copy, ctx);
         }
         let mut others = copy.tried.clone();
@@ -531,17 +547,9 @@ impl Volume {
         let itself = (!copy.tried.contains(&copy.drive)).then_some(copy.drive);
         let Some(source) = self.nearest_copy(copy.egroup, &others, ctx).or(itself) else {
             if may_come_back(self, copy.egroup, &others, ctx) {
-                self.audit.copies.put_off(&copy, ctx.now.after(AGAIN_US));
-            } else if copy.is_tried_again() {
-                let copies = &mut self.audit.copies;
-                copies.put_off(&copy, ctx.now.after(PARTIAL_AGAIN_US));
-                if copies.kept.len() < KEPT_MAX && !copy.blocks.is_empty() {
-                    copies.kept.insert(copy.key(), copy);
-                }
-            } else if copy.goes_on_without_blocks() {
-                self.continue_copy(task, copy, ctx);
-            } else if copy.takes_what_there_is() && copy.has_something() {
-                self.write_copy(task, copy, ctx);
+                self.audit.copies.put_off(&copy, ctx.now);
+            } else if copy.takes_what_there_is() {
+                self.take_what_there_is(task, copy, ctx);
             } else {
                 // Nobody has a good one, so nothing is better for waiting: whoever reads it finds it again.
                 self.audit.copies.bad.forget(copy.egroup, copy.drive);
@@ -549,16 +557,47 @@ impl Volume {
             }
             return;
         };
-        let question = if copy.frames.is_empty() {
-            copy.step = Step::Describing;
-            Question::DescribeEgroup { egroup: copy.egroup }
-        } else {
-            copy.step = Step::Reading;
-            copy.asked = copy.next_runs();
-            Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() }
-        };
+        if !copy.is_to_be_described(source) {
+            let runs = copy.next_runs();
+            return self.ask_for_frames(task, copy, source, runs, ctx);
+        }
+        copy.step = Step::Describing;
+        let question = Question::DescribeEgroup { egroup: copy.egroup };
         ctx.ask(self.family, self.epoch, source, question, Purpose::Audit(task));
         self.audit.copies.running.insert(task, copy);
+    }
+
+    fn ask_for_frames(
+        &mut self,
+        task: u64,
+        mut copy: Copy,
+        source: DriveId,
+        runs: Vec<UnitRun>,
+        ctx: &mut Context,
+    ) {
+        copy.step = Step::Reading;
+        copy.asked = runs.clone();
+        let question = Question::ReadFrames { egroup: copy.egroup, runs };
+        ctx.ask(self.family, self.epoch, source, question, Purpose::Audit(task));
+        self.audit.copies.running.insert(task, copy);
+    }
+
+    /// Everybody was asked, and something was given by nobody. Or it is a path that is gone for some seconds (decisions 0042 and
+    /// 0064), so everybody is asked again and again before the rest is written.
+    fn take_what_there_is(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
+        let patience = ctx.limits.partial_after_us;
+        let since = *copy.since.get_or_insert(ctx.now);
+        let copies = &mut self.audit.copies;
+        if !copy.is_given_something() {
+            copies.hopeless.insert(copy.key());
+        } else if ctx.now >= since.after(patience) || planted(Bug::FirstFaultBelieved) {
+            self.write_copy(task, copy, ctx);
+        } else if copies.kept.len() < KEPT_MAX {
+            copies.later.insert(copy.key(), (ctx.now.after(patience / PARTIAL_ATTEMPTS), copy.attempts));
+            copies.kept.insert(copy.key(), copy);
+        } else {
+            copies.hopeless.insert(copy.key());
+        }
     }
 
     fn write_copy(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
@@ -597,36 +636,42 @@ impl Volume {
                 // None: it died meanwhile.
                 copy.units = self.map.units_of(copy.egroup).unwrap_or(0);
                 let fits = packing.as_ref().is_none_or(|packing| packing.units() == copy.units);
-                if fits && blocks.len() == copy.units as usize && copy.units > 0 {
-                    copy.begin_reading(packing);
-                    copy.blocks = blocks;
-                    copy.step = Step::Reading;
-                    copy.asked = copy.next_runs();
-                    let question = Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() };
-                    ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
-                    self.audit.copies.running.insert(task, copy);
-                    return;
+                let is_alike = copy.frames.is_empty() || packing == copy.packing;
+                let is_told = blocks.len() == copy.units as usize;
+                if fits && is_alike && copy.units > 0 && (is_told || blocks.is_empty()) {
+                    copy.described.push(drive);
+                    if copy.frames.is_empty() {
+                        copy.begin_reading(packing);
+                    }
+                    let mut runs = copy.next_runs();
+                    if is_told {
+                        copy.gave.push(drive);
+                        copy.blocks = blocks;
+                    } else {
+                        runs = copy.next_runs_and_one_more();
+                        self.tell_bad_source(&copy, drive, Fault::Damaged, ctx);
+                    }
+                    if !copy.is_complete() && !runs.is_empty() {
+                        return self.ask_for_frames(task, copy, drive, runs, ctx);
+                    }
                 }
-                if fits && blocks.is_empty() {
-                    copy.packing_at_least = Some(packing);
-                    copy.untold.push(drive);
-                    self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
-                } else {
-                    copy.tried.push(drive);
-                }
+                copy.tried.push(drive);
             }
             (Step::Reading, Ok(Answer::Frames(results))) => {
                 let several = copy.asked.iter().any(|&run| copy.frames_of(run).nth(1).is_some());
+                if results.iter().any(Result::is_ok) {
+                    copy.gave.push(drive);
+                }
                 if !copy.take(results) && !copy.is_lost {
                     if several {
                         // Some frames of these runs may be good.
-                        copy.asked = copy.lacking(1);
-                        let question = Question::ReadFrames { egroup: copy.egroup, runs: copy.asked.clone() };
-                        ctx.ask(self.family, self.epoch, drive, question, Purpose::Audit(task));
-                        self.audit.copies.running.insert(task, copy);
-                        return;
+                        let runs = copy.lacking(1);
+                        return self.ask_for_frames(task, copy, drive, runs, ctx);
                     }
                     self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
+                } else if copy.is_read() {
+                    // All that this one could still tell is for what they were written, and that it was asked.
+                    copy.tried.push(drive);
                 }
             }
             (Step::Writing, Ok(Answer::EgroupWritten)) => return self.on_copied(&copy, ctx),
@@ -638,7 +683,7 @@ impl Volume {
                     self.audit.copies.hopeless.insert(copy.key());
                     return;
                 }
-                return self.audit.copies.put_off(&copy, ctx.now.after(AGAIN_US));
+                return self.audit.copies.put_off(&copy, ctx.now);
             }
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
@@ -653,7 +698,13 @@ impl Volume {
 
     fn on_bad_source(&mut self, copy: &mut Copy, drive: DriveId, fault: Fault, ctx: &mut Context) {
         copy.tried.push(drive);
-        copy.is_missing |= drive == copy.drive && fault == Fault::Missing;
+        if fault == Fault::Missing {
+            copy.absent.push(drive);
+        }
+        self.tell_bad_source(copy, drive, fault, ctx);
+    }
+
+    fn tell_bad_source(&mut self, copy: &Copy, drive: DriveId, fault: Fault, ctx: &mut Context) {
         if drive != copy.drive {
             self.on_bad_copy(copy.egroup, drive, fault, ctx);
         }
@@ -673,12 +724,6 @@ impl Volume {
                 true => (&mut ctx.counters.copies_partial, Damage::CopyPartial { family, egroup }),
             };
             *counter += 1;
-            if copy.is_partial && !planted(Bug::FirstFaultBelieved) {
-                // It has another turn in the next round, and until then nobody lets go of a copy for the sake of this one.
-                let last = self.audit.last_task();
-                self.audit.copies.bad.note(egroup, copy.drive, last);
-                self.audit.copies.hopeless.insert(copy.key());
-            }
             ctx.notice(Notice::Damage { drive: copy.drive, damage });
         }
         self.end_copy(copy.drive);

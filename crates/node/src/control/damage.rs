@@ -63,8 +63,8 @@ impl Damages {
             Damage::CopyPartial { family, egroup } => {
                 self.view.copies_partial += 1;
                 format!(
-                    "drive {drive}: the copy of egroup {egroup} of {} was made without what no drive could give of it; whoever reads a \
-                     block that it lacks gets an error until the block is written again",
+                    "drive {drive}: the copy of egroup {egroup} of {} was made without what no drive could give of it for a minute; \
+                     whoever reads a block that nobody gives gets an error until it is written again",
                     vdisk(family)
                 )
             }
