@@ -39,10 +39,13 @@ const ASKED_ON_US: u64 = 100_000;
 /// How often and how many times a copy is tried for which there is no source or no room.
 const AGAIN_US: u64 = 250_000;
 const ATTEMPTS_MAX: u32 = 20;
-/// So many times everybody is asked anew in the time before a copy is written without what no drive gives.
+/// So many times everybody is asked anew in the time before a copy is written without what no drive gives; and so many times at least.
 const PARTIAL_ATTEMPTS: u64 = 10;
+const PARTIAL_ASKED_LEAST: u32 = 5;
 /// Of so many such copies of a family what was read is kept meanwhile: a poor drive gives this now and that then. Others wait.
 const KEPT_MAX: usize = 4;
+/// Frames of all parts of an egroup that are read again to see whether a drive gives anything of it.
+const KNOWN_ASKED: usize = 8;
 
 type Key = (EgroupId, DriveId);
 
@@ -69,6 +72,7 @@ struct Copy {
     /// It was tried before; and since when everybody is there, and somebody has not given something.
     is_again: bool,
     since: Option<Time>,
+    asked_in_vain: u32,
     units: u32,
     /// For what they were written: one for each, or none as long as nobody has told.
     blocks: Vec<u64>,
@@ -96,6 +100,7 @@ impl Copy {
             gave: Vec::new(),
             is_again: false,
             since: None,
+            asked_in_vain: 0,
             units: 0,
             blocks: Vec::new(),
             packing: None,
@@ -183,7 +188,7 @@ impl Copy {
     }
 
     fn is_complete(&self) -> bool {
-        self.is_read() && !self.blocks.is_empty()
+        (self.is_read() || self.is_lost) && !self.blocks.is_empty()
     }
 
     /// Whether this source is asked what it has before it is asked for that: where something was not given, it counts whether it
@@ -195,12 +200,13 @@ impl Copy {
 
     /// What is asked of one that could not tell for what its units were written: also something that is there already, so that it is
     /// seen whether it gives anything.
-    fn next_runs_and_one_more(&self) -> Vec<UnitRun> {
-        let mut runs = self.next_runs();
+    fn next_runs_and_known_ones(&self) -> Vec<UnitRun> {
         let all = UnitRun { first: 0, count: self.units };
-        let known = self.frames_of(all).find(|frame| self.frames[frame.index as usize].is_some());
-        runs.extend(known.map(|frame| UnitRun { first: frame.first, count: frame.units }));
-        runs
+        let known = |frame: &Frame| self.frames[frame.index as usize].is_some();
+        let step = self.frames_of(all).filter(known).count().div_ceil(KNOWN_ASKED).max(1);
+        let known = self.frames_of(all).filter(known).step_by(step);
+        let known = known.map(|frame| UnitRun { first: frame.first, count: frame.units });
+        self.next_runs().into_iter().chain(known).collect()
     }
 
     /// Whether the member has nothing of it, so that something is better.
@@ -217,7 +223,7 @@ impl Copy {
     /// Another attempt, with what is there already.
     fn goes_on(self, attempts: u32) -> Self {
         let mut anew = Self::new(self.egroup, self.drive, attempts);
-        (anew.is_again, anew.since) = (true, self.since);
+        (anew.is_again, anew.since, anew.asked_in_vain) = (true, self.since, self.asked_in_vain);
         (anew.units, anew.blocks, anew.packing, anew.frames) =
             (self.units, self.blocks, self.packing, self.frames);
         anew
@@ -538,7 +544,7 @@ impl Volume {
         if !ctx.is_up(copy.drive) {
             return self.end_copy(copy.drive);
         }
-        if copy.is_lost || copy.is_complete() {
+        if copy.is_complete() {
             return self.write_copy(task, copy, ctx);
         }
         let mut others = copy.tried.clone();
@@ -586,13 +592,18 @@ impl Volume {
     /// 0064), so everybody is asked again and again before the rest is written.
     fn take_what_there_is(&mut self, task: u64, mut copy: Copy, ctx: &mut Context) {
         let patience = ctx.limits.partial_after_us;
-        let since = *copy.since.get_or_insert(ctx.now);
         let copies = &mut self.audit.copies;
+        // Those that are being asked for keep their places.
+        let waiting = copies.kept.len() + copies.running.values().filter(|copy| copy.since.is_some()).count();
+        let has_place = copy.since.is_some() || waiting < KEPT_MAX;
+        let since = *copy.since.get_or_insert(ctx.now);
+        copy.asked_in_vain += 1;
+        let is_long = ctx.now >= since.after(patience) && copy.asked_in_vain >= PARTIAL_ASKED_LEAST;
         if !copy.is_given_something() {
             copies.hopeless.insert(copy.key());
-        } else if ctx.now >= since.after(patience) || planted(Bug::FirstFaultBelieved) {
+        } else if is_long || planted(Bug::FirstFaultBelieved) {
             self.write_copy(task, copy, ctx);
-        } else if copies.kept.len() < KEPT_MAX {
+        } else if has_place {
             copies.later.insert(copy.key(), (ctx.now.after(patience / PARTIAL_ATTEMPTS), copy.attempts));
             copies.kept.insert(copy.key(), copy);
         } else {
@@ -648,7 +659,7 @@ impl Volume {
                         copy.gave.push(drive);
                         copy.blocks = blocks;
                     } else {
-                        runs = copy.next_runs_and_one_more();
+                        runs = copy.next_runs_and_known_ones();
                         self.tell_bad_source(&copy, drive, Fault::Damaged, ctx);
                     }
                     if !copy.is_complete() && !runs.is_empty() {
@@ -659,7 +670,8 @@ impl Volume {
             }
             (Step::Reading, Ok(Answer::Frames(results))) => {
                 let several = copy.asked.iter().any(|&run| copy.frames_of(run).nth(1).is_some());
-                if results.iter().any(Result::is_ok) {
+                // What was lost before it came there is as good as given.
+                if results.iter().any(|result| result.as_ref().map_or_else(|bad| bad.is_lost, |_| true)) {
                     copy.gave.push(drive);
                 }
                 if !copy.take(results) && !copy.is_lost {
@@ -668,8 +680,14 @@ impl Volume {
                         let runs = copy.lacking(1);
                         return self.ask_for_frames(task, copy, drive, runs, ctx);
                     }
+                    if !copy.gave.contains(&drive) && !copy.described.contains(&drive) {
+                        // It was asked for little, after another one that gave the rest.
+                        copy.described.push(drive);
+                        let runs = copy.next_runs_and_known_ones();
+                        return self.ask_for_frames(task, copy, drive, runs, ctx);
+                    }
                     self.on_bad_source(&mut copy, drive, Fault::Damaged, ctx);
-                } else if copy.is_read() {
+                } else if copy.is_read() || copy.is_lost {
                     // All that this one could still tell is for what they were written, and that it was asked.
                     copy.tried.push(drive);
                 }
@@ -705,7 +723,7 @@ impl Volume {
     }
 
     fn tell_bad_source(&mut self, copy: &Copy, drive: DriveId, fault: Fault, ctx: &mut Context) {
-        if drive != copy.drive {
+        if drive != copy.drive && !copy.is_again {
             self.on_bad_copy(copy.egroup, drive, fault, ctx);
         }
     }

@@ -41,8 +41,12 @@ fn is_whole(world: &World) -> bool {
 
 /// A vDisk with data in the group, of which nothing is in memory; and an egroup there.
 fn vdisk() -> (World, EgroupId) {
+    vdisk_of(SIZE)
+}
+
+fn vdisk_of(size: usize) -> (World, EgroupId) {
     let mut world = World::new(3, 2, Limits::small());
-    for at in (0..SIZE).step_by(MIB) {
+    for at in (0..size).step_by(MIB) {
         assert_eq!(world.write(at as u64, &pattern(at as u64, MIB)), Reply::Done);
     }
     world.settle();
@@ -303,6 +307,38 @@ fn each_source_has_something_bad(without_trailer: u32, without_unit: u32) -> boo
 fn a_copy_without_a_trailer_gives_the_units_that_others_lack() {
     assert!(each_source_has_something_bad(0, 1));
     assert!(each_source_has_something_bad(1, 0));
+}
+
+#[test]
+fn many_egroups_with_something_bad_have_their_turns() {
+    let (mut world, _) = vdisk_of(20 * MIB);
+    let directory = &world.shard.volume(FAMILY).expect("it is served").map().directory;
+    let all: Vec<EgroupId> = directory.in_group(GROUP).collect();
+    assert!(all.len() > 5, "more than are waited for at a time: {}", all.len());
+    all.iter().for_each(|&egroup| rot(&mut world, 0, egroup));
+    give_up_drive_1(&mut world);
+    world.pass(30 * SECONDS);
+    assert!(is_whole(&world), "{:?}", world.notices);
+    assert_eq!(world.shard.counters().copies_partial, all.len() as u64);
+}
+
+#[test]
+fn of_what_is_bad_on_two_drives_only_what_is_so_on_both_is_lacking() {
+    let (mut world, egroup) = vdisk();
+    let sound = units(&world, 0, egroup);
+    // Of each drive another unit is bad, and the trailer of one of them; the one that both lack is bad everywhere.
+    for (drive, also) in [(0, 1), (1, 2)] {
+        let first = copy_of(&world, drive, egroup).first;
+        rot_at(&mut world, drive, first + also);
+        rot_at(&mut world, drive, first + 7);
+    }
+    rot_trailer(&mut world, 0, egroup);
+    see(&mut world, 2, &[], &group([0, 2], &[1]));
+    world.pass(30 * SECONDS);
+    assert!(is_whole(&world), "{:?}", world.notices);
+    let differs =
+        |unit: &usize| units(&world, 2, egroup)[unit * BLOCK..][..BLOCK] != sound[unit * BLOCK..][..BLOCK];
+    assert_eq!((0..200).filter(differs).collect::<Vec<_>>(), [7]);
 }
 
 /// Nobody can tell for what blocks the units of an egroup were written. Gives whether it gets a copy all the same.
