@@ -490,8 +490,8 @@ impl Volume {
             // The member went away; it is audited when it is back, and if its copy is bad, that is owed again.
             (Step::Writing, Err(_)) => return self.end_copy(copy.drive),
             (_, Err(Refusal::NotFound)) => self.on_bad_source(&mut copy, drive, Fault::Missing, ctx),
-            // Of its copy nothing is known: it may come back with a good one.
-            (_, Err(Refusal::DriveGone)) => {}
+            // Of its copy nothing is known: it may come back with a good one, and is asked what it has then.
+            (_, Err(Refusal::DriveGone)) => copy.described.retain(|&other| other != drive),
             (_, Err(_)) => copy.tried.push(drive),
             (step, Ok(other)) => unreachable!("a copy in step {step:?} is not answered by {other:?}"),
         }

@@ -109,7 +109,8 @@ impl Copy {
 
     /// What is asked for next. Where some source has failed in the middle, each frame counts.
     pub fn next_runs(&self) -> Vec<UnitRun> {
-        let has_failed = self.is_again || self.tried.iter().any(|&drive| drive != self.drive);
+        let had_it = |drive: &DriveId| *drive != self.drive && !self.absent.contains(drive);
+        let has_failed = self.is_again || self.tried.iter().any(had_it);
         if has_failed && self.frames.iter().any(Option::is_some) {
             return self.lacking(1);
         }
