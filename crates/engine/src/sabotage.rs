@@ -108,6 +108,8 @@ pub enum Bug {
     LostUnitsSound,
     /// A copy of which something is bad everywhere is not made.
     PartialCopiesGivenUp,
+    /// A run of units of which each copy has something bad is not had from anywhere.
+    RunsGivenUpWhole,
     /// What such a copy lacks is sound.
     LackingUnitsSound,
     /// What a drive did not give once it will never give.

@@ -287,6 +287,15 @@ impl Volume {
             if tried.begins_anew() {
                 return self.read_units(job, egroup, parts, tried, ctx);
             }
+            if parts.iter().any(|(_, run)| run.count > 1) && !planted(Bug::RunsGivenUpWhole) {
+                // Each copy may be bad somewhere else; and what is told of is the block that is.
+                let units = parts.into_iter().flat_map(|(block, run)| {
+                    (0..run.count).map(move |unit| {
+                        (block.plus(unit.into()), UnitRun { first: run.first + unit, count: 1 })
+                    })
+                });
+                return self.read_units(job, egroup, units.collect(), Tried::default(), ctx);
+            }
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
             let away = may_come_back(self, egroup, tried.drives(), ctx);

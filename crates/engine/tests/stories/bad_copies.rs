@@ -152,6 +152,48 @@ fn nobody_waits_for_a_drive_that_is_given_up() {
     world.settle();
 }
 
+/// Each of two copies is bad in another place. Gives whether one read has all of it, and what another is told of that has what is bad in
+/// both.
+fn each_copy_is_bad_somewhere_else() -> (bool, Option<u64>) {
+    let (mut world, egroup) = vdisk();
+    let rot_unit = |world: &mut World, drive: u32, unit: u64| {
+        let first = copy_of(world, drive, egroup).first;
+        rot_at(world, drive, first + unit);
+    };
+    rot_unit(&mut world, 0, 3);
+    rot_unit(&mut world, 1, 5);
+    let is_read = read_all(&mut world);
+    // They are made anew from each other.
+    world.pass(10 * SECONDS);
+    rot_unit(&mut world, 0, 70);
+    rot_unit(&mut world, 1, 70);
+    world.restart(Limits::small());
+    for at in (0..SIZE).step_by(MIB) {
+        if let Reply::Error(error) = world.ask(Request::Read { offset: at as u64, len: MIB as u32 }) {
+            let RequestError::Damaged { block } = error else { panic!("{error:?}") };
+            return (is_read, Some(block % (MIB / BLOCK) as u64));
+        }
+    }
+    (is_read, None)
+}
+
+#[test]
+fn a_read_takes_each_block_from_whoever_has_it_and_tells_which_one_nobody_has() {
+    let (is_read, told) = each_copy_is_bad_somewhere_else();
+    assert!(is_read);
+    assert_eq!(told, Some(70));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn giving_up_a_run_as_a_whole_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+
+    let (is_read, told) = with(Bug::RunsGivenUpWhole, each_copy_is_bad_somewhere_else);
+    assert!(!is_read);
+    assert_ne!(told, Some(70));
+}
+
 /// Drive 1 is given up, and drive 2 has its place.
 fn give_up_drive_1(world: &mut World) {
     see_states(world, 2, &[(1, DriveState::Lost)], &group([0, 2], &[1]));
