@@ -10,8 +10,8 @@ use crate::phase::Phase;
 use crate::world::World;
 use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
-use std::collections::{BTreeMap, BTreeSet};
-use weft_engine::formats::packing::Frame;
+use std::collections::BTreeMap;
+use weft_engine::formats::packing::{Frame, frames_between};
 use weft_engine::formats::table::decode_trailer;
 use weft_engine::interface::Area;
 use weft_engine::keeper::{Keeper, StoredEgroup};
@@ -65,13 +65,14 @@ impl World {
             true => first - stored.first + self.rng.random_range(0..blocks),
             false => self.rng.random_range(0..u64::from(stored.data_blocks)),
         };
-        let frames: Vec<Frame> = (0..page.units()).map(|unit| page.frame_of(unit)).collect();
-        if frames.iter().map(|frame| frame.first).collect::<BTreeSet<u32>>().len() < FRAMES_LEAST {
+        let frames: Vec<Frame> = frames_between(0..page.units(), |unit| page.frame_of(unit)).collect();
+        if frames.len() < FRAMES_LEAST {
             return;
         }
-        let lies_there = |&unit: &u32| frames[unit as usize].blocks().contains(&(block as u32));
-        let rotten: Vec<u64> =
-            (0..page.units()).filter(lies_there).map(|unit| written_for[unit as usize]).collect();
+        let there: Vec<&Frame> =
+            frames.iter().filter(|frame| frame.blocks().contains(&(block as u32))).collect();
+        let units = there.iter().flat_map(|frame| frame.first..frame.end());
+        let rotten: Vec<u64> = units.map(|unit| written_for[unit as usize]).collect();
         self.coverage.count(match rotten.is_empty() {
             true => "trailers that became bad in all copies",
             false => "blocks of units that became bad in all copies",
@@ -89,8 +90,7 @@ impl World {
             self.queue.push(self.now + time, Event::UnitsHeal(places));
             return;
         }
-        let there = frames.iter().filter(|frame| frame.blocks().contains(&(block as u32)));
-        let spoiled: Vec<u64> = there.flat_map(|frame| frame.blocks()).map(u64::from).collect();
+        let spoiled: Vec<u64> = there.iter().flat_map(|frame| frame.blocks()).map(u64::from).collect();
         self.rotten_egroups.entry((family, egroup)).or_default().extend(spoiled);
         self.families[family.0 as usize].rotten.extend(rotten);
         for (drive, stored) in copies {

@@ -383,11 +383,10 @@ impl Volume {
         let since = *copy.since.get_or_insert(ctx.now);
         copy.asked_in_vain += 1;
         let is_long = ctx.now >= since.after(patience) && copy.asked_in_vain >= PARTIAL_ASKED_LEAST;
-        if !copy.is_given_something() {
-            copies.hopeless.insert(copy.key());
-        } else if is_long || planted(Bug::FirstFaultBelieved) {
+        let is_given = copy.is_given_something();
+        if is_given && (is_long || planted(Bug::FirstFaultBelieved)) {
             self.write_copy(task, copy, ctx);
-        } else if has_place {
+        } else if is_given && has_place {
             copies.later.insert(copy.key(), (ctx.now.after(patience / PARTIAL_ATTEMPTS), copy.attempts));
             copies.kept.insert(copy.key(), copy);
         } else {
@@ -438,14 +437,14 @@ impl Volume {
                     if copy.frames.is_empty() {
                         copy.begin_reading(packing);
                     }
-                    let mut runs = copy.next_runs();
-                    if is_told {
+                    let runs = if is_told {
                         copy.gave.push(drive);
                         copy.blocks = blocks;
+                        copy.next_runs()
                     } else {
-                        runs = copy.next_runs_and_known_ones();
                         self.tell_bad_source(&copy, drive, Fault::Damaged, ctx);
-                    }
+                        copy.next_runs_and_known_ones()
+                    };
                     if !copy.is_complete() && !runs.is_empty() {
                         return self.ask_for_frames(task, copy, drive, runs, ctx);
                     }

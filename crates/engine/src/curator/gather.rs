@@ -3,7 +3,7 @@
 //! Leaves to others: which copies are made, whom to ask next, and how long (`copy`).
 
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
-use crate::formats::packing::{Frame, Packing, frame_of};
+use crate::formats::packing::{Frame, Packing, frame_of, frames_between};
 use crate::identity::{DriveId, EgroupId, Time};
 use crate::message::{BadUnit, Content, Lacking, UnitRun};
 use crate::sabotage::{Bug, planted};
@@ -84,12 +84,7 @@ impl Copy {
 
     /// The egroup's frames that these units lie in.
     pub fn frames_of(&self, run: UnitRun) -> impl Iterator<Item = Frame> + '_ {
-        let (mut next, end) = (run.first, run.first + run.count);
-        std::iter::from_fn(move || {
-            let frame = (next < end).then(|| frame_of(self.packing.as_deref(), next))?;
-            next = frame.end();
-            Some(frame)
-        })
+        frames_between(run.first..run.first + run.count, |unit| frame_of(self.packing.as_deref(), unit))
     }
 
     /// The frames still lacking, in runs of at most `most` units (or one frame).
@@ -150,11 +145,12 @@ impl Copy {
         self.packing = packing;
     }
 
-    /// Every frame is there; and all is known of it.
+    /// Every frame is there.
     pub fn is_read(&self) -> bool {
         !self.frames.is_empty() && self.frames.iter().all(Option::is_some)
     }
 
+    /// Nothing more is to be known of it.
     pub fn is_complete(&self) -> bool {
         (self.is_read() || self.is_lost) && !self.blocks.is_empty()
     }

@@ -88,6 +88,16 @@ impl Frame {
     }
 }
 
+/// The frames that these units lie in, in order. `frame_of`: the one of a unit.
+pub fn frames_between(units: Range<u32>, frame_of: impl Fn(u32) -> Frame) -> impl Iterator<Item = Frame> {
+    let mut next = units.start;
+    std::iter::from_fn(move || {
+        let frame = (next < units.end).then(|| frame_of(next))?;
+        next = frame.end();
+        Some(frame)
+    })
+}
+
 /// The frame of a unit of an egroup that is packed or not.
 pub fn frame_of(packing: Option<&Packing>, unit: u32) -> Frame {
     packing.map_or_else(|| Frame::of_unit(unit), |packing| packing.frame_of(unit))

@@ -5,7 +5,7 @@
 use crate::buffer::{BLOCK, Buffer, Pages, zeros};
 use crate::checksum::{bound, lost_sum};
 use crate::codec::{Codec, Decompressor};
-use crate::formats::packing::Frame;
+use crate::formats::packing::{Frame, frames_between};
 use crate::formats::table::decode_trailer;
 use crate::identity::EgroupId;
 use crate::interface::{Area, Damage, DriveWork, Notice};
@@ -237,12 +237,7 @@ fn is_inside(run: &UnitRun, stored: &Stored) -> bool {
 
 /// The frames that the units of `run` lie in, which are the egroup's.
 fn frames_of<'a>(stored: &'a Stored, run: &UnitRun) -> impl Iterator<Item = Frame> + 'a {
-    let (mut next, end) = (run.first, run.first + run.count);
-    std::iter::from_fn(move || {
-        let frame = (next < end).then(|| stored.frame_of(next))?;
-        next = frame.end();
-        Some(frame)
-    })
+    frames_between(run.first..run.first + run.count, |unit| stored.frame_of(unit))
 }
 
 /// What has to be read for `runs` of an egroup.

@@ -6,7 +6,7 @@ use weft_engine::DriveId;
 use weft_engine::buffer::BLOCK;
 use weft_engine::checksum::{lost_sum, unit_checksum};
 use weft_engine::codec::Decompressor;
-use weft_engine::formats::packing::Frame;
+use weft_engine::formats::packing::{Frame, frames_between};
 use weft_engine::formats::table::{TablePage, decode_trailer};
 use weft_engine::interface::Area;
 
@@ -94,12 +94,7 @@ fn is_lost(contents: &Contents, page: &TablePage, unit: u32) -> bool {
 
 /// The frames that `count` units from `first` on lie in.
 fn frames(page: &TablePage, first: u32, count: u32) -> impl Iterator<Item = Frame> + '_ {
-    let (mut next, end) = (first, first + count);
-    std::iter::from_fn(move || {
-        let frame = (next < end).then(|| page.frame_of(next))?;
-        next = frame.end();
-        Some(frame)
-    })
+    frames_between(first..first + count, |unit| page.frame_of(unit))
 }
 
 /// The units of a frame, if its stored bytes are sound.
