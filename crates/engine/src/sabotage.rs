@@ -110,6 +110,8 @@ pub enum Bug {
     PartialCopiesGivenUp,
     /// A run of units of which each copy has something bad is not had from anywhere.
     RunsGivenUpWhole,
+    /// Nor is a page of the map.
+    PagesGivenUpWhole,
     /// What such a copy lacks is sound.
     LackingUnitsSound,
     /// What a drive did not give once it will never give.

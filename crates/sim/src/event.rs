@@ -102,6 +102,8 @@ pub enum Event {
     /// A block of an egroup becomes bad in all copies, or cannot be read for a while, and then can be again.
     UnitsRot,
     UnitsHeal(Vec<(usize, usize)>),
+    /// Each copy of an egroup becomes bad somewhere else.
+    CopiesRot,
     /// The control plane compares what is with what should be.
     ControlTick,
     /// The phase of the run is looked at.

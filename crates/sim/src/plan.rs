@@ -346,6 +346,8 @@ pub struct Parameters {
     pub rots: bool,
     /// Units of egroups become bad in all copies.
     pub units_rot: bool,
+    /// Copies of egroups become bad, each somewhere else.
+    pub copies_rot: bool,
     /// Whether another node than the victim's may be away meanwhile: one per round, the absentee. Where there are three nodes and two
     /// copies, what is written has one on a node that stays and is to be trusted.
     pub absences: bool,
@@ -404,6 +406,12 @@ impl Parameters {
             faults.retain(|fault| !matches!(fault, Fault::OwnerMove | Fault::Settle | Fault::DrainDrive));
         } else if is_pair {
             faults.retain(|fault| !fault.destroys());
+        }
+        let copies_rot = plan == Plan::Snapshots && seed % 8 == 5;
+        if copies_rot {
+            // Each copy is needed.
+            faults.retain(|fault| !fault.destroys());
+            faults.push(Fault::KillNode);
         }
         let destroys = faults.iter().any(|fault| fault.destroys());
         if destroys {
@@ -495,7 +503,8 @@ impl Parameters {
         let mut rounds = if hours { 1 } else { rng.random_range(1..=3) };
         let round_us = rng.random_range(3_000_000..12_000_000);
         let fault_every_us = rng.random_range(100_000..1_500_000);
-        let fragments = plan == Plan::Snapshots && !tight && rng.random_ratio(1, 6);
+        let has_large_pages = copies_rot && seed % 16 == 5;
+        let fragments = plan == Plan::Snapshots && !tight && (rng.random_ratio(1, 6) || has_large_pages);
         let mut share = 1;
         if fragments {
             // So many small pieces of one leaf that its past takes several pages.
@@ -503,6 +512,9 @@ impl Parameters {
             families[0] = FamilyPlan { blocks: 1024, runs: 1, ..families[0].clone() };
             load = LoadPlan { read: 20, write: 60, blocks_max: 1, stream: 0, hot: 0, depth: 8, ..load };
             (rounds, share) = (1, 4);
+        }
+        if copies_rot {
+            families.iter_mut().for_each(|family| family.factor = family.factor.max(2).min(factor_max));
         }
         if is_roomy_pair {
             families.iter_mut().for_each(|family| family.blocks = family.blocks.min(512));
@@ -553,6 +565,7 @@ impl Parameters {
             small_node: (absences && !is_pair).then(|| rng.random_range(0..nodes)),
             blackouts: plan == Plan::Drives && destroys && nodes > 1 && seed % 4 == 1,
             units_rot: plan == Plan::Drives && seed % 8 == 2,
+            copies_rot,
             rots: plan == Plan::Power && seed % 4 == 3 && clones.is_none(),
             sleeps: plan == Plan::Crowd && seed.is_multiple_of(2),
             requests: rng.random_range(1000..4000) * share / rounds as u64,

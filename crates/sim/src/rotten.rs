@@ -1,7 +1,8 @@
 //! A write becomes bad in every log that has it, or is not given any more, and whoever serves its vDisk is killed: what is left is where
-//! it went. Or units of an egroup become bad in all its copies, or what tells for what they were written.
+//! it went. Or units of an egroup become bad in all its copies, or what tells for what they were written. Or each copy of one becomes bad
+//! somewhere else.
 //! Promises: only writes of which any opening knows that they were there, and only units of data; and nothing else becomes bad: no read of
-//! anything else may fail for it, no vDisk may be refused, and no drive may be waited for.
+//! anything else may fail for it, no vDisk may be refused, and no drive may be waited for. Of what is bad on some drives only, nothing is lost.
 //! Leaves to others: all other faults (`atlas`), what answers are right (`answers`).
 
 use crate::event::Event;
@@ -12,6 +13,7 @@ use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use std::collections::BTreeMap;
 use weft_engine::formats::packing::{Frame, frames_between};
+use weft_engine::formats::record::PagePlace;
 use weft_engine::formats::table::decode_trailer;
 use weft_engine::interface::Area;
 use weft_engine::keeper::{Keeper, StoredEgroup};
@@ -21,6 +23,8 @@ use weft_engine::{EgroupId, FamilyId};
 const WRITES: u32 = 4;
 /// Blocks of egroups that do.
 const BLOCKS: u32 = 6;
+/// Egroups of which each copy does somewhere else.
+const EGROUPS: u32 = 12;
 /// Of smaller egroups a drive gives nothing when it has lost some of it and the trailer: such a drive has lost nothing, and is waited for.
 const FRAMES_LEAST: usize = 3;
 /// Blocks that are only out of reach can be read again before this time has passed: who takes what a drive does not give for lost has to
@@ -32,10 +36,75 @@ impl World {
     pub fn plan_rot(&mut self) {
         let writes = if self.parameters.rots { WRITES } else { 0 };
         let blocks = if self.parameters.units_rot { BLOCKS } else { 0 };
-        for number in 0..writes + blocks {
-            let at = self.rng.random_range(0..self.parameters.round_us);
-            let event = if number < writes { Event::WriteRots } else { Event::UnitsRot };
-            self.queue.push(self.now + at, event);
+        let egroups = if self.parameters.copies_rot { EGROUPS } else { 0 };
+        let mut plan = |count: u32, event: fn() -> Event| {
+            for _ in 0..count {
+                let at = self.rng.random_range(0..self.parameters.round_us);
+                self.queue.push(self.now + at, event());
+            }
+        };
+        plan(writes, || Event::WriteRots);
+        plan(blocks, || Event::UnitsRot);
+        plan(egroups, || Event::CopiesRot);
+    }
+
+    /// A block of an egroup becomes bad in every second copy that somebody has open, and another one, which no frame has in common with it,
+    /// in the others.
+    pub fn copies_rot(&mut self) {
+        if self.phase != Phase::Trouble {
+            return;
+        }
+        let mut egroups: BTreeMap<(FamilyId, EgroupId), Vec<(usize, StoredEgroup)>> = BTreeMap::new();
+        for (drive, keeper) in self.keepers() {
+            for stored in keeper.egroups() {
+                egroups.entry((stored.family, stored.egroup)).or_default().push((drive, stored));
+            }
+        }
+        egroups.retain(|name, copies| copies.len() > 1 && !self.scattered.contains(name));
+        let pages = self.large_pages();
+        let pages = pages.iter().filter(|(family, page)| egroups.contains_key(&(*family, page.egroup)));
+        let page = pages.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.5));
+        let name = page.map(|(family, page)| (*family, page.egroup));
+        let Some(name) = name.or_else(|| egroups.keys().choose(&mut self.rng).copied()) else { return };
+        let copies = &egroups[&name];
+        let (drive, stored) = &copies[0];
+        let Some(written) = page_of(&self.drives[*drive], name.0, name.1, stored.first) else { return };
+        let frames: Vec<Frame> = frames_between(0..written.units(), |unit| written.frame_of(unit)).collect();
+        let blocks = match page {
+            Some((_, page)) => page.unit..page.unit + page.units,
+            None => 0..stored.data_blocks,
+        };
+        let Some(one) = blocks.clone().choose(&mut self.rng) else { return };
+        let is_apart = |other: &u32| {
+            !frames.iter().any(|frame| frame.blocks().contains(&one) && frame.blocks().contains(other))
+        };
+        let Some(other) = blocks.filter(is_apart).choose(&mut self.rng) else { return };
+        self.coverage.count(match page {
+            Some(_) => "pages of which each copy became bad somewhere else",
+            None => "egroups of which each copy became bad somewhere else",
+        });
+        self.scattered.insert(name);
+        for ((drive, stored), block) in copies.iter().zip([one, other].into_iter().cycle()) {
+            self.block_rots(*drive, (stored.first + u64::from(block)) as usize);
+        }
+    }
+
+    /// Pages of the map that have several units, as far as those know that serve their vDisks.
+    fn large_pages(&self) -> Vec<(FamilyId, PagePlace)> {
+        let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
+        let volumes = engines.flat_map(|engine| engine.volumes());
+        let pages = volumes
+            .flat_map(|(family, volume)| volume.map().index.iter().map(move |(_, _, place)| (family, place)));
+        pages.filter(|(_, place)| place.units > 1).collect()
+    }
+
+    /// A block of a drive's data area is not what it was, or is not given any more.
+    fn block_rots(&mut self, drive: usize, at: usize) {
+        let is_written = self.drives[drive].area(Area::Data).content(at).is_some();
+        if is_written && self.rng.random_bool(0.5) {
+            self.flip(drive, Area::Data, at);
+        } else {
+            self.drives[drive].area_mut(Area::Data).make_unreadable(at);
         }
     }
 
@@ -94,13 +163,7 @@ impl World {
         self.rotten_egroups.entry((family, egroup)).or_default().extend(spoiled);
         self.families[family.0 as usize].rotten.extend(rotten);
         for (drive, stored) in copies {
-            let at = (stored.first + block) as usize;
-            let is_written = self.drives[*drive].area(Area::Data).content(at).is_some();
-            if is_written && self.rng.random_bool(0.5) {
-                self.flip(*drive, Area::Data, at);
-            } else {
-                self.drives[*drive].area_mut(Area::Data).make_unreadable(at);
-            }
+            self.block_rots(*drive, (stored.first + block) as usize);
         }
     }
 

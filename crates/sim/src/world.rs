@@ -124,6 +124,8 @@ pub struct World {
     pub lied: BTreeSet<DriveId>,
     /// Of which something became bad in all copies, and the blocks of a copy that frames lie on of which that is true.
     pub rotten_egroups: BTreeMap<(FamilyId, EgroupId), BTreeSet<u64>>,
+    /// Of which each copy became bad somewhere else.
+    pub scattered: BTreeSet<(FamilyId, EgroupId)>,
     /// Blocks of drives' data areas that cannot be read for a while.
     pub faltering: BTreeSet<(usize, usize)>,
     pub failure: Option<String>,
@@ -171,6 +173,7 @@ impl World {
             blacked_out: false,
             lied: BTreeSet::new(),
             rotten_egroups: BTreeMap::new(),
+            scattered: BTreeSet::new(),
             faltering: BTreeSet::new(),
             failure: None,
             trace,
@@ -358,6 +361,7 @@ impl World {
             Event::BlackoutAgain(drive) => self.blackout_again(drive),
             Event::WriteRots => self.write_rots(),
             Event::UnitsRot => self.units_rot(),
+            Event::CopiesRot => self.copies_rot(),
             Event::UnitsHeal(places) => self.units_heal(&places),
             Event::ControlTick => self.control_tick(),
             Event::PhaseTick => self.phase_tick(),

@@ -438,7 +438,17 @@ fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
 
 #[test]
 fn drives_that_are_not_asked_for_space_are_caught() {
-    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 331);
+    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 103);
+}
+
+#[test]
+fn giving_up_reads_as_a_whole_is_caught() {
+    is_caught_among(8 * SEEDS, Bug::RunsGivenUpWhole, &[Plan::Snapshots], |seed| seed.copies_rot);
+}
+
+#[test]
+fn giving_up_pages_as_a_whole_is_caught() {
+    is_caught_among(8 * SEEDS, Bug::PagesGivenUpWhole, &[Plan::Snapshots], |seed| seed.copies_rot);
 }
 
 #[test]

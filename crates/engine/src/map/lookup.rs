@@ -14,7 +14,8 @@ use crate::log::overlay::Content;
 use crate::map::edits::Place;
 use crate::map::leaf::{Leaf, LeafEdit};
 use crate::map::past::{self, Past};
-use crate::message::{Answer, Question, Refusal, UnitRun};
+use crate::message::{Answer, BadUnit, Question, Refusal, UnitRun};
+use crate::sabotage::{Bug, planted};
 use crate::volume::Volume;
 use crate::volume::extents::ExtentsJob;
 use crate::volume::tried::Tried;
@@ -112,6 +113,8 @@ struct Fetch {
     place: PagePlace,
     waiters: Vec<PageWaiter>,
     tried: Tried,
+    /// Its units as far as somebody gave them, once each copy was found bad somewhere.
+    pieces: Option<Vec<Option<Buffer>>>,
 }
 
 #[derive(Debug)]
@@ -147,6 +150,26 @@ impl Fetch {
     /// The leaf that the page is about.
     fn leaf(&self) -> u64 {
         if self.kind == PageKind::Past { past::leaf_of(self.number) } else { self.number }
+    }
+
+    /// What is to be asked for.
+    fn runs(&self) -> Vec<UnitRun> {
+        let PagePlace { unit, units, .. } = self.place;
+        let Some(pieces) = &self.pieces else { return vec![UnitRun { first: unit, count: units }] };
+        let missing = (unit..).zip(pieces).filter(|(_, piece)| piece.is_none());
+        missing.map(|(first, _)| UnitRun { first, count: 1 }).collect()
+    }
+
+    /// The page, if nothing is lacking any more with what a drive has given of that.
+    fn take(&mut self, mut results: Vec<Result<Buffer, BadUnit>>) -> Option<Buffer> {
+        let Some(pieces) = &mut self.pieces else { return results.pop().and_then(Result::ok) };
+        let missing = pieces.iter_mut().filter(|piece| piece.is_none());
+        missing.zip(results).for_each(|(piece, result)| *piece = result.ok());
+        let units: Option<Vec<&Buffer>> = pieces.iter().map(Option::as_ref).collect();
+        let page = units?.iter().flat_map(|unit| unit.bytes()).copied().collect::<Vec<u8>>();
+        // If that is no page, then because it was written wrong.
+        pieces.fill(None);
+        Some(Buffer::copied(&page))
     }
 }
 
@@ -376,7 +399,7 @@ impl Volume {
         self.map.pages.by_place.insert(place, number);
         self.map.pages.fetches.insert(
             number,
-            Fetch { kind, number: page, place, waiters: vec![waiter], tried: Tried::default() },
+            Fetch { kind, number: page, place, waiters: vec![waiter], tried: Tried::default(), pieces: None },
         );
         self.ask_page(number, ctx);
     }
@@ -385,7 +408,7 @@ impl Volume {
         let Some(fetch) = self.map.pages.fetches.get(&number) else { return };
         let (place, tried) = (fetch.place, fetch.tried.drives().to_vec());
         if let Some(drive) = self.nearest_copy(place.egroup, &tried, ctx) {
-            let runs = vec![UnitRun { first: place.unit, count: place.units }];
+            let runs = fetch.runs();
             let question = Question::ReadUnits { egroup: place.egroup, runs, frames: false, behind: false };
             return ctx.ask(self.family, self.epoch, drive, question, Purpose::Page(number));
         }
@@ -396,6 +419,11 @@ impl Volume {
         }
         let fetch = self.map.pages.fetches.get_mut(&number).expect("it was just found");
         if fetch.tried.begins_anew() {
+            return self.ask_page(number, ctx);
+        }
+        let has_pieces = place.units > 1 && fetch.pieces.is_none() && !planted(Bug::PagesGivenUpWhole);
+        if has_pieces && fetch.tried.begins_in_pieces() {
+            fetch.pieces = Some(vec![None; place.units as usize]);
             return self.ask_page(number, ctx);
         }
         if may_come_back(self, place.egroup, &tried, ctx) {
@@ -452,9 +480,10 @@ impl Volume {
         if answer != Err(Refusal::DriveGone) {
             fetch.tried.add(drive);
         }
+        fetch.tried.note(&answer);
         let (place, kind, page_number) = (fetch.place, fetch.kind, fetch.number);
         let page = match answer {
-            Ok(Answer::Units(mut results)) => results.pop().and_then(Result::ok),
+            Ok(Answer::Units(results)) => fetch.take(results),
             Ok(other) => unreachable!("a read of units is answered by {other:?}"),
             Err(_) => None,
         };

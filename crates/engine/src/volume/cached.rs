@@ -56,7 +56,7 @@ impl Volume {
                 at += count;
                 continue;
             }
-            extend(&mut missing, here, unit);
+            join(&mut missing, here, UnitRun { first: unit, count: 1 });
             at += 1;
         }
         missing
@@ -81,7 +81,7 @@ impl Volume {
                 held => held,
             };
             if held == 0 {
-                extend(&mut missing, block.plus(u64::from(at)), unit);
+                join(&mut missing, block.plus(u64::from(at)), UnitRun { first: unit, count: 1 });
             }
             at += held.max(1);
         }
@@ -95,12 +95,14 @@ impl Volume {
     }
 }
 
-/// One unit more; it joins the run before it where both its block and its place follow.
-fn extend(missing: &mut Vec<(Block, UnitRun)>, block: Block, unit: u32) {
-    match missing.last_mut() {
-        Some((first, run)) if first.plus(u64::from(run.count)) == block && run.first + run.count == unit => {
-            run.count += 1;
+/// One run more; it joins the one before it where both its block and its place follow.
+pub(super) fn join(runs: &mut Vec<(Block, UnitRun)>, block: Block, run: UnitRun) {
+    match runs.last_mut() {
+        Some((first, last))
+            if first.plus(u64::from(last.count)) == block && last.first + last.count == run.first =>
+        {
+            last.count += run.count;
         }
-        _ => missing.push((block, UnitRun { first: unit, count: 1 })),
+        _ => runs.push((block, run)),
     }
 }

@@ -117,9 +117,11 @@ impl Volume {
                 self.finish_job(job, ctx);
             }
             // It may be taken away only when no clone needs it, and its owner changes hands behind the node's back.
-            Reply::Error(RequestError::NoSnapshot | RequestError::Damaged { .. }) => {
+            Reply::Error(error @ (RequestError::NoSnapshot | RequestError::Damaged { .. })) => {
                 ctx.counters.blocks_lost += 1;
-                self.fail_job(job, RequestError::Damaged { block: block.0 }, ctx);
+                // It numbers its blocks alike.
+                let block = if let RequestError::Damaged { block } = error { block } else { block.0 };
+                self.fail_job(job, RequestError::Damaged { block }, ctx);
             }
             // Nobody serves it for too long. A part of a block that waits for this may be of a write of which the rest is done:
             // nobody may take it for one that was not begun.

@@ -5,6 +5,7 @@
 //! (`map/lookup.rs`), mending bad copies (`curator/audit.rs`).
 
 use super::Volume;
+use super::cached::join;
 use super::extents::OriginExtents;
 use super::origin::OriginAsk;
 use super::pattern::Seen;
@@ -283,18 +284,23 @@ impl Volume {
         mut tried: Tried,
         ctx: &mut Context,
     ) {
+        if !self.reads.jobs.contains_key(&job) {
+            // Another part of it has failed.
+            return;
+        }
         let Some(drive) = self.nearest_copy(egroup, tried.drives(), ctx) else {
             if tried.begins_anew() {
                 return self.read_units(job, egroup, parts, tried, ctx);
             }
-            if parts.iter().any(|(_, run)| run.count > 1) && !planted(Bug::RunsGivenUpWhole) {
-                // Each copy may be bad somewhere else; and what is told of is the block that is.
+            let has_pieces = parts.iter().any(|(_, run)| run.count > 1) && !planted(Bug::RunsGivenUpWhole);
+            if has_pieces && tried.begins_in_pieces() {
+                // What is told of is the block that is bad in all of them.
                 let units = parts.into_iter().flat_map(|(block, run)| {
                     (0..run.count).map(move |unit| {
                         (block.plus(unit.into()), UnitRun { first: run.first + unit, count: 1 })
                     })
                 });
-                return self.read_units(job, egroup, units.collect(), Tried::default(), ctx);
+                return self.read_units(job, egroup, units.collect(), tried, ctx);
             }
             // Every copy is bad, missing or away. If the egroup is not the place of these blocks any more, the
             // map has moved on while we asked; otherwise this is the end.
@@ -322,7 +328,11 @@ impl Volume {
             }
             return self.fail_read(job, block, away, ctx);
         }
+        let mut joined: Vec<(Block, UnitRun)> = Vec::new();
         for (block, run) in parts {
+            join(&mut joined, block, run);
+        }
+        for (block, run) in joined {
             self.look_up(job, block, u64::from(run.count), ctx);
         }
         self.finish_job(job, ctx);
@@ -435,6 +445,7 @@ impl Volume {
         // A drive that is away may come back with its copy.
         let is_away = answer == Err(Refusal::DriveGone);
         let lost = lost_runs(&parts, &answer);
+        tried.note(&answer);
         let units = self.units_of(at, egroup, parts, drive, answer, ctx);
         let job = match reader {
             Reader::Job(job) => job,

@@ -1,4 +1,4 @@
-//! Which drives have been asked for an egroup in vain.
+//! Which drives have been asked for an egroup in vain, and whether one of them has a copy that is bad somewhere.
 //! Promises: what a drive lacked when it was asked does not count any more once copies were deleted elsewhere because it has one now.
 //! Leaves to others: asking (`volume/read.rs`, `map/lookup.rs`), copies and their deletion (`curator`).
 //!
@@ -7,6 +7,7 @@
 //! theirs; so if nothing was deleted since the first of them was asked, none of them had a copy at one and the same time.
 
 use crate::identity::DriveId;
+use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
 
 #[derive(Debug, Default)]
@@ -14,6 +15,8 @@ pub(crate) struct Tried {
     drives: Vec<DriveId>,
     /// Copies of the egroup were deleted since the first of them was asked.
     is_stale: bool,
+    /// One of them has a copy, and something of what it was asked for is bad there.
+    found_bad: bool,
 }
 
 impl Tried {
@@ -23,6 +26,21 @@ impl Tried {
 
     pub fn add(&mut self, drive: DriveId) {
         self.drives.push(drive);
+    }
+
+    /// What one of them has answered.
+    pub fn note(&mut self, answer: &Result<Answer, Refusal>) {
+        let Ok(Answer::Units(results)) = answer else { return };
+        self.found_bad |= results.iter().any(|result| result.as_ref().is_err_and(|bad| !bad.is_lost));
+    }
+
+    /// Nobody is left to be asked. True: all may be asked again in pieces, for each copy may be bad somewhere else.
+    pub fn begins_in_pieces(&mut self) -> bool {
+        let found_bad = self.found_bad;
+        if found_bad {
+            self.clear();
+        }
+        found_bad
     }
 
     /// A copy on a former member is deleted: the members have theirs.

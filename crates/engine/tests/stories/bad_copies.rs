@@ -3,10 +3,11 @@
 
 use crate::world::{FAMILY, World, data, pattern};
 use weft_engine::buffer::BLOCK;
+use weft_engine::formats::record::PageKind;
 use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::keeper::StoredEgroup;
-use weft_engine::limits::Limits;
+use weft_engine::limits::{LEAF_BLOCKS, Limits};
 
 const MIB: usize = 1 << 20;
 const SIZE: usize = 4 * MIB;
@@ -192,6 +193,57 @@ fn giving_up_a_run_as_a_whole_is_seen() {
     let (is_read, told) = with(Bug::RunsGivenUpWhole, each_copy_is_bad_somewhere_else);
     assert!(!is_read);
     assert_ne!(told, Some(70));
+}
+
+/// A page of the map has several units, and each of its two copies is bad in another of them. Gives whether what it tells of is read, and
+/// whether what is written there comes into the map.
+fn each_copy_of_a_page_is_bad_somewhere_else() -> (bool, bool) {
+    let mut world = World::new(2, 2, Limits::small());
+    // No block lies behind the one before it.
+    let blocks: Vec<u64> = (0..LEAF_BLOCKS).step_by(2).chain((1..LEAF_BLOCKS).step_by(2)).collect();
+    let write = |world: &mut World, block: u64, seed: u64| {
+        let at = block * BLOCK as u64;
+        assert_eq!(world.write(at, &pattern(seed, BLOCK)), Reply::Done);
+    };
+    for half in blocks.chunks(blocks.len() / 2) {
+        half.iter().for_each(|&block| write(&mut world, block, block));
+        world.settle();
+    }
+    let place_of_page = |world: &World| {
+        let volume = world.shard.volume(FAMILY).filter(|volume| !volume.is_failed());
+        volume.and_then(|volume| volume.map().index.get(PageKind::Leaf, 0))
+    };
+    let place = place_of_page(&world).expect("it is in the map");
+    assert!(place.units > 1, "{place:?}");
+    let rot_page = |world: &mut World| {
+        for (drive, unit) in [(0, 0), (1, 1)] {
+            let first = copy_of(world, drive, place.egroup).first;
+            rot_at(world, drive, first + u64::from(place.unit) + unit);
+        }
+        world.restart(Limits::small());
+    };
+    rot_page(&mut world);
+    let last = blocks[blocks.len() - 1];
+    let read = Request::Read { offset: last * BLOCK as u64, len: BLOCK as u32 };
+    let is_read = matches!(world.ask(read), Reply::Data(_));
+    world.pass(10 * SECONDS);
+    assert!(units(&world, 0, place.egroup) == units(&world, 1, place.egroup), "both are made anew");
+    rot_page(&mut world);
+    write(&mut world, 1, 7);
+    world.pass(60 * SECONDS);
+    (is_read, place_of_page(&world).is_some_and(|merged| merged != place))
+}
+
+#[test]
+fn a_page_of_the_map_is_put_together_from_what_each_copy_has() {
+    assert_eq!(each_copy_of_a_page_is_bad_somewhere_else(), (true, true));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn giving_up_a_page_as_a_whole_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert_eq!(with(Bug::PagesGivenUpWhole, each_copy_of_a_page_is_bad_somewhere_else), (false, false));
 }
 
 /// Drive 1 is given up, and drive 2 has its place.
