@@ -326,13 +326,25 @@ impl Draw {
 /// Clients that have asked for nothing so long are not there.
 pub(crate) const IDLE_US: u64 = 1_000_000;
 
-/// Drives that were asked what they have for client data.
+/// Drives that were asked what they have for client data, for whichever family of this shard.
 #[derive(Debug, Default)]
 pub struct SpaceAsked {
-    /// When all were, for whichever family of this shard.
+    /// When all were.
     pub at: Option<Time>,
+    /// When they were, because one had deleted something a while before.
+    pub again_at: Option<Time>,
+    /// When one last answered that it has deleted something.
+    pub deleted_at: Option<Time>,
     /// Those that have not answered, and when each was asked.
     pub open: BTreeMap<DriveId, Time>,
+}
+
+impl SpaceAsked {
+    pub fn note_deletion(&mut self, now: Time) {
+        if ![Bug::SpaceNotAsked, Bug::LateSpaceNotAsked].into_iter().any(planted) {
+            self.deleted_at = Some(now);
+        }
+    }
 }
 
 /// What a step of one volume may use.

@@ -120,6 +120,8 @@ pub enum Bug {
     SilentSourceBelieved,
     /// Only what drives have told by chance counts for whether the pool has room.
     SpaceNotAsked,
+    /// What is free a while after its deletion was answered is not waited for.
+    LateSpaceNotAsked,
     /// A trim waits behind writes that wait for the space it frees.
     TrimsWaitForSpace,
     /// A write goes around a log that never had a record.

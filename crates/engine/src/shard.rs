@@ -386,7 +386,7 @@ impl Shard {
         let Some(answered) = calls.take(call, answer, view, now, limits.call_retry_us) else { return };
         let family = answered.family;
         if answered.purpose == Purpose::Drop {
-            return self.on_dropped(family, answered.drive, answered.answer, out);
+            return self.on_dropped(now, family, answered.drive, answered.answer, out);
         }
         if self.volumes.get(&family).is_some_and(|volume| !volume.is_failed()) {
             self.with_volume(now, family, out, |volume, ctx| volume.on_answer(answered, ctx));

@@ -452,6 +452,11 @@ fn giving_up_pages_as_a_whole_is_caught() {
 }
 
 #[test]
+fn space_that_is_free_after_its_deletion_was_answered_and_is_not_asked_for_is_caught() {
+    is_caught_by_the_one(Bug::LateSpaceNotAsked, Plan::Full, 85_160_293);
+}
+
+#[test]
 fn an_end_of_a_log_that_some_lack_and_are_not_given_is_caught() {
     is_caught_by_the_one(Bug::EndsNotGiven, Plan::Drives, 361);
 }

@@ -16,7 +16,7 @@ use crate::curator::moves::Whereto;
 use crate::drain::UNITS_LEAST;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
-use crate::identity::{DriveId, EgroupId, Generation, GroupId};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId, Time};
 use crate::interface::Compression;
 use crate::message::{Answer, Class, Content, Lacking, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -63,6 +63,8 @@ const PROBE_AGAIN_US: u64 = 200_000;
 const SPACE_AGAIN_US: u64 = 1_000_000;
 /// ... who waits for the answers for so long.
 const SPACE_ANSWER_US: u64 = 200_000;
+/// What a drive has deleted is free so long after it said so, if it is not at once. Of that it tells only who asks then.
+const SPACE_FREED_US: u64 = 100_000;
 /// A drive that does not answer is not asked once more before this: nobody may be left whom it would tell.
 const SPACE_SILENT_US: u64 = 60_000_000;
 
@@ -119,14 +121,19 @@ impl Volume {
     /// Somebody wants to write, and the pool has no room as far as anybody has told. But drives tell it with their answers only, and what
     /// others delete, or is free a while after it was deleted, comes with none: who has nothing to ask them would never hear of it.
     pub(crate) fn ask_for_space(&mut self, ctx: &mut Context) {
-        let is_due = ctx.space_asked.at.is_none_or(|asked| ctx.now >= asked.after(SPACE_AGAIN_US));
+        let asked = &ctx.space_asked;
+        let is_due = asked.at.is_none_or(|at| ctx.now >= at.after(SPACE_AGAIN_US));
+        let is_freed = asked.deleted_at.map(|deleted| deleted.after(SPACE_FREED_US)).is_some_and(|freed| {
+            ctx.now >= freed && asked.at.max(asked.again_at).is_none_or(|at| at < freed)
+        });
         let is_without_room = self.placing.is_full() || self.is_pool_short(ctx);
         let not_asked =
             [Bug::SpaceNotAsked, Bug::PoolOfLastTime, Bug::OwnReclaimingOnly].into_iter().any(planted);
-        if !is_due || !is_without_room || self.is_room_coming(ctx) || not_asked {
+        if !(is_due || is_freed) || !is_without_room || self.is_room_being_made(ctx) || not_asked {
             return;
         }
-        ctx.space_asked.at = Some(ctx.now);
+        let at = if is_due { &mut ctx.space_asked.at } else { &mut ctx.space_asked.again_at };
+        *at = Some(ctx.now);
         ctx.space_asked.open.retain(|_, asked| ctx.now < asked.after(SPACE_SILENT_US));
         let open = &ctx.space_asked.open;
         let drives = ctx.view.drives.keys().copied();
@@ -140,11 +147,19 @@ impl Volume {
         }
     }
 
-    /// Whether the pool is about to have room again: then writes wait a little, instead of failing.
-    pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
-        if ctx.space_asked.at.is_some_and(|asked| ctx.now < asked.after(SPACE_ANSWER_US)) {
-            return true;
-        }
+    /// Whether the pool may have room again soon, for what has waited for so long: then it waits a little more, instead of failing.
+    pub(crate) fn is_room_coming(&self, waited_us: u64, ctx: &Context) -> bool {
+        let is_within = |at: Option<Time>, us: u64| at.is_some_and(|at| ctx.now < at.after(us));
+        let asked = &ctx.space_asked;
+        let is_freeing =
+            is_within(asked.deleted_at, SPACE_FREED_US) || is_within(asked.again_at, SPACE_ANSWER_US);
+        // Deletions may go on for ever, in a pool that is none the better for them.
+        let waits_for_that = is_freeing && waited_us < SPACE_AGAIN_US;
+        waits_for_that || is_within(asked.at, SPACE_ANSWER_US) || self.is_room_being_made(ctx)
+    }
+
+    /// Whether somebody is at work that makes room, and has not been for long without any coming of it.
+    fn is_room_being_made(&self, ctx: &Context) -> bool {
         // Twice what waits to be drained counts as taken. Some of it is other families', who begin at an age.
         let drains = !self.placing.was_refused() && ctx.dirty_bytes > 0 && !planted(Bug::OwnReclaimingOnly);
         let patience_us = RECLAIM_PATIENCE_US + if drains { ctx.limits.drain_age_us } else { 0 };

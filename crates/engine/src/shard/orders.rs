@@ -188,11 +188,15 @@ impl Shard {
 
     pub(super) fn on_dropped(
         &mut self,
+        now: Time,
         family: FamilyId,
         drive: DriveId,
         answer: Result<Answer, Refusal>,
         out: &mut Outputs,
     ) {
+        if answer.is_ok() {
+            self.world.space_asked.note_deletion(now);
+        }
         let Some(dropping) = self.dropping.get_mut(&family) else { return };
         match answer {
             Ok(_) => drop(dropping.drives.remove(&drive)),

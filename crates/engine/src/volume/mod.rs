@@ -326,6 +326,7 @@ impl Volume {
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
             Purpose::Space => drop(ctx.space_asked.open.remove(&drive)),
+            Purpose::Forget if answer.is_ok() => ctx.space_asked.note_deletion(ctx.now),
             Purpose::Forget | Purpose::Drop => {}
         }
     }

@@ -153,7 +153,8 @@ impl Volume {
         }
         let frees = work.frees();
         if self.is_out_of_space(ctx) && !frees {
-            return if self.is_room_coming(ctx) {
+            let waited_us = work.waits_since.map_or(0, |since| ctx.now.since(since));
+            return if self.is_room_coming(waited_us, ctx) {
                 Verdict::NoRoom
             } else {
                 Verdict::Refuse(RequestError::NoSpace)

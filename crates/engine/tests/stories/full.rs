@@ -82,6 +82,42 @@ fn waiting_for_drives_to_tell_of_space_by_chance_is_seen() {
     assert!(!with(Bug::SpaceNotAsked, filled_by_large_writes));
 }
 
+/// Somebody writes to a pool that has long been full, and asks drives. Meanwhile a snapshot goes; that its egroups are deleted is
+/// answered before the drive is done with them. Gives what is heard of the write.
+fn one_whose_space_is_free_a_little_after_it_was_deleted() -> Option<Reply> {
+    let mut world = small_pool(Limits::small());
+    assert!(fill(&mut world, 1));
+    let generation = world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    world.settle();
+    world.pass(20_000_000);
+    let block = Request::Write { offset: 0, data: Buffer::copied(&pattern(7, BLOCK)) };
+    let ticket = world.submit(FAMILY, block);
+    assert!(!world.replies.contains_key(&ticket), "it asks first");
+    world.hints_hang = true;
+    world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
+    while world.hanging().is_empty() {
+        world.pass(1_000);
+    }
+    world.pass(80_000);
+    world.carry_on();
+    world.pass(1_000_000);
+    world.replies.remove(&ticket)
+}
+
+#[test]
+fn what_is_free_after_its_deletion_was_answered_is_waited_for() {
+    assert_eq!(one_whose_space_is_free_a_little_after_it_was_deleted(), Some(Reply::Done));
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn asking_drives_only_before_they_have_freed_it_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    let reply = with(Bug::LateSpaceNotAsked, one_whose_space_is_free_a_little_after_it_was_deleted);
+    assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
+}
+
 #[test]
 fn what_was_refused_and_is_trimmed_leaves_no_full_pool_behind() {
     let mut world = small_pool(Limits::small());

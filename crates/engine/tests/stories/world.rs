@@ -33,6 +33,8 @@ pub struct World {
     pub sources: Vec<(Ticket, Source)>,
     /// Of what is begun there so much ends, and no more.
     pub hung: Option<(DriveId, Area, u32)>,
+    /// Nor does a hint of what is free.
+    pub hints_hang: bool,
     /// Blocks that a drive does not give until they are written again.
     pub unreadable: BTreeSet<(DriveId, Area, usize)>,
     /// Operations that it did not come back to.
@@ -73,6 +75,7 @@ impl World {
             replies: BTreeMap::new(),
             sources: Vec::new(),
             hung: None,
+            hints_hang: false,
             unreadable: BTreeSet::new(),
             stuck: Vec::new(),
             unheard: false,
@@ -205,6 +208,10 @@ impl World {
             assert!(rounds < 100_000, "the shard comes to rest");
             let mut inputs = Vec::new();
             for operation in std::mem::take(&mut out.operations) {
+                if self.hints_hang && matches!(operation.work, DriveWork::Discard { .. }) {
+                    self.stuck.push(operation);
+                    continue;
+                }
                 if let Some((drive, area, left)) = &mut self.hung
                     && (*drive, *area) == (operation.drive, operation.area)
                 {
@@ -314,7 +321,7 @@ impl World {
 
     /// What hung is done after all: the drive was slow.
     pub fn carry_on(&mut self) {
-        self.hung = None;
+        (self.hung, self.hints_hang) = (None, false);
         self.carry_on_so_far();
     }
 
