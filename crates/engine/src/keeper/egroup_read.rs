@@ -145,7 +145,9 @@ impl Store {
         let outcome: Vec<_> = match read.wanted {
             Wanted::Units | Wanted::UnitsAndFrames => {
                 let unpacked = &mut desk.effects.tally.frames_unpacked;
-                read.runs.iter().map(|run| read.units(name, stored, *run, decompressor, unpacked)).collect()
+                let together = read.runs.chunk_by(|one, next| is_one_frame(stored, one, next));
+                let units = together.map(|runs| read.units_of(name, stored, runs, decompressor, unpacked));
+                units.flatten().collect()
             }
             Wanted::Frames => read.runs.iter().map(|run| read.frames(name, stored, *run)).collect(),
         };
@@ -240,6 +242,15 @@ fn frames_of<'a>(stored: &'a Stored, run: &UnitRun) -> impl Iterator<Item = Fram
     frames_between(run.first..run.first + run.count, |unit| stored.frame_of(unit))
 }
 
+/// Whether both runs lie in one frame of several units, the second behind the first.
+fn is_one_frame(stored: &Stored, one: &UnitRun, next: &UnitRun) -> bool {
+    stored.packing.is_some()
+        && is_inside(one, stored)
+        && is_inside(next, stored)
+        && one.first + one.count <= next.first
+        && next.first + next.count <= stored.frame_of(one.first).end()
+}
+
 /// What has to be read for `runs` of an egroup.
 fn parts_of(runs: &[UnitRun], stored: &Stored) -> Vec<Part> {
     let mut wanted: Vec<Range<u64>> = Vec::new();
@@ -324,6 +335,32 @@ impl UnitRead {
     fn frame(&self, name: Name, stored: &Stored, frame: &Frame) -> Option<Buffer> {
         let bytes = self.bytes_of(stored, frame)?;
         is_sound(name, stored, frame, bytes.checksum()).then_some(bytes)
+    }
+
+    /// The bytes of each of these runs, which lie in one frame if they are several: it is unpacked once.
+    fn units_of(
+        &self,
+        name: Name,
+        stored: &Stored,
+        runs: &[UnitRun],
+        decompressor: &mut Decompressor,
+        unpacked: &mut u64,
+    ) -> Vec<Result<Buffer, BadUnit>> {
+        if let [run] = runs {
+            return vec![self.units(name, stored, *run, decompressor, unpacked)];
+        }
+        let (first, last) = (runs[0], runs[runs.len() - 1]);
+        let all = UnitRun { first: first.first, count: last.first + last.count - first.first };
+        let units = self.units(name, stored, all, decompressor, unpacked);
+        let of = |run: &UnitRun| match &units {
+            Ok(bytes) => {
+                let from = (run.first - all.first) as usize * BLOCK;
+                Ok(bytes.slice(from..from + run.count as usize * BLOCK))
+            }
+            // A frame is sound or not as a whole.
+            Err(bad) => Err(BadUnit { unit: run.first, ..*bad }),
+        };
+        runs.iter().map(of).collect()
     }
 
     /// The bytes of one run, verified and unpacked.

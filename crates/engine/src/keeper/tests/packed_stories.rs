@@ -115,6 +115,35 @@ fn any_units_of_a_packed_egroup_are_read_as_they_were_also_after_a_crash() {
 }
 
 #[test]
+fn units_of_one_frame_are_unpacked_together() {
+    let mut rig = Rig::small(8);
+    let units = mixed(8, 120);
+    let (packing, bytes) = packed(&units, Method::Lz4, 8);
+    rig.ask(1, 1, write(&units, &packing, &bytes, false)).expect("written");
+    let of_eight = |unit: &u32| packing.frame_of(*unit).units == 8 && !packing.frame_of(*unit).is_raw();
+    let first = packing.frame_of((0..120).find(of_eight).expect("a compressed frame")).first;
+    let runs = [(first, 1), (first + 1, 2), (first + 5, 1), (first + 6, 2), (first + 6, 1), (first + 4, 5)];
+    let before = rig.effects.tally.frames_unpacked;
+    for (&(first, count), read) in runs.iter().zip(units_read(&mut rig, &runs)) {
+        assert!(read.expect("sound").bytes() == wanted(&units, first, count), "other bytes");
+    }
+    let behind = packing.frame_of(first + 8);
+    let last = if behind.is_raw() { 1 } else { 2 };
+    assert_eq!(
+        rig.effects.tally.frames_unpacked - before,
+        2 + last,
+        "those in front, the same again, and what goes beyond it"
+    );
+    // What is bad is told of each.
+    let first_block = rig.keeper.egroups().next().expect("it is stored").first;
+    let at = u64::from(packing.frame_of(first).offset + 20);
+    let at_drive = (Area::Data, first_block + at / BLOCK as u64);
+    rig.drive.durable.get_mut(&at_drive).expect("written")[at as usize % BLOCK] ^= 1;
+    let bad = |unit: u32| Err(BadUnit::damaged(unit));
+    assert_eq!(units_read(&mut rig, &[(first, 1), (first + 3, 4)]), [bad(first), bad(first + 3)]);
+}
+
+#[test]
 fn only_the_frame_that_is_bad_is_told_to_be_and_a_repair_mends_it() {
     let mut rig = Rig::small(5);
     let units = mixed(5, 120);
