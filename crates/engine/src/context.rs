@@ -6,6 +6,7 @@
 use crate::cache::Cache;
 use crate::counters::Counters;
 use crate::curator::budget::Budget;
+use crate::egroup::asked::SpaceAsked;
 use crate::identity::Ticket;
 use crate::identity::{DriveId, EgroupId, Epoch, FamilyId, GroupId, ShardId, Time};
 use crate::interface::{DriveState, Notice, Outputs, Reply, View};
@@ -39,8 +40,10 @@ pub enum Purpose {
     Compact(u64),
     /// What the drive has for client data: each answer says that.
     Space,
-    /// Nobody waits for it.
+    /// Nobody waits for it, but for the space.
     Forget,
+    /// What was written there in vain goes.
+    TakeBack,
     /// Part of dropping the family.
     Drop,
 }
@@ -325,27 +328,6 @@ impl Draw {
 
 /// Clients that have asked for nothing so long are not there.
 pub(crate) const IDLE_US: u64 = 1_000_000;
-
-/// Drives that were asked what they have for client data, for whichever family of this shard.
-#[derive(Debug, Default)]
-pub struct SpaceAsked {
-    /// When all were.
-    pub at: Option<Time>,
-    /// When they were, because one had deleted something a while before.
-    pub again_at: Option<Time>,
-    /// When one last answered that it has deleted something.
-    pub deleted_at: Option<Time>,
-    /// Those that have not answered, and when each was asked.
-    pub open: BTreeMap<DriveId, Time>,
-}
-
-impl SpaceAsked {
-    pub fn note_deletion(&mut self, now: Time) {
-        if ![Bug::SpaceNotAsked, Bug::LateSpaceNotAsked].into_iter().any(planted) {
-            self.deleted_at = Some(now);
-        }
-    }
-}
 
 /// What a step of one volume may use.
 pub struct Context<'a> {

@@ -7,8 +7,9 @@ mod orders;
 mod tests;
 
 use crate::cache::Cache;
-use crate::context::{Calls, Context, Draw, Purpose, SpaceAsked, earlier};
+use crate::context::{Calls, Context, Draw, Purpose, earlier};
 use crate::counters::Counters;
+use crate::egroup::asked::SpaceAsked;
 use crate::identity::{DriveId, FamilyId, ShardId, Time};
 use crate::interface::{
     Census, DriveFault, DriveResult, FactorProgress, Input, Notice, Outputs, Reply, RequestError, View,

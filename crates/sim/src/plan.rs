@@ -407,7 +407,7 @@ impl Parameters {
         } else if is_pair {
             faults.retain(|fault| !fault.destroys());
         }
-        let copies_rot = plan == Plan::Snapshots && seed % 8 == 5;
+        let copies_rot = plan == Plan::Snapshots && matches!(seed % 8, 4 | 5);
         if copies_rot {
             // Each copy is needed.
             faults.retain(|fault| !fault.destroys());

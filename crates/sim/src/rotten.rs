@@ -17,7 +17,7 @@ use weft_engine::formats::record::PagePlace;
 use weft_engine::formats::table::decode_trailer;
 use weft_engine::interface::Area;
 use weft_engine::keeper::{Keeper, StoredEgroup};
-use weft_engine::{EgroupId, FamilyId};
+use weft_engine::{DriveId, EgroupId, FamilyId};
 
 /// Writes that become bad in a round.
 const WRITES: u32 = 4;
@@ -30,6 +30,8 @@ const FRAMES_LEAST: usize = 3;
 /// Blocks that are only out of reach can be read again before this time has passed: who takes what a drive does not give for lost has to
 /// have asked for longer.
 const PASSES_US: u64 = 5_000_000;
+
+type Copies = BTreeMap<(FamilyId, EgroupId), Vec<(usize, StoredEgroup)>>;
 
 impl World {
     /// In seeds that have it.
@@ -54,13 +56,8 @@ impl World {
         if self.phase != Phase::Trouble {
             return;
         }
-        let mut egroups: BTreeMap<(FamilyId, EgroupId), Vec<(usize, StoredEgroup)>> = BTreeMap::new();
-        for (drive, keeper) in self.keepers() {
-            for stored in keeper.egroups() {
-                egroups.entry((stored.family, stored.egroup)).or_default().push((drive, stored));
-            }
-        }
-        egroups.retain(|name, copies| copies.len() > 1 && !self.scattered.contains(name));
+        let mut egroups = self.open_copies(|_| true);
+        egroups.retain(|name, copies| !self.scattered.contains(name) && self.are_all_copies(*name, copies));
         let pages = self.large_pages();
         let pages = pages.iter().filter(|(family, page)| egroups.contains_key(&(*family, page.egroup)));
         let page = pages.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.5));
@@ -89,6 +86,35 @@ impl World {
         }
     }
 
+    /// Copies of egroups on drives that somebody has open.
+    fn open_copies(&self, is_wanted: impl Fn(&StoredEgroup) -> bool) -> Copies {
+        let mut egroups = Copies::new();
+        for (drive, keeper) in self.keepers() {
+            for stored in keeper.egroups().filter(|stored| is_wanted(stored)) {
+                egroups.entry((stored.family, stored.egroup)).or_default().push((drive, stored));
+            }
+        }
+        egroups
+    }
+
+    /// Whether these are those of all members of its group, which are several, and nobody else has one that is about to go: with that, what
+    /// is good there would go as well.
+    fn are_all_copies(
+        &self,
+        (family, egroup): (FamilyId, EgroupId),
+        copies: &[(usize, StoredEgroup)],
+    ) -> bool {
+        let owner = self.control.families[family.0 as usize].owner;
+        let engine = owner.and_then(|owner| self.shards[owner].engine.as_ref());
+        let group = engine.and_then(|engine| engine.volume(family)?.map().group_of(egroup));
+        let Some(view) = group.and_then(|group| self.control.groups.get(&group)) else { return false };
+        let is_held = |member: &DriveId| copies.iter().any(|(drive, _)| *drive == member.0 as usize);
+        copies.len() > 1
+            && copies.len() == view.members.len()
+            && view.former.is_empty()
+            && view.members.iter().all(is_held)
+    }
+
     /// Pages of the map that have several units, as far as those know that serve their vDisks.
     fn large_pages(&self) -> Vec<(FamilyId, PagePlace)> {
         let engines = self.shards.iter().filter_map(|shard| shard.engine.as_ref());
@@ -113,13 +139,7 @@ impl World {
         if self.phase != Phase::Trouble {
             return;
         }
-        let mut egroups: BTreeMap<(FamilyId, EgroupId), Vec<(usize, StoredEgroup)>> = BTreeMap::new();
-        for (drive, keeper) in self.keepers() {
-            let own = keeper.egroups().filter(|stored| stored.references.is_empty() && self.is_data(stored));
-            for stored in own {
-                egroups.entry((stored.family, stored.egroup)).or_default().push((drive, stored));
-            }
-        }
+        let egroups = self.open_copies(|stored| stored.references.is_empty() && self.is_data(stored));
         let Some((&(family, egroup), copies)) = egroups.iter().choose(&mut self.rng) else { return };
         let (drive, stored) = &copies[0];
         let data = self.drives[*drive].area(Area::Data);

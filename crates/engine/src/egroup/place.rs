@@ -16,7 +16,7 @@ use crate::curator::moves::Whereto;
 use crate::drain::UNITS_LEAST;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
-use crate::identity::{DriveId, EgroupId, Generation, GroupId, Time};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId};
 use crate::interface::Compression;
 use crate::message::{Answer, Class, Content, Lacking, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -59,15 +59,6 @@ const POOL_SLACK: u64 = 1 << 20;
 /// So long after a refusal client data is tried again.
 const PROBE_AGAIN_US: u64 = 200_000;
 
-/// A pool without room is asked so often for what it has by now, as long as somebody wants to write ...
-const SPACE_AGAIN_US: u64 = 1_000_000;
-/// ... who waits for the answers for so long.
-const SPACE_ANSWER_US: u64 = 200_000;
-/// What a drive has deleted is free so long after it said so, if it is not at once. Of that it tells only who asks then.
-const SPACE_FREED_US: u64 = 100_000;
-/// A drive that does not answer is not asked once more before this: nobody may be left whom it would tell.
-const SPACE_SILENT_US: u64 = 60_000_000;
-
 /// A pool that has been full for so long without getting better is taken for really full.
 const RECLAIM_PATIENCE_US: u64 = 3_000_000;
 
@@ -78,6 +69,11 @@ const MEMBER_PATIENCE_US: u64 = 30_000_000;
 /// and egroups have headers.)
 fn pool_wanted(ctx: &Context) -> u64 {
     2 * ctx.dirty_bytes + POOL_SLACK
+}
+
+/// Planted bugs.
+fn is_space_not_asked() -> bool {
+    [Bug::SpaceNotAsked, Bug::PoolOfLastTime, Bug::OwnReclaimingOnly].into_iter().any(planted)
 }
 
 impl Volume {
@@ -121,41 +117,29 @@ impl Volume {
     /// Somebody wants to write, and the pool has no room as far as anybody has told. But drives tell it with their answers only, and what
     /// others delete, or is free a while after it was deleted, comes with none: who has nothing to ask them would never hear of it.
     pub(crate) fn ask_for_space(&mut self, ctx: &mut Context) {
-        let asked = &ctx.space_asked;
-        let is_due = asked.at.is_none_or(|at| ctx.now >= at.after(SPACE_AGAIN_US));
-        let is_freed = asked.deleted_at.map(|deleted| deleted.after(SPACE_FREED_US)).is_some_and(|freed| {
-            ctx.now >= freed && asked.at.max(asked.again_at).is_none_or(|at| at < freed)
-        });
-        let is_without_room = self.placing.is_full() || self.is_pool_short(ctx);
-        let not_asked =
-            [Bug::SpaceNotAsked, Bug::PoolOfLastTime, Bug::OwnReclaimingOnly].into_iter().any(planted);
-        if !(is_due || is_freed) || !is_without_room || self.is_room_being_made(ctx) || not_asked {
+        let is_bare = (self.placing.is_full() || self.is_pool_short(ctx)) && !self.is_room_being_made(ctx);
+        self.placing.bare_since = is_bare.then(|| self.placing.bare_since.unwrap_or(ctx.now));
+        if !is_bare || !ctx.space_asked.is_due(ctx.now) || is_space_not_asked() {
             return;
         }
-        let at = if is_due { &mut ctx.space_asked.at } else { &mut ctx.space_asked.again_at };
-        *at = Some(ctx.now);
-        ctx.space_asked.open.retain(|_, asked| ctx.now < asked.after(SPACE_SILENT_US));
-        let open = &ctx.space_asked.open;
-        let drives = ctx.view.drives.keys().copied();
-        let drives: Vec<DriveId> =
-            drives.filter(|drive| ctx.is_up(*drive) && !open.contains_key(drive)).collect();
-        for drive in drives {
-            ctx.space_asked.open.insert(drive, ctx.now);
+        let drives = ctx.view.drives.keys().copied().filter(|drive| ctx.is_up(*drive)).collect();
+        for drive in ctx.space_asked.ask(drives, ctx.now) {
             // The shortest of all lists.
             let question = Question::ListEgroups { after: EgroupId(u64::MAX) };
             ctx.ask(self.family, self.epoch, drive, question, Purpose::Space);
         }
     }
 
-    /// Whether the pool may have room again soon, for what has waited for so long: then it waits a little more, instead of failing.
-    pub(crate) fn is_room_coming(&self, waited_us: u64, ctx: &Context) -> bool {
-        let is_within = |at: Option<Time>, us: u64| at.is_some_and(|at| ctx.now < at.after(us));
-        let asked = &ctx.space_asked;
-        let is_freeing =
-            is_within(asked.deleted_at, SPACE_FREED_US) || is_within(asked.again_at, SPACE_ANSWER_US);
-        // Deletions may go on for ever, in a pool that is none the better for them.
-        let waits_for_that = is_freeing && waited_us < SPACE_AGAIN_US;
-        waits_for_that || is_within(asked.at, SPACE_ANSWER_US) || self.is_room_being_made(ctx)
+    /// Nobody has waited to write: who does from now on has not waited for space.
+    pub(crate) fn nobody_waits_for_space(&mut self) {
+        self.placing.bare_since = None;
+    }
+
+    /// Whether the pool may have room again soon: then writes wait a little, instead of failing.
+    pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
+        let bare_us = self.placing.bare_since.map_or(0, |since| ctx.now.since(since));
+        let may_be_told = ctx.space_asked.may_be_told(ctx.now, bare_us) && !is_space_not_asked();
+        may_be_told || self.is_room_being_made(ctx)
     }
 
     /// Whether somebody is at work that makes room, and has not been for long without any coming of it.
@@ -414,7 +398,7 @@ impl Volume {
     fn forget_written(&self, job: &Job, ctx: &mut Context) {
         for &drive in &job.written {
             let question = Question::DeleteEgroups { egroups: vec![job.egroup] };
-            ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::TakeBack);
         }
     }
 

@@ -86,6 +86,8 @@ pub(crate) struct Placing {
     pub(super) misses: usize,
     /// While the pool is full or short.
     pub(super) shortage: Option<Shortage>,
+    /// Since when somebody has wanted to write while the pool has no room and nobody is at work that makes some.
+    pub(super) bare_since: Option<Time>,
     /// Until when more space may come back, of what was deleted here or elsewhere.
     pub(super) expecting_until: Time,
 }
@@ -108,6 +110,7 @@ impl Placing {
             packed_at: None,
             misses: 0,
             shortage: None,
+            bare_since: None,
             expecting_until: Time(0),
             short: false,
         }

@@ -325,9 +325,9 @@ impl Volume {
             Purpose::Page(fetch) => self.on_page(fetch, drive, answer, ctx),
             Purpose::Audit(task) => self.on_audit(task, drive, answer, ctx),
             Purpose::Compact(job) => self.on_compact(job, drive, answer, ctx),
-            Purpose::Space => drop(ctx.space_asked.open.remove(&drive)),
+            Purpose::Space => ctx.space_asked.answered(drive),
             Purpose::Forget if answer.is_ok() => ctx.space_asked.note_deletion(ctx.now),
-            Purpose::Forget | Purpose::Drop => {}
+            Purpose::Forget | Purpose::TakeBack | Purpose::Drop => {}
         }
     }
 
@@ -540,7 +540,7 @@ impl Volume {
         self.forget_aheads(ctx);
         ctx.calls.forget(self.family);
         // What it has asked drives for others as well, nobody hears any more.
-        ctx.space_asked.open.clear();
+        ctx.space_asked.forget_open();
     }
 
     /// If it was given up: what it had in its log is in no memory any more, and takes nothing from what the others of the shard may

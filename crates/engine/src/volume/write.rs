@@ -52,6 +52,7 @@ impl Volume {
             // What others of the shard deleted since something happened here last.
             self.note_pool(ctx);
         }
+        self.nobody_waits_for_space();
         self.ask_for_space(ctx);
         match self.verdict(&work, ctx) {
             Verdict::Go => self.start(work, ctx),
@@ -153,8 +154,7 @@ impl Volume {
         }
         let frees = work.frees();
         if self.is_out_of_space(ctx) && !frees {
-            let waited_us = work.waits_since.map_or(0, |since| ctx.now.since(since));
-            return if self.is_room_coming(waited_us, ctx) {
+            return if self.is_room_coming(ctx) {
                 Verdict::NoRoom
             } else {
                 Verdict::Refuse(RequestError::NoSpace)

@@ -3,7 +3,7 @@
 use crate::world::*;
 use weft_engine::FamilyId;
 use weft_engine::buffer::{BLOCK, Buffer};
-use weft_engine::identity::DriveId;
+use weft_engine::identity::{DriveId, Epoch};
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 
@@ -116,6 +116,36 @@ fn asking_drives_only_before_they_have_freed_it_is_seen() {
     use weft_engine::sabotage::{Bug, with};
     let reply = with(Bug::LateSpaceNotAsked, one_whose_space_is_free_a_little_after_it_was_deleted);
     assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
+}
+
+/// Somebody writes to a pool that has long been full, in which something is deleted again and again of which nothing comes: vDisks without data. Gives whether
+/// the write is refused within some seconds.
+fn one_beside_deletions_without_end() -> bool {
+    let mut world = small_pool(Limits::small());
+    assert!(fill(&mut world, 1));
+    world.take_snapshot(FAMILY, 1);
+    assert!(!fill(&mut world, 100));
+    world.settle();
+    world.pass(20_000_000);
+    let block = Request::Write { offset: 0, data: Buffer::copied(&pattern(7, BLOCK)) };
+    let ticket = world.submit(FAMILY, block);
+    for family in 100..200 {
+        world.step(Input::Order(Order::DropFamily { family: FamilyId(family), epoch: Epoch(1) }));
+        world.pass(50_000);
+    }
+    world.replies.remove(&ticket) == Some(Reply::Error(RequestError::NoSpace))
+}
+
+#[test]
+fn a_write_is_refused_although_something_is_deleted_all_the_time() {
+    assert!(one_beside_deletions_without_end());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn waiting_for_deletions_without_end_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(!with(Bug::DeletionsWaitedFor, one_beside_deletions_without_end));
 }
 
 #[test]
