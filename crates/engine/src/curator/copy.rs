@@ -517,7 +517,7 @@ impl Volume {
         if self.map.group_of(copy.egroup).is_none() {
             // It died while it was written, and the order to delete it may have come before the copy.
             let question = Question::DeleteEgroups { egroups: vec![copy.egroup] };
-            ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::TakeBack);
+            ctx.ask(self.family, self.epoch, copy.drive, question, Purpose::Forget);
         } else {
             let (family, egroup) = (self.family, copy.egroup);
             let (counter, damage) = match copy.is_partial {

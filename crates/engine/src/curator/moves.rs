@@ -339,7 +339,7 @@ impl Volume {
         let Some(named) = job.named else { return };
         for drive in self.placing.take_written(named.egroup).unwrap_or_default() {
             let question = Question::DeleteEgroups { egroups: vec![named.egroup] };
-            ctx.ask(self.family, self.epoch, drive, question, Purpose::TakeBack);
+            ctx.ask(self.family, self.epoch, drive, question, Purpose::Forget);
         }
     }
 

@@ -11,11 +11,9 @@ use std::collections::BTreeMap;
 const AGAIN_US: u64 = 1_000_000;
 /// ... who waits for the answers for so long.
 const ANSWER_US: u64 = 200_000;
-/// What a drive has deleted may be free only when it has heard of that itself, a while after it has answered. It is asked so long after
-/// the answer, then after twice as long, and so on ...
-const FREED_US: u64 = 100_000;
-/// ... up to this.
-const FREED_MAX_US: u64 = 500_000;
+/// What a drive has deleted may be free only when it has heard of that itself, a while after it has answered. So long after the answer it
+/// is asked.
+const FREED_US: [u64; 3] = [100_000, 200_000, 400_000];
 /// A drive that does not answer is not asked once more before this: nobody may be left whom it would tell.
 const SILENT_US: u64 = 60_000_000;
 
@@ -56,8 +54,11 @@ impl SpaceAsked {
         self.open.remove(&drive);
     }
 
-    /// The family that has asked for all hears of nothing any more.
+    /// The family that has asked for all hears of nothing any more: another one asks.
     pub fn forget_open(&mut self) {
+        if !self.open.is_empty() {
+            self.at = None;
+        }
         self.open.clear();
     }
 
@@ -77,8 +78,7 @@ impl SpaceAsked {
     fn again(&self) -> Option<Time> {
         let deleted = self.deleted_at?;
         let asked_us = self.at.max(self.again_at).map_or(0, |at| at.since(deleted));
-        let after_us = (2 * asked_us).max(FREED_US);
-        (after_us <= FREED_MAX_US).then(|| deleted.after(after_us))
+        FREED_US.into_iter().find(|us| *us > asked_us).map(|us| deleted.after(us))
     }
 }
 
@@ -108,9 +108,14 @@ mod tests {
         assert_eq!(look(&mut asked, 5_400, 8_000, |_| false), [5_440, 6_000, 7_000]);
         // Each deletion tells of what was free before it: the last one matters.
         assert_eq!(look(&mut asked, 8_000, 9_000, |now| now <= 8_500), [8_000, 8_600, 8_700, 8_900]);
+        // What is asked because it is time takes the place of none that comes later.
+        assert_eq!(
+            look(&mut asked, 9_000, 10_300, |now| now == 9_740),
+            [9_000, 9_840, 9_940, 10_000, 10_140]
+        );
         // Whoever wants to write long after one asks at once.
-        look(&mut asked, 9_000, 9_100, |now| now == 9_050);
-        assert_eq!(look(&mut asked, 9_600, 9_800, |_| false), [9_600]);
+        look(&mut asked, 11_000, 11_100, |now| now == 11_050);
+        assert_eq!(look(&mut asked, 11_600, 11_800, |_| false), [11_600]);
     }
 
     #[test]
@@ -125,6 +130,11 @@ mod tests {
             asked.may_be_told(Time(749_999), 0) && !asked.may_be_told(Time(750_000), 0),
             "the last answer"
         );
+        // Who asked for all is gone before it has heard.
+        asked.ask(vec![DriveId(1)], Time(2_000_000));
+        assert!(!asked.is_due(Time(2_000_001)));
+        asked.forget_open();
+        assert!(asked.is_due(Time(2_000_001)));
     }
 
     #[test]

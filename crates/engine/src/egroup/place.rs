@@ -16,7 +16,7 @@ use crate::curator::moves::Whereto;
 use crate::drain::UNITS_LEAST;
 use crate::formats::recipe::Recipe;
 use crate::formats::record::{Body, Edit, MapRecord, NamedEgroup};
-use crate::identity::{DriveId, EgroupId, Generation, GroupId};
+use crate::identity::{DriveId, EgroupId, Generation, GroupId, Time};
 use crate::interface::Compression;
 use crate::message::{Answer, Class, Content, Lacking, Question, Refusal};
 use crate::sabotage::{Bug, planted};
@@ -130,14 +130,10 @@ impl Volume {
         }
     }
 
-    /// Nobody has waited to write: who does from now on has not waited for space.
-    pub(crate) fn nobody_waits_for_space(&mut self) {
-        self.placing.bare_since = None;
-    }
-
-    /// Whether the pool may have room again soon: then writes wait a little, instead of failing.
-    pub(crate) fn is_room_coming(&self, ctx: &Context) -> bool {
-        let bare_us = self.placing.bare_since.map_or(0, |since| ctx.now.since(since));
+    /// Whether the pool may have room again soon: then what has waited since `waits_since`, if it has, waits a little more instead of failing.
+    pub(crate) fn is_room_coming(&self, waits_since: Option<Time>, ctx: &Context) -> bool {
+        let since = waits_since.zip(self.placing.bare_since).map(|(waits, bare)| waits.max(bare));
+        let bare_us = since.map_or(0, |since| ctx.now.since(since));
         let may_be_told = ctx.space_asked.may_be_told(ctx.now, bare_us) && !is_space_not_asked();
         may_be_told || self.is_room_being_made(ctx)
     }
@@ -390,15 +386,15 @@ impl Volume {
             return self.on_placed(number, ctx);
         }
         let job = self.placing.jobs.remove(&number).expect("it was just found");
-        self.forget_written(&job, ctx);
+        self.forget_written(&job, Purpose::TakeBack, ctx);
         self.send(number, job, ctx);
     }
 
     /// Copies exist under a name that will never be used: they go.
-    fn forget_written(&self, job: &Job, ctx: &mut Context) {
+    fn forget_written(&self, job: &Job, purpose: Purpose, ctx: &mut Context) {
         for &drive in &job.written {
             let question = Question::DeleteEgroups { egroups: vec![job.egroup] };
-            ctx.ask(self.family, self.epoch, drive, question, Purpose::TakeBack);
+            ctx.ask(self.family, self.epoch, drive, question, purpose);
         }
     }
 
@@ -408,7 +404,7 @@ impl Volume {
         if let Intent::Bypass { edits, locks } = &job.intent
             && !self.may_name_bypass(edits)
         {
-            self.forget_written(&job, ctx);
+            self.forget_written(&job, Purpose::Forget, ctx);
             return self.take_back_bypass(locks.clone(), ctx);
         }
         let (units, stored) = (job.units.len() as u32, job.content.blocks() as u32);

@@ -52,7 +52,6 @@ impl Volume {
             // What others of the shard deleted since something happened here last.
             self.note_pool(ctx);
         }
-        self.nobody_waits_for_space();
         self.ask_for_space(ctx);
         match self.verdict(&work, ctx) {
             Verdict::Go => self.start(work, ctx),
@@ -154,7 +153,7 @@ impl Volume {
         }
         let frees = work.frees();
         if self.is_out_of_space(ctx) && !frees {
-            return if self.is_room_coming(ctx) {
+            return if self.is_room_coming(work.waits_since, ctx) {
                 Verdict::NoRoom
             } else {
                 Verdict::Refuse(RequestError::NoSpace)
