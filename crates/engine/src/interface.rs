@@ -322,6 +322,11 @@ pub enum Notice {
         drive: DriveId,
         family: FamilyId,
     },
+    /// A drive holds something of a family of which the last census knows nothing. Told after each one, and after the opening of a drive.
+    UnknownFound {
+        drive: DriveId,
+        family: FamilyId,
+    },
     FamilyDropped {
         family: FamilyId,
     },

@@ -341,6 +341,18 @@ Requests beyond a limit wait; none fails because of it.")]
         #[command(flatten)]
         place: Place,
     },
+    /// Delete what drives hold of a vDisk that no record names
+    #[command(after_help = "Example:
+  weft vdisk forget 7
+
+After older records of the cluster were put back, drives may hold data of vDisks made since, under numbers that the
+records do not know. It is kept, and `weft status` names it, until you say that it may go.")]
+    Forget {
+        /// Its number, as `weft status` says
+        number: u32,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Serve a vDisk to NBD clients, now and after every restart of the node
     #[command(after_help = "Examples:
   weft vdisk export vol1 --nbd unix:/run/vol1.sock

@@ -102,6 +102,12 @@ pub fn run(command: VdiskCommand, json: bool) -> Result<(), Trouble> {
                 Some(note) => note.to_string(),
             });
         }
+        VdiskCommand::Forget { number, place } => {
+            let answer = Client::find(&place)?.delete(&format!("/v1/lost-vdisks/{number}"))?;
+            tell(json, &answer, || {
+                format!("forgot number {number}; what drives hold of it goes in the background")
+            });
+        }
         VdiskCommand::Export { disk, nbd, read_only, name, place } => {
             let address = absolute(&nbd)?;
             let path = format!("/v1/vdisks/{}/exports", path_part(&disk));

@@ -402,13 +402,18 @@ impl Keeper {
     }
 
     /// Tells what is here of families that are no more: a drive that lost what it had acknowledged has forgotten that they were
-    /// dropped, or somebody who had slept through that wrote to it once more.
+    /// dropped, or somebody who had slept through that wrote to it once more. And of families without a record that may be alive.
     fn tell_strays(&mut self) {
         let mut held = self.store.families();
         held.extend(self.ring.families());
-        held.retain(|family| self.census.is_deleted(*family) && !self.gone.contains(family));
+        held.retain(|family| !self.gone.contains(family));
+        let drive = self.desk.drive;
         for family in held {
-            self.desk.notice(Notice::StrayFound { drive: self.desk.drive, family });
+            if self.census.is_deleted(family) {
+                self.desk.notice(Notice::StrayFound { drive, family });
+            } else if self.census.is_unknown(family) {
+                self.desk.notice(Notice::UnknownFound { drive, family });
+            }
         }
     }
 

@@ -167,7 +167,7 @@ fn counters(config: &Config) -> ClusterRecord {
             config.node.next_family.max(new.next_family),
             &mut config.families.iter().map(|family| family.family),
         ),
-        ..new
+        ..new.with_lost(config.node.lost.clone())
     }
 }
 

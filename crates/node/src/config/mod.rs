@@ -12,6 +12,7 @@ pub(crate) mod durable_file;
 pub mod etcd;
 mod import;
 mod lock;
+mod lost_numbers;
 mod membership;
 mod records;
 mod redb_store;
@@ -22,6 +23,7 @@ pub use compression::{ColdRecord, CompressionRecord};
 pub use containers::{ContainerRecord, DEFAULT_CONTAINER, OwnPolicy, Policy};
 pub use import::{ImportError, import};
 pub use lock::{DirectoryLock, LockError};
+pub use lost_numbers::LostNumbers;
 pub use membership::{Life, MEMBERSHIP_FILE, Membership, MembershipError, MembershipStage};
 pub use records::{
     CloneOrigin, ConsistencyRecord, DriveRecord, DriveRecordState, ExportRecord, FamilyConfig, FamilyState,

@@ -6,6 +6,7 @@
 use super::ceiling::CeilingRecord;
 use super::compression::CompressionRecord;
 use super::containers::{Policy, default_container, is_default_container};
+use super::lost_numbers::LostNumbers;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_engine::interface::{FamilyRecord, GroupView, Origin, Segment};
@@ -20,6 +21,8 @@ pub struct NodeRecord {
     pub next_drive: u32,
     pub next_family: u32,
     pub next_group: u32,
+    #[serde(default, skip_serializing_if = "LostNumbers::is_empty")]
+    pub lost: LostNumbers,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

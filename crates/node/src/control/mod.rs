@@ -77,6 +77,8 @@ pub struct Control {
     census: Census,
     /// What drives hold of vDisks that are no more, as far as is known here; the store is asked before it goes.
     strays: BTreeSet<(DriveId, FamilyId)>,
+    /// What drives of this node hold of vDisks of which no record is known.
+    unknown_found: BTreeMap<FamilyId, BTreeSet<DriveId>>,
     /// By address.
     listeners: BTreeMap<String, Listener>,
     /// Those that are open and whose records are on their way to the store: by address.
@@ -284,6 +286,7 @@ impl Control {
             families: BTreeMap::new(),
             census: Census::default(),
             strays: BTreeSet::new(),
+            unknown_found: BTreeMap::new(),
             listeners: BTreeMap::new(),
             exports_being_made: BTreeSet::new(),
             hanging: BTreeMap::new(),
@@ -444,6 +447,7 @@ impl Control {
             }
         }
         lines.extend(self.copies_without_a_drive());
+        lines.extend(self.found_without_a_record());
         for view in self.schedule_views().iter().filter(|view| !view.trouble.is_empty()) {
             lines.push(format!("vDisk {}: its schedule takes no snapshots: {}", view.vdisk, view.trouble));
         }

@@ -109,6 +109,7 @@ impl Control {
             }
             Notice::FamilyDropped { family } => self.on_family_dropped(family),
             Notice::StrayFound { drive, family } => self.on_stray(drive, family),
+            Notice::UnknownFound { drive, family } => self.on_unknown(drive, family),
             Notice::FamilySettled { family } => {
                 tracing::debug!(%family, "a vDisk has settled");
                 self.unsettled.remove(&family);

@@ -14,7 +14,9 @@ pub use listen::serve;
 use super::exports::wait_until_exportable;
 use super::refusal::Refusal;
 use super::vdisks::Deletion;
-use super::{SharedControl, Stage, attachments, cache, figures, member, metrics, policy, statistics, vdisks};
+use super::{
+    SharedControl, Stage, attachments, cache, census, figures, member, metrics, policy, statistics, vdisks,
+};
 use crate::api::{
     AttachVdisk, AttachmentView, CacheView, CreateVdisk, DoneView, ExportVdisk, ExportView, MoveVdisk,
     ResizeCache, ResizeVdisk, SetVdisk, StatsView, StatusView, VdiskView, WarmVdisk, WarmView,
@@ -45,6 +47,7 @@ pub fn router(control: SharedControl) -> Router {
         .merge(cluster::router())
         .merge(containers::router())
         .route("/v1/vdisks/{name}/warm", post(warm))
+        .route("/v1/lost-vdisks/{number}", axum::routing::delete(forget))
         .route("/v1/cache", get(show_cache).post(resize_cache))
         .merge(snapshots::router())
         .merge(pages::router())
@@ -152,6 +155,14 @@ struct RemoveQuery {
     force: bool,
     #[serde(default)]
     with_snapshots: bool,
+}
+
+async fn forget(
+    State(control): State<SharedControl>,
+    Path(number): Path<u32>,
+) -> Result<Json<DoneView>, Refusal> {
+    census::forget(&control, weft_engine::FamilyId(number)).await?;
+    Ok(Json(DoneView { done: true, note: String::new() }))
 }
 
 async fn remove(

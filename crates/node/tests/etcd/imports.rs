@@ -15,7 +15,8 @@ use weft_node::config::{
 /// A node's own store with something of everything; more records than one transaction takes.
 fn a_single_node(dir: &Path) -> Config {
     let mut store = RedbStore::open(dir, true).expect("a new store opens");
-    let node = NodeRecord { node: 4711, next_drive: 6, next_family: 200, next_group: 90 };
+    let node =
+        NodeRecord { node: 4711, next_drive: 6, next_family: 200, next_group: 90, ..NodeRecord::default() };
     store.put_node(&node).expect("it can be put");
     for drive in [0, 1, 2, 5] {
         let place = if drive == 5 { Place::Device("/dev/sdb".into()) } else { Place::Files };

@@ -53,7 +53,7 @@ fn a_used_directory() -> PathBuf {
     let dir = temporary_directory("used");
     let mut store = RedbStore::open(&dir, true).expect("a new store opens");
     store
-        .put_node(&NodeRecord { node: 4711, next_drive: 0, next_family: 5, next_group: 0 })
+        .put_node(&NodeRecord { node: 4711, next_family: 5, ..NodeRecord::default() })
         .expect("it can be put");
     dir
 }

@@ -313,3 +313,25 @@ fn what_a_dead_node_served_is_given_away_many_at_once() {
     let late = cluster.give_all(claims[10..].to_vec(), &leader);
     assert!(matches!(late, Err(ClusterError::NotController)), "{late:?}");
 }
+
+#[test]
+fn a_number_that_was_found_without_a_record_is_not_given_out_and_not_deleted() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let make = |name: &str| cluster.create_vdisk(&a_vdisk(name)).expect("it is made").record.family;
+    let is_deleted = |family: u32| cluster.is_deleted(FamilyId(family)).expect("etcd says");
+    let format = || cluster.cluster_record().expect("it is there").record.format;
+    let (made, first_format) = (make("before"), format());
+    cluster.note_lost(FamilyId(made)).expect("it can be noted");
+    assert_eq!(format(), first_format, "it has a record: nothing is lost");
+    all_at_once(|_| cluster.note_lost(FamilyId(made + 3)).expect("it can be noted"));
+    assert!(format() > first_format, "older versions would take them for deleted");
+    let next = make("after");
+    assert_eq!(next, made + 4);
+    assert!((made..=next).all(|family| !is_deleted(family)));
+    let forget = |family: u32| cluster.forget_lost(FamilyId(family)).expect("it can be said");
+    assert!(forget(made + 2) && !forget(made + 2));
+    assert!(!forget(made) && !forget(next), "they have records");
+    let deleted: Vec<u32> = (made..=next).filter(|family| is_deleted(*family)).collect();
+    assert_eq!(deleted, [made + 2]);
+}

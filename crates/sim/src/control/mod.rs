@@ -325,6 +325,7 @@ impl World {
         let census = Census {
             next: FamilyId(self.control.families.len() as u32),
             families: Arc::new(there.collect()),
+            unknown: Arc::default(),
         };
         let (time, incarnation) = (self.now + self.parameters.order_us, self.shards[shard].incarnation);
         self.queue.push(time, Event::Order { shard, incarnation, order: Order::Census(census) });

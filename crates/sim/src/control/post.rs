@@ -211,6 +211,10 @@ impl World {
                 self.coverage.count("strays of dropped vDisks found");
                 self.order(shard, Order::DropStray { drive, family });
             }
+            // Made since the shard was told which there are.
+            Notice::UnknownFound { family, .. } if alive => {
+                assert!((family.0 as usize) < self.control.families.len(), "nobody has made {family}");
+            }
             Notice::FamilyDropped { family } => {
                 let entry = &mut self.control.families[family.0 as usize];
                 if entry.phase == FamilyPhase::Dropping {

@@ -31,6 +31,7 @@ mod offline_damage;
 mod offline_members;
 mod offline_snapshots;
 mod old_drive;
+mod old_records;
 mod outputs;
 mod pages;
 mod qos;

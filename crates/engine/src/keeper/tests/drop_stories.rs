@@ -109,7 +109,8 @@ fn many_families_together_go_in_pieces_too() {
 
 #[test]
 fn a_drop_that_is_cut_is_done_by_whoever_asks_next() {
-    let census = Census { next: FamilyId(3), families: Arc::new(BTreeSet::from([FamilyId(2)])) };
+    let census =
+        Census { next: FamilyId(3), families: Arc::new(BTreeSet::from([FamilyId(2)])), ..Census::default() };
     for cut in 0..60 {
         let mut rig = rig(cut);
         if cut % 2 == 0 {

@@ -443,7 +443,7 @@ fn a_family_is_dropped_with_what_is_on_its_way() {
 
 /// Of the families below 3 only 2 is there.
 fn census() -> Census {
-    Census { next: FamilyId(3), families: Arc::new(BTreeSet::from([FamilyId(2)])) }
+    Census { next: FamilyId(3), families: Arc::new(BTreeSet::from([FamilyId(2)])), ..Census::default() }
 }
 
 #[test]
@@ -458,13 +458,17 @@ fn what_is_left_of_families_that_are_no_more_goes_and_nothing_of_them_comes_agai
         let strays = if is_told_at_opening { rig.crash_and_tell(census()) } else { rig.tell(census()) };
         assert_eq!(strays, [FamilyId(1)]);
         assert_eq!(rig.tell(census()), strays, "until somebody says that it may go");
+        assert_eq!(rig.unknown_found(), [FamilyId(3)]);
         let waits =
             rig.begin(1, 2, Question::Append { first: Seq(2), trim: Seq(0), records: vec![data(2, 2, 1)] });
         rig.drop_stray(1);
         let late = rig.answers.remove(&waits);
         assert!(matches!(late, Some(Ok(Answer::Appended { .. }) | Err(Refusal::Fenced(_)))), "{late:?}");
         assert_eq!(rig.tell(census()), []);
-        // Nothing is known of numbers that the records do not know yet.
+        // Nothing is known of numbers that the records do not know yet, or have found to be lost.
+        let lost = Arc::new(vec![FamilyId(2)..FamilyId(4)]);
+        assert_eq!(rig.tell(Census { next: FamilyId(4), unknown: lost, ..census() }), []);
+        assert_eq!(rig.unknown_found(), [FamilyId(3)]);
         let left = |rig: &Rig| -> Vec<_> { rig.keeper.egroups().map(|stored| stored.family).collect() };
         assert_eq!(left(&rig), [FamilyId(2), FamilyId(3)]);
         assert!(rig.keeper.log_ranges().all(|(family, ..)| family != FamilyId(1)));

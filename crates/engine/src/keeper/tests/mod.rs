@@ -287,6 +287,15 @@ impl Rig {
         strays.collect()
     }
 
+    /// Those of which it has said last that nothing is known.
+    fn unknown_found(&self) -> Vec<FamilyId> {
+        let found = self.notices.iter().filter_map(|notice| match notice {
+            Notice::UnknownFound { family, .. } => Some(*family),
+            _ => None,
+        });
+        found.collect()
+    }
+
     fn drop_stray(&mut self, family: u32) {
         self.keeper.drop_stray(self.now, FamilyId(family), &mut self.effects);
         self.run();

@@ -123,8 +123,22 @@ impl ClusterStore {
     /// Whether there was a vDisk of this number and is none any more, as etcd itself says now.
     pub fn is_deleted(&self, family: FamilyId) -> Result<bool, ClusterError> {
         // In this order: a number that had been given out by then belonged to a record by then.
-        let given_out = family.0 < self.cluster_record()?.record.next_family;
+        let cluster = self.cluster_record()?.record;
+        let given_out = family.0 < cluster.next_family && !cluster.lost.contains(family);
         Ok(given_out && self.family(family)?.is_none())
+    }
+
+    /// A drive holds something of this vDisk. If its number has not been given out yet, older records were put back: it never will be.
+    /// (A record is there before anything is written.)
+    pub fn note_lost(&self, found: FamilyId) -> Result<(), ClusterError> {
+        self.change_cluster(|cluster| cluster.note_lost(found)).map(|_| ())
+    }
+
+    /// What is held of a vDisk that the records know nothing of may go. False if it is none of those.
+    pub fn forget_lost(&self, family: FamilyId) -> Result<bool, ClusterError> {
+        let mut is_lost = false;
+        self.change_cluster(|cluster| is_lost = cluster.lost.forget(family))?;
+        Ok(is_lost)
     }
 
     /// Those of these vDisks of which there is no record. Their numbers are never used again.

@@ -1,11 +1,18 @@
 //! Records that only a cluster has. Drives, groups and families are those of a single node.
 
 use super::ClusterError;
+use crate::config::LostNumbers;
 use serde::{Deserialize, Serialize};
+use weft_engine::FamilyId;
 use weft_engine::cluster::detection::AWAY_US;
 
 /// Of the form of all records together. Raised when an older version would misread them.
-pub const CLUSTER_FORMAT: u32 = 1;
+pub const CLUSTER_FORMAT: u32 = 2;
+
+/// Of a cluster without lost numbers.
+const FIRST_FORMAT: u32 = 1;
+/// Versions that do not know of lost numbers would take them for those of deleted vDisks.
+const LOST_FORMAT: u32 = 2;
 
 /// Shards of one node at most: a shard's number tells its node.
 pub use weft_engine::identity::SHARDS_PER_NODE;
@@ -21,6 +28,8 @@ pub struct ClusterRecord {
     pub next_drive: u32,
     pub next_family: u32,
     pub next_group: u32,
+    #[serde(default, skip_serializing_if = "LostNumbers::is_empty")]
+    pub lost: LostNumbers,
     /// A node, or a drive, that has been away for so long is not waited for any more: its copies are made again on others.
     #[serde(default = "away_seconds")]
     pub away_seconds: u64,
@@ -37,14 +46,28 @@ impl ClusterRecord {
     pub fn new(id: u64) -> Self {
         Self {
             id,
-            format: CLUSTER_FORMAT,
+            format: FIRST_FORMAT,
             next_node: 0,
             next_drive: 0,
             next_family: 1,
             next_group: 0,
+            lost: LostNumbers::default(),
             away_seconds: away_seconds(),
             importing: false,
         }
+    }
+
+    /// See [`LostNumbers::note`].
+    pub(super) fn note_lost(&mut self, found: FamilyId) {
+        if self.lost.note(&mut self.next_family, found) {
+            self.format = self.format.max(LOST_FORMAT);
+        }
+    }
+
+    /// With those of a single node.
+    pub fn with_lost(self, lost: LostNumbers) -> Self {
+        let format = if lost.is_empty() { self.format } else { LOST_FORMAT };
+        Self { lost, format, ..self }
     }
 
     /// Refuses a cluster that this version must not touch.

@@ -38,6 +38,8 @@ pub(in crate::control) enum Chore {
     LetSnapshotGo(SnapshotId),
     /// Asking whether what a drive holds may go.
     AskOfStray(DriveId, FamilyId),
+    /// Writing down that a number is not to be given out.
+    NoteLost(FamilyId),
     /// Writing down that the rollback of this number is over. Clients wait for it.
     EndRollback(u64),
 }
@@ -49,7 +51,9 @@ impl Chore {
     /// After trouble it is left for so long.
     fn again_after(self) -> Duration {
         match self {
-            Self::Scheduled(_) | Self::LetSnapshotGo(_) | Self::AskOfStray(..) => Duration::from_secs(2),
+            Self::Scheduled(_) | Self::LetSnapshotGo(_) | Self::AskOfStray(..) | Self::NoteLost(_) => {
+                Duration::from_secs(2)
+            }
             Self::EndRollback(_) => Duration::from_millis(500),
         }
     }

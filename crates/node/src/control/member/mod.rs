@@ -41,8 +41,8 @@ pub(super) use usage::{usage_of, usage_of_all};
 
 use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
 use crate::config::{
-    ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, Membership, Policy, ScheduleRecord,
-    SnapshotKey, SnapshotRecord,
+    ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, LostNumbers, Membership, Policy,
+    ScheduleRecord, SnapshotKey, SnapshotRecord,
 };
 use crate::control::failure::Failure;
 use crate::shard_loop::{PeerListener, PoorWay, Route};
@@ -173,9 +173,10 @@ impl Member {
         self.mirror.policy(config)
     }
 
-    /// The number that the next vDisk gets, and the numbers of those that there are, of one revision.
-    pub(super) fn numbers(&self) -> (u32, impl ExactSizeIterator<Item = FamilyId> + '_) {
-        (self.mirror.cluster.record.next_family, self.mirror.families.keys().copied())
+    /// The number that the next vDisk gets, those of which no more is known, and those of vDisks that there are, of one revision.
+    pub(super) fn numbers(&self) -> (u32, &LostNumbers, impl ExactSizeIterator<Item = FamilyId> + '_) {
+        let cluster = &self.mirror.cluster.record;
+        (cluster.next_family, &cluster.lost, self.mirror.families.keys().copied())
     }
 
     /// What is known here of the store.

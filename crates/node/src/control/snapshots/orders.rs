@@ -186,14 +186,26 @@ impl Control {
             return;
         }
         // The record comes before the snapshot and goes after it, and what the store said when the owner was chosen is known
-        // here: so one without a record is left over.
+        // here: so if there is none, somebody has put older records back.
         for &(generation, snapshot) in there {
             if self.snapshot_with_id(family, snapshot).is_none() {
-                tracing::info!(%family, %generation, "a snapshot that nobody knows is dropped");
-                self.order_owner(family, Order::DropSnapshot { family, generation });
+                self.keep_found_snapshot(family, generation, snapshot);
             }
         }
         self.order_snapshots();
+    }
+
+    /// A snapshot without a record gets one: whoever wants to can remove it then.
+    fn keep_found_snapshot(&mut self, family: FamilyId, generation: Generation, snapshot: SnapshotId) {
+        let name = self.free_name(&[family], &format!("found-{}", generation.0));
+        tracing::warn!(%family, name, "a snapshot was found that no record names, for older records were put back; it gets one");
+        let record = SnapshotRecord {
+            snapshot: snapshot.0,
+            state: SnapshotState::Ready,
+            generation: Some(generation.0),
+            ..self.snapshot_record(family, name, super::now(), SnapshotOrigin::Asked)
+        };
+        self.put_found_snapshot(record);
     }
 
     pub(in crate::control) fn on_snapshot_taken(

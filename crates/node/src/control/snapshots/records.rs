@@ -172,6 +172,24 @@ impl Control {
         }
     }
 
+    /// The record of a snapshot that is there already.
+    pub(super) fn put_found_snapshot(&mut self, record: SnapshotRecord) {
+        match &mut self.part {
+            Part::Alone(alone) => match alone.store.put_snapshots(std::slice::from_ref(&record)) {
+                Ok(()) => drop(alone.snapshots.insert(record.key(), record)),
+                Err(error) => tracing::error!(%error, "the record of a snapshot could not be put"),
+            },
+            Part::Member(member) => member.spawn(
+                move |store| store.create_snapshot(&record),
+                |_, put| {
+                    if let Err(error) = put {
+                        tracing::warn!(%error, "the record of a snapshot could not be put; it stays without one");
+                    }
+                },
+            ),
+        }
+    }
+
     pub(super) fn remove_snapshot_soon(&mut self, key: SnapshotKey, snapshot: SnapshotId) {
         match &mut self.part {
             Part::Alone(alone) => match alone.store.remove_snapshot(snapshot) {

@@ -1,0 +1,155 @@
+//! Older records are put back beneath drives that know more: nothing of what was made since is lost by that, or given to somebody else.
+
+use crate::support::cluster::{Cluster, Options, wait_for};
+use crate::support::{Node, Scratch, expect, nbd_uri, wait_until, write};
+use serde_json::Value;
+
+const ARGUMENTS: [&str; 4] = ["--drives", "2", "--drive-size", "256M"];
+const ALL: &str = "0 8M";
+
+/// The lines of trouble that name a lost vDisk, which has this number.
+fn tells_of(status: &Value, number: u32) -> bool {
+    let lines = status["trouble"].as_array().expect("trouble is a list").iter();
+    let names_it = |line: &Value| {
+        let line = line.as_str().expect("it is told in words");
+        line.contains("no record names") && line.contains(&format!("`weft vdisk forget {number}`"))
+    };
+    lines.filter(|line| names_it(line)).count() > 0
+}
+
+/// Names of the snapshots that there are.
+fn names(snapshots: &Value) -> Vec<String> {
+    let all = snapshots.as_array().expect("they are a list").iter();
+    all.map(|snapshot| snapshot["name"].as_str().expect("it has a name").to_string()).collect()
+}
+
+#[test]
+fn a_node_with_its_config_of_before_keeps_what_was_made_since() {
+    let scratch = Scratch::new("old-records");
+    let dir = scratch.file("node");
+    let node = Node::start(&dir, &ARGUMENTS);
+    node.export_new("a", "8M", &scratch.socket("a"));
+    node.export_new("d", "8M", &scratch.socket("d"));
+    write(&nbd_uri(&scratch.socket("d"), "d"), 4, ALL);
+    node.stop();
+    let config = dir.join("config.redb");
+    std::fs::copy(&config, scratch.file("config.before")).expect("it is a file");
+
+    let node = Node::start(&dir, &ARGUMENTS);
+    write(&nbd_uri(&scratch.socket("a"), "a"), 1, ALL);
+    node.weft(&["snapshot", "create", "a", "since"]);
+    write(&nbd_uri(&scratch.socket("a"), "a"), 2, ALL);
+    // The second one of two: of the number between nobody has anything.
+    node.weft(&["vdisk", "create", "empty", "--size", "8M"]);
+    node.export_new("b", "8M", &scratch.socket("b"));
+    write(&nbd_uri(&scratch.socket("b"), "b"), 3, ALL);
+    node.weft(&["vdisk", "rm", "d", "--force"]);
+    node.stop();
+    std::fs::copy(scratch.file("config.before"), &config).expect("it is a file");
+
+    let node = Node::start(&dir, &ARGUMENTS);
+    wait_until("what is lost is told", || tells_of(&node.json(&["status"]), 4));
+    node.export_new("c", "8M", &scratch.socket("c"));
+    expect(&nbd_uri(&scratch.socket("c"), "c"), 0, ALL);
+    expect(&nbd_uri(&scratch.socket("a"), "a"), 2, ALL);
+    wait_until("what was deleted since is not served", || {
+        let status = node.json(&["status"]);
+        let lines = status["trouble"].as_array().expect("trouble is a list");
+        lines.iter().any(|line| line.as_str().is_some_and(|line| line.starts_with("vDisk d is not served")))
+    });
+    node.weft(&["vdisk", "rm", "d", "--force"]);
+    wait_until("the snapshot has a record", || names(&node.json(&["snapshot", "ls"])) == ["a@found-0"]);
+    node.weft(&[
+        "vdisk",
+        "export",
+        "a@found-0",
+        "--nbd",
+        &format!("unix:{}", scratch.socket("past").display()),
+    ]);
+    expect(&nbd_uri(&scratch.socket("past"), "a@found-0"), 1, ALL);
+    assert_eq!(node.log_text().matches("something of a vDisk that was deleted").count(), 0);
+
+    let refused = node.try_weft(&["vdisk", "forget", "1"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    node.weft(&["vdisk", "forget", "4"]);
+    node.wait_for_log("something of a vDisk that was deleted");
+    wait_until("nothing is lost any more", || !tells_of(&node.json(&["status"]), 4));
+    node.stop();
+    let node = Node::start(&dir, &ARGUMENTS);
+    expect(&nbd_uri(&scratch.socket("c"), "c"), 0, ALL);
+    node.stop();
+}
+
+#[test]
+fn a_cluster_with_an_older_etcd_keeps_what_was_made_since() {
+    let mut cluster = Cluster::start("old-etcd", Options::default());
+    cluster.create("a", "64M");
+    let a: Vec<_> = cluster.numbers().into_iter().map(|number| cluster.export("a", number)).collect();
+    cluster.wait_until_served("a");
+    let stop_all = |cluster: &mut Cluster| {
+        for number in cluster.numbers() {
+            cluster.member(number).stop();
+        }
+        cluster.etcd.kill();
+    };
+    stop_all(&mut cluster);
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([cluster.scratch.file("etcd"), cluster.scratch.file("etcd.before")])
+        .status();
+    assert!(copied.is_ok_and(|status| status.success()), "its directory can be copied");
+    cluster.etcd.launch();
+    cluster.start_all();
+    cluster.wait_until_whole();
+
+    write(&nbd_uri(&a[0], "a"), 1, ALL);
+    cluster.weft(&["snapshot", "create", "a", "since"]);
+    write(&nbd_uri(&a[0], "a"), 2, ALL);
+    cluster.create("b", "64M");
+    let b = cluster.export("b", 0);
+    cluster.wait_until_served("b");
+    write(&nbd_uri(&b, "b"), 3, ALL);
+    // Owners of which the older records know nothing.
+    for _ in 0..2 {
+        cluster.kill_all();
+        cluster.start_all();
+        cluster.wait_until_whole();
+    }
+    stop_all(&mut cluster);
+    cluster.etcd.replace("etcd.before");
+    cluster.start_all();
+    cluster.wait_until_whole();
+
+    wait_for("what is lost is told by the nodes that hold it", || {
+        let told: Vec<u32> = cluster.numbers();
+        let status = |number: &u32| cluster.asking(*number, &["status", "--json"]).output();
+        let holders = told.iter().filter(|number| {
+            let output = status(number).expect("a command can be started");
+            serde_json::from_slice(&output.stdout).is_ok_and(|status: Value| tells_of(&status, 2))
+        });
+        match holders.count() {
+            0 | 1 => Err("fewer than two say so".to_string()),
+            _ => Ok(()),
+        }
+    });
+    cluster.create("c", "64M");
+    let c = cluster.export("c", 0);
+    cluster.wait_until_served("c");
+    expect(&nbd_uri(&c, "c"), 0, ALL);
+    expect(&nbd_uri(&a[0], "a"), 2, ALL);
+    wait_for("the snapshot has a record", || {
+        match cluster.json(&["snapshot", "ls"]).map(|all| names(&all)) {
+            Ok(names) if names == ["a@found-0"] => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let past = cluster.export("a@found-0", 1);
+    expect(&nbd_uri(&past, "a@found-0"), 1, ALL);
+
+    cluster.weft(&["vdisk", "forget", "2"]);
+    wait_for("nothing is lost any more", || {
+        let status = cluster.json(&["status"])?;
+        if tells_of(&status, 2) { Err(status["trouble"].to_string()) } else { Ok(()) }
+    });
+    expect(&nbd_uri(&c, "c"), 0, ALL);
+}
