@@ -122,6 +122,8 @@ pub enum Bug {
     SpaceNotAsked,
     /// What is free a while after its deletion was answered is not waited for.
     LateSpaceNotAsked,
+    /// A log without a record is one of a vDisk without data, whatever drives hold of it.
+    EmptyLogBelieved,
     /// As long as something is deleted, it is waited for.
     DeletionsWaitedFor,
     /// A trim waits behind writes that wait for the space it frees.

@@ -608,3 +608,42 @@ fn leaving_a_torn_member_without_the_end_is_seen() {
     assert!(!with(Bug::EndsNotGiven, the_other_member_is_lost_at_any_time));
     assert!(!with(Bug::EndsNotGiven, what_a_liar_forgot_is_kept_by_others));
 }
+
+/// Records are put back that are older than the place of a log: where they look for it is nothing, though drives hold data of the vDisk. Gives
+/// whether it is opened as one without any.
+fn a_log_that_older_records_look_for_elsewhere() -> bool {
+    let mut world = World::new(3, 1, Limits::small());
+    for at in 0..8 {
+        assert_eq!(world.write(at * (1 << 20), &pattern(at, 1 << 20)), Reply::Done);
+    }
+    world.settle();
+    let last = world.record.segments.last().expect("it has a log").clone();
+    let other =
+        (0..3).map(DriveId).find(|drive| !last.members.contains(drive)).expect("its log has one copy");
+    let held = |world: &World, drive| {
+        world.shard.keeper(drive).is_some_and(|keeper| keeper.egroups().next().is_some())
+    };
+    assert!(held(&world, other), "data lies everywhere");
+    world.record.segments = vec![Segment { first: Seq(1), members: vec![other], ..last }];
+    world.notices.clear();
+    world.try_to_restart(Limits::small());
+    world.pass(30_000_000);
+    let is_refused = |notice: &Notice| {
+        matches!(notice, Notice::FamilyFailed { reason: FamilyTrouble::RecordLost(Seq(1)), .. })
+    };
+    let is_opened = !world.notices.iter().any(is_refused);
+    assert!(is_opened || held(&world, other), "nothing of it is touched");
+    is_opened
+}
+
+#[test]
+fn a_vdisk_with_data_is_not_opened_as_one_without() {
+    assert!(!a_log_that_older_records_look_for_elsewhere());
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn believing_in_an_empty_log_is_seen() {
+    use weft_engine::sabotage::{Bug, with};
+    assert!(with(Bug::EmptyLogBelieved, a_log_that_older_records_look_for_elsewhere));
+}
