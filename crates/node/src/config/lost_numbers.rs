@@ -12,6 +12,9 @@ use weft_engine::FamilyId;
 pub struct LostNumbers(Vec<(u32, u32)>);
 
 impl LostNumbers {
+    /// No vDisk ever has this number or a higher one: numbers never end because a drive tells nonsense.
+    pub const END: FamilyId = FamilyId(1 << 31);
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -27,8 +30,14 @@ impl LostNumbers {
     /// A drive holds something of `found`, which `next`, the next number to be given out, has not come to: of all between them somebody may
     /// hold something. Whether anything has changed.
     pub fn note(&mut self, next: &mut u32, found: FamilyId) -> bool {
-        let Some(end) = found.0.checked_add(1).filter(|end| *end > *next) else { return false };
-        self.0.push((*next, end));
+        if found.0 < *next || found >= Self::END {
+            return false;
+        }
+        let end = found.0 + 1;
+        match self.0.last_mut() {
+            Some((_, last)) if last == next => *last = end,
+            _ => self.0.push((*next, end)),
+        }
         *next = end;
         true
     }
@@ -68,7 +77,7 @@ mod tests {
         assert!(lost.forget(FamilyId(4)) && !lost.forget(FamilyId(4)) && !lost.forget(FamilyId(7)));
         assert_eq!(all(&lost), [3, 5, 6]);
         let text = serde_json::to_string(&lost).expect("it is JSON");
-        assert_eq!(text, "[[3,4],[5,6],[6,7]]");
+        assert_eq!(text, "[[3,4],[5,7]]");
         assert_eq!(serde_json::from_str::<LostNumbers>(&text).expect("it is read"), lost);
         for family in [3, 5, 6] {
             assert!(lost.forget(FamilyId(family)));

@@ -69,8 +69,9 @@ impl Control {
 
     /// Sees to it that the numbers of such vDisks are not given out, once the store has said that they were not.
     fn note_lost(&mut self) {
+        let next = self.census.next.min(LostNumbers::END);
         let news: Vec<FamilyId> =
-            self.unknown_found.range(self.census.next..).map(|(family, _)| *family).collect();
+            self.unknown_found.range(next..LostNumbers::END).map(|(family, _)| *family).collect();
         for family in news {
             match &mut self.part {
                 Part::Alone(alone) => {
@@ -118,8 +119,12 @@ impl Control {
     /// What drives hold of a vDisk that no record names may go.
     pub(super) fn forget_lost_alone(&mut self, family: FamilyId) -> Result<bool, Refusal> {
         let alone = self.part.alone();
-        let is_lost = alone.node.lost.forget(family);
-        alone.store.put_node(&alone.node)?;
+        let mut node = alone.node.clone();
+        let is_lost = node.lost.forget(family);
+        if is_lost {
+            alone.store.put_node(&node)?;
+            alone.node = node;
+        }
         self.tell_census();
         Ok(is_lost)
     }
