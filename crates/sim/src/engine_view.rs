@@ -94,10 +94,15 @@ pub fn named(world: &World) -> Result<Vec<Named>, String> {
 /// The volumes that are served.
 pub fn volumes(world: &World) -> impl Iterator<Item = (usize, &Volume)> {
     let ready = world.control.families.iter().enumerate().filter(|(_, e)| e.phase == FamilyPhase::Ready);
-    ready.filter_map(|(family, entry)| {
-        let engine = world.shards[entry.owner?].engine.as_ref()?;
-        Some((family, engine.volume(FamilyId(family as u32))?))
-    })
+    ready.filter_map(|(family, _)| Some((family, world.owned(FamilyId(family as u32))?)))
+}
+
+impl World {
+    /// A vDisk as its owner has it, served or not.
+    pub fn owned(&self, family: FamilyId) -> Option<&Volume> {
+        let owner = self.control.families[family.0 as usize].owner?;
+        self.shards[owner].engine.as_ref()?.volume(family)
+    }
 }
 
 /// The pages of a family's map, as they lie on the drives. None if one of them cannot be read where it should be: then

@@ -104,9 +104,7 @@ impl World {
         (family, egroup): (FamilyId, EgroupId),
         copies: &[(usize, StoredEgroup)],
     ) -> bool {
-        let owner = self.control.families[family.0 as usize].owner;
-        let engine = owner.and_then(|owner| self.shards[owner].engine.as_ref());
-        let group = engine.and_then(|engine| engine.volume(family)?.map().group_of(egroup));
+        let group = self.owned(family).and_then(|volume| volume.map().group_of(egroup));
         let Some(view) = group.and_then(|group| self.control.groups.get(&group)) else { return false };
         let is_held = |member: &DriveId| copies.iter().any(|(drive, _)| *drive == member.0 as usize);
         copies.len() > 1
@@ -198,10 +196,7 @@ impl World {
 
     /// Whether whoever serves its vDisk knows it as one of data: without a page of the map a vDisk ends.
     fn is_data(&self, stored: &StoredEgroup) -> bool {
-        let owner = self.control.families[stored.family.0 as usize].owner;
-        let engine = owner.and_then(|owner| self.shards[owner].engine.as_ref());
-        let volume = engine.and_then(|engine| engine.volume(stored.family));
-        volume.is_some_and(|volume| volume.map().directory.contains(stored.egroup))
+        self.owned(stored.family).is_some_and(|volume| volume.map().directory.contains(stored.egroup))
     }
 
     pub fn write_rots(&mut self) {

@@ -3,7 +3,7 @@
 use crate::world::*;
 use weft_engine::FamilyId;
 use weft_engine::buffer::{BLOCK, Buffer};
-use weft_engine::identity::{DriveId, Epoch};
+use weft_engine::identity::{DriveId, Epoch, Generation, Ticket};
 use weft_engine::interface::*;
 use weft_engine::limits::Limits;
 
@@ -82,9 +82,8 @@ fn waiting_for_drives_to_tell_of_space_by_chance_is_seen() {
     assert!(!with(Bug::SpaceNotAsked, filled_by_large_writes));
 }
 
-/// Somebody writes to a pool that has long been full, and asks drives. Meanwhile a snapshot goes; that its egroups are deleted is
-/// answered before the drive is done with them. Gives what is heard of the write.
-fn one_whose_space_is_free_a_little_after_it_was_deleted(hint_us: u64) -> Option<Reply> {
+/// A pool that has long been full, the snapshot that holds half of it, and a block that somebody wants to write there.
+fn one_who_writes_to_a_full_pool() -> (World, Generation, Ticket) {
     let mut world = small_pool(Limits::small());
     assert!(fill(&mut world, 1));
     let generation = world.take_snapshot(FAMILY, 1);
@@ -93,6 +92,13 @@ fn one_whose_space_is_free_a_little_after_it_was_deleted(hint_us: u64) -> Option
     world.pass(20_000_000);
     let block = Request::Write { offset: 0, data: Buffer::copied(&pattern(7, BLOCK)) };
     let ticket = world.submit(FAMILY, block);
+    (world, generation, ticket)
+}
+
+/// Who wants to write asks drives. Meanwhile a snapshot goes; that its egroups are deleted is answered before the drive is done with them.
+/// Gives what is heard of the write.
+fn one_whose_space_is_free_a_little_after_it_was_deleted(hint_us: u64) -> Option<Reply> {
+    let (mut world, generation, ticket) = one_who_writes_to_a_full_pool();
     assert!(!world.replies.contains_key(&ticket), "it asks first");
     world.hints_hang = true;
     world.step(Input::Order(Order::DropSnapshot { family: FAMILY, generation }));
@@ -122,17 +128,10 @@ fn asking_drives_only_before_they_have_freed_it_is_seen() {
     assert_eq!(reply, Some(Reply::Error(RequestError::NoSpace)));
 }
 
-/// Somebody writes to a pool that has long been full, in which something is deleted again and again of which nothing comes: vDisks without data. Gives whether
-/// the write is refused within some seconds.
+/// Meanwhile something is deleted again and again of which nothing comes: vDisks without data. Gives whether the write is refused within
+/// some seconds.
 fn one_beside_deletions_without_end() -> bool {
-    let mut world = small_pool(Limits::small());
-    assert!(fill(&mut world, 1));
-    world.take_snapshot(FAMILY, 1);
-    assert!(!fill(&mut world, 100));
-    world.settle();
-    world.pass(20_000_000);
-    let block = Request::Write { offset: 0, data: Buffer::copied(&pattern(7, BLOCK)) };
-    let ticket = world.submit(FAMILY, block);
+    let (mut world, _, ticket) = one_who_writes_to_a_full_pool();
     for family in 100..200 {
         world.step(Input::Order(Order::DropFamily { family: FamilyId(family), epoch: Epoch(1) }));
         world.pass(50_000);

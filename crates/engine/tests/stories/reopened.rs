@@ -609,8 +609,8 @@ fn leaving_a_torn_member_without_the_end_is_seen() {
     assert!(!with(Bug::EndsNotGiven, what_a_liar_forgot_is_kept_by_others));
 }
 
-/// Records are put back that are older than the place of a log: where they look for it is nothing, though drives hold data of the vDisk. Gives
-/// whether it is opened as one without any.
+/// Records are put back that are older than the place of a log: where they look for it is nothing, though drives hold data of the
+/// vDisk. Gives whether it is opened as one without any.
 fn a_log_that_older_records_look_for_elsewhere() -> bool {
     let mut world = World::new(3, 1, Limits::small());
     for at in 0..8 {

@@ -70,31 +70,27 @@ impl Control {
     /// Sees to it that the numbers of such vDisks are not given out, once the store has said that they were not.
     fn note_lost(&mut self) {
         let next = self.census.next.min(LostNumbers::END);
-        let news: Vec<FamilyId> =
-            self.unknown_found.range(next..LostNumbers::END).map(|(family, _)| *family).collect();
-        for family in news {
-            match &mut self.part {
-                Part::Alone(alone) => {
-                    let node = &mut alone.node;
-                    if node.lost.note(&mut node.next_family, family)
-                        && let Err(error) = alone.store.put_node(node)
-                    {
-                        tracing::error!(%family, %error, "that a vDisk was found without a record cannot be written down");
-                    }
+        // With the greatest all lower ones are noted.
+        let Some((&family, _)) = self.unknown_found.range(next..LostNumbers::END).next_back() else { return };
+        match &mut self.part {
+            Part::Alone(alone) => {
+                let node = &mut alone.node;
+                if node.lost.note(&mut node.next_family, family)
+                    && let Err(error) = alone.store.put_node(node)
+                {
+                    tracing::error!(%family, %error, "that a vDisk was found without a record cannot be written down");
                 }
-                Part::Member(member) => member.spawn_chore(
-                    Chore::NoteLost(family),
-                    move |store| store.note_lost(family),
-                    move |_, noted| {
-                        if let Err(error) = noted {
-                            tracing::warn!(%family, %error, "that a vDisk was found without a record is not written down yet");
-                        }
-                    },
-                ),
+                self.tell_census();
             }
-        }
-        if self.part.member().is_none() {
-            self.tell_census();
+            Part::Member(member) => member.spawn_chore(
+                Chore::NoteLost(family),
+                move |store| store.note_lost(family),
+                move |_, noted| {
+                    if let Err(error) = noted {
+                        tracing::warn!(%family, %error, "that a vDisk was found without a record is not written down yet");
+                    }
+                },
+            ),
         }
     }
 

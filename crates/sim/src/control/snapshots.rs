@@ -242,8 +242,7 @@ impl World {
             if entry.phase != FamilyPhase::Ready {
                 continue;
             }
-            let engine = entry.owner.and_then(|owner| self.shards[owner].engine.as_ref());
-            let volume = engine.and_then(|engine| engine.volume(FamilyId(family as u32)));
+            let volume = self.owned(FamilyId(family as u32));
             let frozen = volume.map_or(0, |volume| volume.frozen_generations());
             // Of a full ring nothing is left for them before something is drained or freed.
             let may_wait = early && volume.is_none_or(|volume| volume.lacks_room());
