@@ -1,7 +1,7 @@
 //! Older records are put back beneath drives that know more: nothing of what was made since is lost by that, or given to somebody else.
 
 use crate::support::cluster::{Cluster, Options, wait_for};
-use crate::support::{Node, Scratch, expect, nbd_uri, step, try_tool, wait_until, write};
+use crate::support::{Node, Scratch, expect, nbd_uri, tool, try_tool, wait_until, write};
 use serde_json::Value;
 
 const ARGUMENTS: [&str; 4] = ["--drives", "2", "--drive-size", "256M"];
@@ -14,7 +14,7 @@ fn tells_of(status: &Value, number: u32) -> bool {
         let line = line.as_str().expect("it is told in words");
         line.contains("no record names") && line.contains(&format!("`weft vdisk forget {number}`"))
     };
-    lines.filter(|line| names_it(line)).count() > 0
+    { lines }.any(names_it)
 }
 
 /// Names of the snapshots that there are.
@@ -59,13 +59,7 @@ fn a_node_with_its_config_of_before_keeps_what_was_made_since() {
     expect(&nbd_uri(&scratch.socket("d"), "d"), 0, ALL);
     node.weft(&["vdisk", "rm", "d", "--force"]);
     wait_until("the snapshot has a record", || names(&node.json(&["snapshot", "ls"])) == ["a@found-0"]);
-    node.weft(&[
-        "vdisk",
-        "export",
-        "a@found-0",
-        "--nbd",
-        &format!("unix:{}", scratch.socket("past").display()),
-    ]);
+    node.export("a@found-0", &scratch.socket("past"));
     expect(&nbd_uri(&scratch.socket("past"), "a@found-0"), 1, ALL);
     assert_eq!(node.log_text().matches("something of a vDisk that was deleted").count(), 0);
 
@@ -78,6 +72,12 @@ fn a_node_with_its_config_of_before_keeps_what_was_made_since() {
     let node = Node::start(&dir, &ARGUMENTS);
     expect(&nbd_uri(&scratch.socket("c"), "c"), 0, ALL);
     node.stop();
+}
+
+/// What the etcd that is stopped has, beside it.
+fn copy_etcd(cluster: &Cluster, from: &str, to: &str) {
+    let [from, to] = [from, to].map(|name| cluster.scratch.file(name).display().to_string());
+    tool(&["cp", "-r", &from, &to]);
 }
 
 #[test]
@@ -93,11 +93,7 @@ fn a_cluster_with_an_older_etcd_keeps_what_was_made_since() {
         cluster.etcd.kill();
     };
     stop_all(&mut cluster);
-    let copied = std::process::Command::new("cp")
-        .arg("-r")
-        .args([cluster.scratch.file("etcd"), cluster.scratch.file("etcd.before")])
-        .status();
-    assert!(copied.is_ok_and(|status| status.success()), "its directory can be copied");
+    copy_etcd(&cluster, "etcd", "etcd.before");
     cluster.etcd.launch();
     cluster.start_all();
     cluster.wait_until_whole();
@@ -152,65 +148,4 @@ fn a_cluster_with_an_older_etcd_keeps_what_was_made_since() {
         if tells_of(&status, 2) { Err(status["trouble"].to_string()) } else { Ok(()) }
     });
     expect(&nbd_uri(&c, "c"), 0, ALL);
-}
-
-/// Nodes are away one after the other, so logs go to others; then records are put back that look for them where they were.
-#[test]
-fn a_log_that_older_records_look_for_elsewhere_is_not_taken_for_empty() {
-    let mut cluster = Cluster::start("old-logs", Options { nodes: 6, ..Options::default() });
-    let names = ["v1", "v2", "v3", "v4", "v5", "v6"];
-    let sockets: Vec<_> = names
-        .iter()
-        .map(|name| {
-            cluster.create(name, "64M");
-            cluster.wait_until_served(name);
-            let socket = cluster.export(name, 0);
-            write(&nbd_uri(&socket, name), 1, ALL);
-            socket
-        })
-        .collect();
-    let whole_copy = |cluster: &mut Cluster, from: &str, to: &str| {
-        cluster.kill_all();
-        cluster.etcd.kill();
-        let (from, to) = (cluster.scratch.file(from), cluster.scratch.file(to));
-        let copied = std::process::Command::new("cp").arg("-r").args([from, to]).status();
-        assert!(copied.is_ok_and(|status| status.success()), "its directory can be copied");
-    };
-    whole_copy(&mut cluster, "etcd", "etcd.before");
-    cluster.etcd.launch();
-    cluster.start_all();
-    cluster.wait_until_whole();
-    for number in cluster.numbers() {
-        step(&format!("node {number} is away"));
-        cluster.member(number).kill();
-        for (name, socket) in names.iter().zip(&sockets).filter(|_| number != 0) {
-            cluster.wait_for_owner(name, |owner| owner != number);
-            write(&nbd_uri(socket, name), 2, ALL);
-        }
-        cluster.start_all();
-        cluster.wait_until_whole();
-    }
-    whole_copy(&mut cluster, "etcd", "etcd.after");
-
-    step("older records");
-    cluster.etcd.replace("etcd.before");
-    cluster.start_all();
-    std::thread::sleep(std::time::Duration::from_secs(20));
-    for (name, socket) in names.iter().zip(&sockets) {
-        let line = ["qemu-io", "-r", "-f", "raw", "-c", "read -P 0 0 8M", &nbd_uri(socket, name)];
-        let read =
-            std::process::Command::new("timeout").arg("8").args(line).output().expect("it can be started");
-        let says = String::from_utf8_lossy(&read.stdout);
-        let gave_zeros = read.status.success() && !says.contains("Pattern verification failed");
-        assert!(!gave_zeros, "{name} is served as if nothing had ever been written: {says}");
-    }
-    cluster.kill_all();
-    step("the newest ones are back");
-    cluster.etcd.replace("etcd.after");
-    cluster.start_all();
-    cluster.wait_until_whole();
-    for (name, socket) in names.iter().zip(&sockets) {
-        cluster.wait_until_served(name);
-        expect(&nbd_uri(socket, name), 2, ALL);
-    }
 }
