@@ -207,7 +207,11 @@ fn is_cluster_of_input(error: &ClusterError) -> bool {
         | ClusterError::GoingBack { .. }
         | ClusterError::NothingToGoBackTo { .. }
         | ClusterError::AliveElsewhere { .. }
-        | ClusterError::NotController => false,
+        | ClusterError::NotController
+        | ClusterError::NodeLives { .. }
+        | ClusterError::OlderRecords { .. }
+        | ClusterError::RecordsBefore { .. }
+        | ClusterError::RecordsAccepted { .. } => false,
     }
 }
 
@@ -269,6 +273,16 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
         _ => Mark::make(&dir, store.name(), id, Way::Join)?,
     };
     enter(&store, &dir, &mark, &settings.node)
+}
+
+/// Takes the records that are in etcd for the newest that there are, although nodes have seen newer ones. Gives how many vDisks they have.
+pub fn accept_records(endpoints: &[String], name: &str) -> Result<usize, JoinError> {
+    Ok(open_store(endpoints, name, true)?.accept_records(new_id())?)
+}
+
+/// How many vDisks there are in records that can be accepted.
+pub fn acceptable_records(endpoints: &[String], name: &str) -> Result<usize, JoinError> {
+    Ok(open_store(endpoints, name, true)?.acceptable()?.len())
 }
 
 /// Refuses a directory that has begun to become a node of a cluster and is none yet: as a node that stands alone it could never become

@@ -148,6 +148,9 @@ pub struct UpArguments {
     /// Treat drives that are missing as gone for good, and rebuild their copies on the others
     #[arg(long)]
     pub replace_lost: bool,
+    /// Serve by a config.redb that is older than the node has seen it; what was done since may be lost
+    #[arg(long)]
+    pub accept_records: bool,
 }
 
 /// What may also come from the configuration file. Defaults are not filled in here, so that the file can.

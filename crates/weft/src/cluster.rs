@@ -20,6 +20,9 @@ const WATCH: Duration = Duration::from_secs(2);
 pub fn run(command: ClusterCommand, json: bool) -> Result<(), Trouble> {
     match command {
         ClusterCommand::Init(arguments) => init(arguments, json),
+        ClusterCommand::AcceptRecords { etcd, name, lose_data } => {
+            accept_records(&endpoints(&etcd.etcd), &name, lose_data, json)
+        }
         ClusterCommand::Status { watch, place } => status(&place, watch, json),
         ClusterCommand::Set { away_after, place } => {
             let answer = Client::find(&place)?.post("/v1/cluster", &json!({ "away_seconds": away_after }))?;
@@ -53,6 +56,28 @@ fn init(arguments: InitArguments, json: bool) -> Result<(), Trouble> {
             settings.endpoints.join(","),
             made.cluster
         )),
+    }
+    Ok(())
+}
+
+fn accept_records(endpoints: &[String], name: &str, lose_data: bool, json: bool) -> Result<(), Trouble> {
+    if !lose_data {
+        let vdisks = join::acceptable_records(endpoints, name).map_err(|error| trouble(&error))?;
+        return Err(Trouble::bad_input(format!(
+            "the records of the cluster {name} in this etcd have {vdisks} vDisks; what was done after them may be lost when nodes go by \
+             them: if there are no newer ones any more, add --lose-data (see --help)"
+        )));
+    }
+    let vdisks = join::accept_records(endpoints, name).map_err(|error| trouble(&error))?;
+    if json {
+        output::json(&json!({ "cluster": name, "vdisks": vdisks }));
+    } else {
+        output::line(&format!(
+            "nodes go by these records of the cluster {name} from now on; they have {vdisks} vDisks"
+        ));
+        output::line(
+            "start all nodes (`weft up`), and look at `weft status` of each before you make anything new",
+        );
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub const KEYS: [&str; 10] =
     ["dir", "drives", "drive-size", "drive", "rf", "shards", "read-cache", "api", "transport", "log"];
 
 /// Options that destroy something: to stand in a file that is read at every start is not what anybody wants.
-const COMMAND_LINE_ONLY: [&str; 2] = ["force", "replace-lost"];
+const COMMAND_LINE_ONLY: [&str; 3] = ["force", "replace-lost", "accept-records"];
 
 /// The options of `weft up`, completed by the file. None named: by the file in its usual place, if there is one.
 pub fn complete(given: UpOptions, named: Option<&Path>) -> Result<UpOptions, Trouble> {

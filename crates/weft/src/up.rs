@@ -41,6 +41,7 @@ pub fn run(arguments: UpArguments) -> Result<(), Trouble> {
         transport: options.transport,
         force: arguments.force,
         replace_lost: arguments.replace_lost,
+        accept_records: arguments.accept_records,
     };
     let dir = settings.dir.clone();
     weft_node::run(settings).map_err(|error| trouble(&error, &dir))
@@ -70,6 +71,7 @@ fn trouble(error: &StartError, dir: &Path) -> Trouble {
         | StartError::Config(_)
         | StartError::Membership(_)
         | StartError::Cluster(_)
+        | StartError::OlderRecords { .. }
         | StartError::NoDrive { .. }
         | StartError::Api { .. } => false,
     };

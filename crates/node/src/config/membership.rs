@@ -46,6 +46,10 @@ pub enum MembershipError {
     Io { path: PathBuf, source: io::Error },
     #[error("{path} is damaged: {source}; put a good copy back")]
     Damaged { path: PathBuf, source: serde_json::Error },
+    #[error(
+        "{path} is damaged: {source}; it says how new the records are that this node has seen: remove it if nobody has put older ones back"
+    )]
+    DamagedSeen { path: PathBuf, source: serde_json::Error },
 }
 
 impl Membership {

@@ -16,6 +16,7 @@ mod lost_numbers;
 mod membership;
 mod records;
 mod redb_store;
+pub(crate) mod seen;
 mod snapshot_names;
 
 pub use ceiling::CeilingRecord;

@@ -23,6 +23,9 @@ pub struct NodeRecord {
     pub next_group: u32,
     #[serde(default, skip_serializing_if = "LostNumbers::is_empty")]
     pub lost: LostNumbers,
+    /// How often the node was started with these records; 0: by versions that do not count.
+    #[serde(default)]
+    pub starts: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,6 +20,7 @@ mod listener;
 mod member;
 mod metrics;
 mod notices;
+mod older;
 mod pages;
 mod policy;
 mod refusal;

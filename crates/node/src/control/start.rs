@@ -4,8 +4,8 @@ use super::cache::{self, READ_CACHE_DEFAULT};
 use super::drives::{DrivePlan, Found, OwnBook};
 use super::refusal::Refusal;
 use super::{
-    Alone, Control, Family, Part, Serving, SharedControl, Stage, Standing, member, notices, server, shutdown,
-    snapshots,
+    Alone, Control, Family, Part, Serving, SharedControl, Stage, Standing, member, notices, older, server,
+    shutdown, snapshots,
 };
 use crate::api::{API_FILE, RUN_FILE};
 use crate::attach;
@@ -68,6 +68,8 @@ pub struct Settings {
     pub force: bool,
     /// Give up drives that are missing, and let others take their place.
     pub replace_lost: bool,
+    /// Take records that are older than the node has seen them.
+    pub accept_records: bool,
 }
 
 impl Settings {
@@ -85,6 +87,7 @@ impl Settings {
             transport: None,
             force: false,
             replace_lost: false,
+            accept_records: false,
         }
     }
 }
@@ -106,6 +109,11 @@ pub enum StartError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Drive(#[from] DriveError),
+    #[error(
+        "config.redb in {dir} is older than the node has seen it ({starts} starts are missing): somebody has put it back, and what drives have \
+         taken since would be lost or mixed up; put the newest back, or, if there is none any more, see `weft up --help` for --accept-records"
+    )]
+    OlderRecords { dir: PathBuf, starts: u64 },
     #[error("no drive can be used ({first}); nothing can be served")]
     NoDrive { first: String },
     #[error("the API cannot listen on {address}: {source}; choose another address with --api")]
@@ -161,8 +169,8 @@ pub fn run(settings: Settings) -> Result<(), StartError> {
     let mut config = store.load()?;
     if config.node.node == 0 {
         config.node.node = rand::random::<u64>() | 1;
-        store.put_node(&config.node)?;
     }
+    older::count_start(&dir, &mut store, &mut config, settings.accept_records)?;
     if !config.containers.iter().any(ContainerRecord::is_default) {
         // Also of a directory that an older version made.
         let default = ContainerRecord::default();

@@ -44,6 +44,7 @@ fn what_a_container_says_holds_for_its_vdisks_and_everybody_hears_of_it() {
             Ok(News::Changed { revision, changes }) => {
                 mirror.as_mut().expect("all comes first").apply(revision, changes);
             }
+            Ok(News::Older(error)) => panic!("etcd is one: {error}"),
             Err(_) => {}
         }
         mirror.as_ref().filter(|mirror| mirror.revision >= changed.revision).map(|mirror| {

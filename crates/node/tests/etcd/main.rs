@@ -4,6 +4,7 @@ mod containers;
 mod imports;
 mod joins;
 mod leases;
+mod older;
 mod outages;
 mod proxy;
 mod quiet;

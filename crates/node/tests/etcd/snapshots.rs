@@ -295,6 +295,7 @@ fn whoever_follows_hears_of_snapshots_and_they_go_with_their_vdisk() {
             Ok(News::Changed { revision, changes }) => {
                 mirror.as_mut().expect("all comes first").apply(revision, changes);
             }
+            Ok(News::Older(error)) => panic!("etcd is one: {error}"),
             Err(_) => {}
         }
         mirror.as_ref().filter(|mirror| mirror.revision >= loaded.revision).map(|mirror| {

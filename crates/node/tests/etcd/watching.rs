@@ -32,6 +32,7 @@ impl Mirror {
                 News::Changed { revision, changes } => {
                     self.config.as_mut().expect("all comes before changes").apply(revision, changes);
                 }
+                News::Older(error) => panic!("nobody remembers anything: {error}"),
             }
         }
     }

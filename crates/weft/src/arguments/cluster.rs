@@ -33,6 +33,26 @@ Example:\n  weft cluster status --watch")]
         #[command(flatten)]
         place: Place,
     },
+    /// Go on with records that are older than those that nodes have seen: a backup of etcd that was put back
+    #[command(after_help = "Examples:
+  weft cluster accept-records --etcd http://10.0.0.1:2379                says what there is, and changes nothing
+  weft cluster accept-records --etcd http://10.0.0.1:2379 --lose-data    the nodes may be started by these records
+
+A node that has seen newer records than those in etcd serves nothing, and nothing of what drives hold is touched: put the newest
+records back, and everything is as it was. Only when there are none any more, these can be accepted. Older records do not know where
+logs and data have gone since. A vDisk whose log has moved is not served, is served as it was then, or as zeros; what it
+has had since may be deleted, and records that are put back later do not mend that. Keep copies of the drives if you can.
+Stop all nodes first. Start them afterwards, all of them, and look at `weft status` before you make anything new.")]
+    AcceptRecords {
+        #[command(flatten)]
+        etcd: EtcdArguments,
+        /// Name of the cluster
+        #[arg(long, env = "WEFT_CLUSTER", value_name = "NAME", default_value = "main")]
+        name: String,
+        /// Do it, although what was done since may be lost
+        #[arg(long)]
+        lose_data: bool,
+    },
     /// Change a setting of the cluster
     #[command(after_help = "Example:\n  weft cluster set --away-after 30m")]
     Set {

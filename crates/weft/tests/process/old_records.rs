@@ -1,10 +1,12 @@
-//! Older records are put back beneath drives that know more: nothing of what was made since is lost by that, or given to somebody else.
+//! Older records are put back beneath drives that know more. Nothing is served by them, and with the newest everything is as it was; once
+//! somebody has accepted them, nothing of what was made since is given to somebody else, or taken for deleted.
 
 use crate::support::cluster::{Cluster, Options, wait_for};
-use crate::support::{Node, Scratch, expect, nbd_uri, tool, try_tool, wait_until, write};
+use crate::support::{Node, Scratch, expect, nbd_uri, step, tool, try_tool, wait_until, write};
 use serde_json::Value;
 
 const ARGUMENTS: [&str; 4] = ["--drives", "2", "--drive-size", "256M"];
+const ACCEPTING: [&str; 5] = ["--drives", "2", "--drive-size", "256M", "--accept-records"];
 const ALL: &str = "0 8M";
 
 /// The lines of trouble that name a lost vDisk, which has this number.
@@ -45,17 +47,27 @@ fn a_node_with_its_config_of_before_keeps_what_was_made_since() {
     write(&nbd_uri(&scratch.socket("b"), "b"), 3, ALL);
     node.weft(&["vdisk", "rm", "d", "--force"]);
     node.stop();
+    std::fs::copy(&config, scratch.file("config.newest")).expect("it is a file");
     std::fs::copy(scratch.file("config.before"), &config).expect("it is a file");
 
+    let told = Node::try_start(&dir, &ARGUMENTS).err().expect("it does not serve by older records");
+    assert!(told.contains("older than the node has seen it (1 starts are missing)"), "{told}");
+    std::fs::copy(scratch.file("config.newest"), &config).expect("it is a file");
+    let told = Node::try_start(&dir, &ACCEPTING).err().expect("there is nothing to accept");
+    assert!(told.contains("no older than this node has seen them"), "{told}");
     let node = Node::start(&dir, &ARGUMENTS);
+    expect(&nbd_uri(&scratch.socket("a"), "a"), 2, ALL);
+    expect(&nbd_uri(&scratch.socket("b"), "b"), 3, ALL);
+    assert_eq!(names(&node.json(&["snapshot", "ls"])), ["a@since"]);
+    node.stop();
+    std::fs::copy(scratch.file("config.before"), &config).expect("it is a file");
+
+    let node = Node::start(&dir, &ACCEPTING);
     wait_until("what is lost is told", || tells_of(&node.json(&["status"]), 4));
     node.export_new("c", "8M", &scratch.socket("c"));
     expect(&nbd_uri(&scratch.socket("c"), "c"), 0, ALL);
     expect(&nbd_uri(&scratch.socket("a"), "a"), 2, ALL);
-    // The number of epochs that it is behind is tried one by one.
-    wait_until("what was deleted since is there again", || {
-        try_tool(&["nbdinfo", &nbd_uri(&scratch.socket("d"), "d")]).status.success()
-    });
+    // Deleted since, it is there again.
     expect(&nbd_uri(&scratch.socket("d"), "d"), 0, ALL);
     node.weft(&["vdisk", "rm", "d", "--force"]);
     wait_until("the snapshot has a record", || names(&node.json(&["snapshot", "ls"])) == ["a@found-0"]);
@@ -112,9 +124,38 @@ fn a_cluster_with_an_older_etcd_keeps_what_was_made_since() {
         cluster.wait_until_whole();
     }
     stop_all(&mut cluster);
+    step("no node goes by older records");
     cluster.etcd.replace("etcd.before");
+    for number in 0..2 {
+        let member = cluster.member(number);
+        member.launch();
+        assert_eq!(member.wait_for_the_end(), Some(1), "another try may find others");
+        let told = member.log_text();
+        assert!(told.contains("are older than those that this node has seen"), "{told}");
+    }
+    step("with the newest, everything is there");
+    cluster.etcd.replace("etcd");
     cluster.start_all();
     cluster.wait_until_whole();
+    expect(&nbd_uri(&a[0], "a"), 2, ALL);
+    expect(&nbd_uri(&b, "b"), 3, ALL);
+    assert_eq!(cluster.json(&["snapshot", "ls"]).map(|all| names(&all)), Ok(vec!["a@since".to_string()]));
+    stop_all(&mut cluster);
+
+    step("somebody says that there are none newer");
+    cluster.etcd.replace("etcd.before");
+    let url = cluster.etcd.url.clone();
+    let accept = ["cluster", "accept-records", "--etcd", &url];
+    let asked = cluster.member(0).run(&accept);
+    let says = String::from_utf8_lossy(&asked.stderr).to_string();
+    assert!(asked.status.code() == Some(2) && says.contains("have 1 vDisks"), "{says}");
+    let accepted = cluster.member(0).run(&[&accept[..], &["--lose-data"]].concat());
+    assert!(accepted.status.success(), "{accepted:?}");
+    cluster.start_all();
+    cluster.wait_until_whole();
+    let refused = cluster.member(0).run(&accept);
+    let says = String::from_utf8_lossy(&refused.stderr).to_string();
+    assert!(refused.status.code() == Some(1) && says.contains("lives by these records"), "{says}");
 
     wait_for("what is lost is told by the nodes that hold it", || {
         let told: Vec<u32> = cluster.numbers();
@@ -148,4 +189,52 @@ fn a_cluster_with_an_older_etcd_keeps_what_was_made_since() {
         if tells_of(&status, 2) { Err(status["trouble"].to_string()) } else { Ok(()) }
     });
     expect(&nbd_uri(&c, "c"), 0, ALL);
+
+    step("what was served by what was accepted is not served by what was there before");
+    stop_all(&mut cluster);
+    cluster.etcd.replace("etcd");
+    let member = cluster.member(0);
+    member.launch();
+    assert_eq!(member.wait_for_the_end(), Some(1), "another try may find others");
+    let told = member.log_text();
+    assert!(told.contains("are of a time before others were accepted"), "{told}");
+}
+
+/// Etcd is put back while nodes run: it knows their leases, and the vDisks as they were.
+#[test]
+fn nodes_that_run_while_older_records_are_put_back_serve_nothing_until_the_newest_are() {
+    let mut cluster = Cluster::start("old-etcd-beneath", Options::default());
+    cluster.create("a", "64M");
+    let a: Vec<_> = cluster.numbers().into_iter().map(|number| cluster.export("a", number)).collect();
+    cluster.wait_until_served("a");
+    write(&nbd_uri(&a[0], "a"), 1, ALL);
+    cluster.etcd.kill();
+    copy_etcd(&cluster, "etcd", "etcd.before");
+    cluster.etcd.launch();
+    cluster.wait_until_whole();
+    cluster.weft(&["snapshot", "create", "a", "since"]);
+    write(&nbd_uri(&a[0], "a"), 2, ALL);
+
+    cluster.etcd.replace("etcd.before");
+    wait_for("all nodes say that they serve nothing, and why", || {
+        let status = |number: u32| cluster.asking(number, &["status", "--json"]).output();
+        let says =
+            |number: u32| status(number).map(|output| String::from_utf8_lossy(&output.stdout).to_string());
+        let silent =
+            |number: &u32| !says(*number).is_ok_and(|text| text.contains("nothing is served: the records"));
+        match cluster.numbers().into_iter().find(silent) {
+            Some(number) => Err(format!("node {number}: {:?}", says(number))),
+            None => Ok(()),
+        }
+    });
+    let read = ["timeout", "3", "nbdcopy", &nbd_uri(&a[0], "a"), "null:"];
+    assert!(!try_tool(&read).status.success(), "nobody is served by older records");
+
+    cluster.etcd.replace("etcd");
+    cluster.wait_until_whole();
+    cluster.wait_until_served("a");
+    for socket in &a {
+        expect(&nbd_uri(socket, "a"), 2, ALL);
+    }
+    assert_eq!(cluster.json(&["snapshot", "ls"]).map(|all| names(&all)), Ok(vec!["a@since".to_string()]));
 }

@@ -76,4 +76,30 @@ pub enum ClusterError {
     OldDirectory { node: u32, known: u64, life: u64 },
     #[error("this node is not the controller any more")]
     NotController,
+    #[error(
+        "the records of the cluster {name} in etcd (revision {found}) are older than those that this node has seen (revision {known}): somebody \
+         has put them back, and what drives have taken since would be lost or mixed up; put the newest back, or, if there are none any \
+         more, see `weft cluster accept-records --help`"
+    )]
+    OlderRecords { name: String, found: u64, known: u64 },
+    #[error(
+        "the records of the cluster {name} in etcd are of a time before others were accepted, by which this node has served since: put \
+         those back, or, if there are none any more, see `weft cluster accept-records --help`"
+    )]
+    RecordsBefore { name: String },
+    #[error(
+        "node {node} lives by these records: stop it (`weft down`), or wait some seconds, until its lease is over"
+    )]
+    NodeLives { node: u32 },
+    #[error(
+        "other records of the cluster {name} were accepted (`weft cluster accept-records`) since this node was started; start it again"
+    )]
+    RecordsAccepted { name: String },
+}
+
+impl ClusterError {
+    /// What etcd has is not what the node has acted by.
+    pub fn is_of_older_records(&self) -> bool {
+        matches!(self, Self::OlderRecords { .. } | Self::RecordsBefore { .. })
+    }
 }

@@ -24,6 +24,10 @@ const LAG_MAX: Duration = Duration::from_secs(60);
 /// A watch that etcd has not begun by then is given up.
 const BEGIN_WAIT: Duration = Duration::from_secs(5);
 
+/// Older records are believed in when nothing else was to be had for so long: before 3.4.31 and 3.5.13 a read may be old while ownership
+/// moves in etcd.
+pub const OLDER_WAIT: Duration = Duration::from_secs(3);
+
 #[derive(Debug)]
 pub enum News {
     /// The whole store; what was told before does not count. Comes first, and again when changes in between
@@ -31,6 +35,8 @@ pub enum News {
     Loaded(Box<ClusterConfig>),
     /// What changed in the revisions up to this one.
     Changed { revision: u64, changes: Vec<Change> },
+    /// What the store has now is older than what was told, and not taken.
+    Older(ClusterError),
 }
 
 /// Why a watch ended.
@@ -68,8 +74,19 @@ impl ClusterStore {
 
 impl Follower {
     fn run(mut self) {
+        let mut older_since = None;
         while !self.news.is_closed() {
-            match self.load() {
+            let loaded = self.load();
+            if !matches!(&loaded, Err(error) if error.is_of_older_records()) {
+                older_since = None;
+            }
+            match loaded {
+                Err(error) if error.is_of_older_records() => {
+                    if older_since.get_or_insert_with(Instant::now).elapsed() >= OLDER_WAIT {
+                        // If nobody listens the loop around sees it.
+                        let _ = self.news.blocking_send(News::Older(error));
+                    }
+                }
                 Ok(()) => match self.watch_again_and_again() {
                     Some(error) => tracing::info!(%error, "the config store is loaded again"),
                     None => return,
@@ -84,6 +101,7 @@ impl Follower {
         let config = self.store.load()?;
         self.position = config.revision;
         self.pause = PAUSE;
+        self.store.keep_seen();
         // If nobody listens the loop around sees it.
         let _ = self.news.blocking_send(News::Loaded(Box::new(config)));
         Ok(())
@@ -150,6 +168,7 @@ impl Follower {
                 }
                 WatchNews::Silence if self.news.is_closed() => return Ok(End::Unheard),
                 WatchNews::Silence => {
+                    self.store.keep_seen();
                     // Requests on their own connections tell whether silence is peace or a dead connection.
                     if self.store.etcd.disturbances() != disturbances {
                         return Ok(End::Broken("an endpoint did not answer".to_string()));
@@ -177,15 +196,19 @@ impl Follower {
             // Taking it over could bring back what was replaced; loading tells what is true.
             return Err(ClusterError::Etcd(EtcdError::Compacted));
         }
+        let floor = self.store.seen();
         let mut changes = Vec::new();
         for event in events {
             let change = Change::read(&self.store.keys, &event.key, event.value.as_ref())?;
             if let Some(Change::Cluster(cluster)) = &change {
                 self.store.accept(&cluster.record)?;
+                self.store.note_seen(floor, &cluster.record, revision)?;
             }
             changes.extend(change);
         }
         self.position = revision;
+        self.store.note_seen_since(revision);
+        self.store.keep_seen();
         Ok(changes.is_empty() || self.news.blocking_send(News::Changed { revision, changes }).is_ok())
     }
 }

@@ -27,8 +27,11 @@ impl ClusterStore {
 
     fn load_at_one_revision(&self) -> Result<ClusterConfig, ClusterError> {
         let (first, end) = self.keys.all();
+        let floor = self.seen();
         let (revision, entries) = self.entries(first, &end)?;
-        self.understand(revision, &entries)
+        let config = self.understand(revision, &entries)?;
+        self.note_seen(floor, &config.cluster.record, revision)?;
+        Ok(config)
     }
 
     /// What is in [`first`, `end`), and the revision of the store at which that is so.

@@ -4,6 +4,7 @@
 //! etcd. Numbers are given out once.
 //! Leaves to others: deciding (the controller and the nodes' control planes), talking to etcd (`etcd`).
 
+mod accept;
 mod alive;
 mod boot_clock;
 mod change;
@@ -21,6 +22,7 @@ mod groups;
 mod keys;
 mod lease;
 mod load;
+mod memory;
 mod nodes;
 mod records;
 mod snapshots;
@@ -33,7 +35,7 @@ pub use controller::{Campaign, Leadership};
 pub use decided::{Decided, Ground};
 pub use error::ClusterError;
 pub use families::{Claim, NewOwner, NewVdisk};
-pub use follow::News;
+pub use follow::{News, OLDER_WAIT};
 pub use lease::{Deadline, NodeLease};
 pub use records::{
     AliveRecord, CLUSTER_FORMAT, ClusterNodeRecord, ClusterRecord, ControllerRecord, CutOffRecord,
@@ -46,6 +48,7 @@ pub(super) use keys::Keys;
 use super::ContainerRecord;
 use super::etcd::{Compare, Etcd, Page, Transaction, is_one};
 use change::Verdict;
+use memory::{Age, Memory};
 
 /// Cheap to clone, and usable from any thread. Calls wait for etcd, some seconds at most: not for threads that serve
 /// I/O.
@@ -55,13 +58,15 @@ pub struct ClusterStore {
     pub(super) keys: Keys,
     /// The cluster that it has to be, whatever has come to be at etcd's address; None: any of the name.
     expected: Option<u64>,
+    /// What a node remembers of it; None: it is asked for no node.
+    memory: Option<Memory>,
 }
 
 impl ClusterStore {
     /// The cluster of this name, whether it exists or not; nothing is asked yet.
     pub fn new(etcd: Etcd, name: &str) -> Result<Self, ClusterError> {
         let keys = Keys::new(name).ok_or_else(|| ClusterError::BadName { name: name.to_string() })?;
-        Ok(Self { etcd, keys, expected: None })
+        Ok(Self { etcd, keys, expected: None, memory: None })
     }
 
     /// Only the cluster of this id counts: another one of the same name, in an etcd that was made anew or behind another
@@ -142,11 +147,11 @@ impl ClusterStore {
 
     /// The cluster's own record. The etcd that has it is ours from then on.
     pub fn cluster_record(&self) -> Result<Versioned<ClusterRecord>, ClusterError> {
-        let key = self.keys.cluster();
+        let (key, floor) = (self.keys.cluster(), self.seen());
         let is_one_way = self.etcd.endpoints().len() == 1;
         if self.etcd.ours().is_some() || is_one_way {
             let page = self.etcd.look(&key)?;
-            match self.record_in(&page) {
+            match self.record_in(&page, floor) {
                 // Made anew with the same words, another etcd has the id of ours.
                 Err(ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. }) if !is_one_way => {}
                 Ok(record) => {
@@ -161,7 +166,7 @@ impl ClusterStore {
         let mut ours = None;
         let mut refused = None;
         for (endpoint, page) in self.etcd.look_everywhere(&key)? {
-            match self.record_in(&page) {
+            match self.record_in(&page, floor) {
                 Ok(record) => {
                     is_one(&mut first, endpoint, page.etcd)?;
                     ours = Some((record, endpoint, page));
@@ -184,11 +189,12 @@ impl ClusterStore {
         }
     }
 
-    fn record_in(&self, page: &Page) -> Result<Versioned<ClusterRecord>, ClusterError> {
+    fn record_in(&self, page: &Page, floor: Option<Age>) -> Result<Versioned<ClusterRecord>, ClusterError> {
         let found = page.entries.first();
         let found = found.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
         let record: Versioned<ClusterRecord> = parse(found)?;
         self.accept(&record.record)?;
+        self.note_seen(floor, &record.record, page.revision)?;
         Ok(record)
     }
 

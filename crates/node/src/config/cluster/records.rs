@@ -7,12 +7,14 @@ use weft_engine::FamilyId;
 use weft_engine::cluster::detection::AWAY_US;
 
 /// Of the form of all records together. Raised when an older version would misread them.
-pub const CLUSTER_FORMAT: u32 = 2;
+pub const CLUSTER_FORMAT: u32 = 3;
 
 /// Of a cluster without lost numbers.
 const FIRST_FORMAT: u32 = 1;
 /// Versions that do not know of lost numbers would take them for those of deleted vDisks.
 const LOST_FORMAT: u32 = 2;
+/// Those that do not know that older records were accepted would forget it.
+const ACCEPTED_FORMAT: u32 = 3;
 
 /// Shards of one node at most: a shard's number tells its node.
 pub use weft_engine::identity::SHARDS_PER_NODE;
@@ -30,6 +32,10 @@ pub struct ClusterRecord {
     pub next_group: u32,
     #[serde(default, skip_serializing_if = "LostNumbers::is_empty")]
     pub lost: LostNumbers,
+    /// Each time that older records were accepted, in order: a number drawn at random. A node that has acted by records with a number
+    /// that is not here does not act by these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub accepted: Vec<u64>,
     /// A node, or a drive, that has been away for so long is not waited for any more: its copies are made again on others.
     #[serde(default = "away_seconds")]
     pub away_seconds: u64,
@@ -52,6 +58,7 @@ impl ClusterRecord {
             next_family: 1,
             next_group: 0,
             lost: LostNumbers::default(),
+            accepted: Vec::new(),
             away_seconds: away_seconds(),
             importing: false,
         }
@@ -62,6 +69,12 @@ impl ClusterRecord {
         if self.lost.note(&mut self.next_family, found) {
             self.format = self.format.max(LOST_FORMAT);
         }
+    }
+
+    /// These are to be acted by, although there have been newer ones.
+    pub(super) fn note_accepted(&mut self, number: u64) {
+        self.accepted.push(number);
+        self.format = self.format.max(ACCEPTED_FORMAT);
     }
 
     /// With those of a single node.

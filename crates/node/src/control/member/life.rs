@@ -43,7 +43,12 @@ pub enum LifeError {
 
 /// Whether it is of no use to try again.
 pub fn is_final(error: &ClusterError) -> bool {
-    matches!(error, ClusterError::NodeRemoved { .. } | ClusterError::OldDirectory { .. })
+    matches!(
+        error,
+        ClusterError::NodeRemoved { .. }
+            | ClusterError::OldDirectory { .. }
+            | ClusterError::RecordsAccepted { .. }
+    )
 }
 
 /// What a life is begun with.
@@ -106,6 +111,7 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
         }
         let Some(mut beginning) = control.lock().end_life() else { return };
         super::cut_off::wait_for_others(&control).await;
+        let mut told = String::new();
         loop {
             let Ok(begun) = beginning.begin().await else {
                 tracing::error!("beginning another life failed an assertion; it is tried again");
@@ -122,7 +128,13 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
                     control.lock().end(error);
                     return;
                 }
-                Err(error) => tracing::warn!(%error, "this node is not back in the cluster yet"),
+                Err(error) => {
+                    let line = error.to_string();
+                    if told != line {
+                        tracing::warn!(%error, "this node is not back in the cluster yet, and tries again");
+                    }
+                    told = line;
+                }
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -155,6 +167,14 @@ pub(in crate::control) async fn leave(control: &SharedControl) {
 }
 
 impl Member {
+    /// Etcd may know this node's lease still, from the time of what was put back: nothing is to be served by that.
+    pub(super) fn end_life_by_older_records(&self) {
+        if let Some(life) = &self.life {
+            // Nobody listens any more when the node ends.
+            let _ = self.losses.send(life.incarnation);
+        }
+    }
+
     /// The cluster knows which drives of this node are up.
     pub(super) fn is_announced(&self) -> bool {
         self.announcing.told.is_some()

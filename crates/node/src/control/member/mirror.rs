@@ -23,6 +23,9 @@ pub async fn follow(control: SharedControl, mut news: Receiver<News>) {
         while let Ok(next) = news.try_recv() {
             member.take(next);
         }
+        if member.older_records.is_some() {
+            member.end_life_by_older_records();
+        }
         member.note_repair();
         if member.is_removed() {
             let node = member.node;
@@ -48,7 +51,12 @@ pub async fn tick(control: SharedControl) {
 impl Member {
     fn take(&mut self, news: News) {
         match news {
-            News::Loaded(config) => self.mirror = Arc::new(*config),
+            News::Loaded(config) => {
+                self.mirror = Arc::new(*config);
+                self.older_records = None;
+            }
+            // What is known stays as it is: it is the newest that there is.
+            News::Older(error) => self.older_records = Some(error.to_string()),
             News::Changed { revision, changes } => {
                 Arc::make_mut(&mut self.mirror).apply(revision, changes);
             }

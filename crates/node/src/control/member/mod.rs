@@ -76,6 +76,8 @@ pub struct Member {
     attachments_at: Option<Instant>,
     /// What the store holds, as far as is known here.
     mirror: Arc<ClusterConfig>,
+    /// What etcd has now is older than the mirror, and not taken.
+    older_records: Option<String>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
     /// Nodes that no shard here reaches, since when that is known.

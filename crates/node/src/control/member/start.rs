@@ -3,7 +3,7 @@
 use super::life::Beginning;
 use super::nodes::ClusterBook;
 use super::{Member, jobs, life, mirror};
-use crate::config::cluster::{ClusterError, ClusterStore, Deadline, Moment, NodeState};
+use crate::config::cluster::{ClusterError, ClusterStore, Deadline, Moment, NodeState, OLDER_WAIT};
 use crate::config::etcd::{Etcd, EtcdError};
 use crate::config::{DirectoryLock, DriveRecord, Membership, MembershipStage};
 use crate::control::drives::DrivePlan;
@@ -43,6 +43,7 @@ pub fn run(
     check(settings, dir, &membership)?;
     let etcd = Etcd::new(&membership.endpoints).map_err(ClusterError::from)?;
     let store = ClusterStore::new(etcd, &membership.cluster)?.expecting(membership.id);
+    let store = store.remembering(dir, membership.id)?;
     wait_for_etcd(&store, membership.id)?;
     let etcd = store.etcd().clone();
     // Beside the start: a member that does not answer takes seconds.
@@ -106,6 +107,7 @@ pub fn run(
             announcing: life::Announcing::default(),
             attachments_at: None,
             mirror: Arc::new(config),
+            older_records: None,
             unreachable: BTreeMap::new(),
             cuts: BTreeMap::new(),
             poor_ways: BTreeMap::new(),
@@ -198,6 +200,11 @@ fn check(settings: &Settings, dir: &Path, membership: &Membership) -> Result<(),
             dir.display()
         ));
     }
+    if settings.accept_records {
+        return bad("the records of a cluster are accepted for all of its nodes: `weft cluster accept-records`, not with \
+                    --accept-records"
+            .to_string());
+    }
     if settings.replace_lost {
         return bad("a node of a cluster gives drives up with `weft drive remove DRIVE --lost`, not with \
                     --replace-lost"
@@ -234,9 +241,10 @@ fn wait_for_other(
     }
 }
 
-/// Whether a member of etcd that does not answer yet may say something better.
-fn may_pass(store: &ClusterStore, error: &ClusterError) -> bool {
+/// Whether somebody may say something better: a member of etcd that does not answer yet, or the same one a moment later.
+fn may_pass(store: &ClusterStore, error: &ClusterError, began: Instant) -> bool {
     match error {
+        error if error.is_of_older_records() => began.elapsed() < OLDER_WAIT,
         ClusterError::Etcd(EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. }) => true,
         // By one that came up empty, perhaps.
         ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. } => {
@@ -248,12 +256,15 @@ fn may_pass(store: &ClusterStore, error: &ClusterError) -> bool {
 }
 
 fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
-    let until = Instant::now() + ETCD_WAIT;
+    let began = Instant::now();
     let mut is_told = false;
     loop {
         match store.check(id) {
-            Ok(_) => return Ok(()),
-            Err(error) if Instant::now() < until && may_pass(store, &error) => {
+            Ok(_) => {
+                store.keep_seen();
+                return Ok(());
+            }
+            Err(error) if began.elapsed() < ETCD_WAIT && may_pass(store, &error, began) => {
                 if !is_told {
                     say!("weft: waiting for etcd: {error}");
                     is_told = true;

@@ -498,6 +498,9 @@ impl Control {
         if living.is_some_and(|living| !living.lease.deadline().has_passed()) {
             return Ok(());
         }
+        if let Some(older) = &member.older_records {
+            return Err(Refusal::unavailable(format!("nothing is served: {older}")));
+        }
         Err(Refusal::unavailable(
             "the node has no lease at this moment: its vDisks go to others until etcd gives it a new one",
         ))

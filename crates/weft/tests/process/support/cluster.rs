@@ -331,6 +331,10 @@ impl Member {
         self.await_ready();
     }
 
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// kill -9.
     pub fn kill(&mut self) {
         end(&mut self.child);
