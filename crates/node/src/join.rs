@@ -11,6 +11,7 @@ pub use name::default_name;
 
 use crate::config::cluster::{ClusterConfig, ClusterError, ClusterNodeRecord, ClusterStore, NodeState};
 use crate::config::etcd::{Etcd, EtcdError};
+use crate::config::seen::{self, Seen};
 use crate::config::{
     CONFIG_FILE, ConfigError, ConfigStore, DirectoryLock, ImportError, LockError, Membership,
     MembershipError, MembershipStage, RedbStore, import,
@@ -142,6 +143,11 @@ pub enum JoinError {
         "a node that brings vDisks cannot be for storage only: nobody would serve them; leave --storage-only away"
     )]
     StorageOnly,
+    #[error(
+        "config.redb in {dir} is older than the node has seen it ({starts} starts are missing): somebody has put it back; put the newest \
+         back, or, if there is none any more, see `weft up --help` for --accept-records"
+    )]
+    OlderRecords { dir: PathBuf, starts: u64 },
 }
 
 impl JoinError {
@@ -176,6 +182,7 @@ impl JoinError {
             | Self::NameTaken { .. }
             | Self::AddressTaken { .. }
             | Self::Unspecified { .. }
+            | Self::OlderRecords { .. }
             | Self::StorageOnly => true,
         }
     }
@@ -277,12 +284,12 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
 
 /// Takes the records that are in etcd for the newest that there are, although nodes have seen newer ones. Gives how many vDisks they have.
 pub fn accept_records(endpoints: &[String], name: &str) -> Result<usize, JoinError> {
-    Ok(open_store(endpoints, name, true)?.accept_records(new_id())?)
+    Ok(open_store(endpoints, name, true)?.accept_records(new_id(), seen::now())?)
 }
 
 /// How many vDisks there are in records that can be accepted.
 pub fn acceptable_records(endpoints: &[String], name: &str) -> Result<usize, JoinError> {
-    Ok(open_store(endpoints, name, true)?.acceptable()?.len())
+    Ok(open_store(endpoints, name, true)?.acceptable_records()?)
 }
 
 /// Refuses a directory that has begun to become a node of a cluster and is none yet: as a node that stands alone it could never become
@@ -403,6 +410,9 @@ fn bring(
 ) -> Result<Made, JoinError> {
     let config = RedbStore::open(dir, false)?.load()?;
     let brought = Brought { drives: config.drives.len(), vdisks: config.families.len() };
+    if let Some(starts) = Seen::read(dir)?.and_then(|seen| seen.starts_missing(&config.node)) {
+        return Err(JoinError::OlderRecords { dir: dir.to_path_buf(), starts });
+    }
     if options.storage_only && brought.vdisks > 0 {
         return Err(JoinError::StorageOnly);
     }

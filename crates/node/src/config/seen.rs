@@ -4,17 +4,35 @@
 
 use super::{MembershipError, NodeRecord, durable_file};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 /// Its name in the node's directory.
 pub const SEEN_FILE: &str = "records-seen.json";
 
-/// An epoch that is so much later is later than that of any owner of which older records do not know, as long as a vDisk has not gone
-/// from one owner to another a million times since.
-pub const EPOCHS_PASSED_OVER: u32 = 1 << 20;
+/// One epoch in so many seconds since 1970: owners do not change more often for long.
+const SECONDS_PER_EPOCH: u64 = 8;
+/// ... and where that has been passed already, a million owners.
+const EPOCHS_PASSED_OVER: u32 = 1 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// An epoch that no owner has had of whom older records do not know, at this time in seconds since 1970. Nor had any by records that
+/// were accepted some time ago, and are not these.
+pub fn epoch_passed_over(epoch: u32, now: u64) -> u32 {
+    let by_clock = u32::try_from(now / SECONDS_PER_EPOCH).unwrap_or(0);
+    if by_clock > epoch {
+        return by_clock;
+    }
+    epoch.checked_add(EPOCHS_PASSED_OVER).expect("older records are not accepted thousands of times")
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "of")]
 pub enum Seen {
     /// The records of the cluster of this id.
@@ -24,6 +42,9 @@ pub enum Seen {
         accepted: u64,
         /// Of the store, since then.
         revision: u64,
+        /// Keys that were put last, and when: see [`super::cluster::ClusterStore::remembering`].
+        #[serde(default)]
+        put: BTreeMap<String, u64>,
     },
     /// Those of the node itself, which is alone.
     Alone { node: u64, starts: u64 },
@@ -74,7 +95,7 @@ mod tests {
         assert_eq!([missing(7, 3), missing(7, 5), missing(7, 6)], [Some(2), None, None]);
         assert_eq!(missing(8, 3), None, "they are of another node");
         assert_eq!(missing(7, 0), None, "who wrote them does not count");
-        let elsewhere = Seen::Cluster { id: 7, accepted: 0, revision: 5 };
+        let elsewhere = Seen::Cluster { id: 7, accepted: 0, revision: 5, put: BTreeMap::new() };
         assert_eq!(
             elsewhere.starts_missing(&NodeRecord { node: 7, starts: 3, ..NodeRecord::default() }),
             None
@@ -82,13 +103,24 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_after_older_records_were_accepted_has_an_epoch_of_his_own() {
+        let day = 86_400;
+        let first = epoch_passed_over(5, 20_000 * day);
+        assert!(first > 1_000_000);
+        // Some owners later, others are accepted, of which the first know nothing.
+        assert!(epoch_passed_over(7, 20_000 * day + 3_600) > first + 100);
+        assert!(epoch_passed_over(first + 3, 20_000 * day) > first + 1_000_000);
+        assert!(epoch_passed_over(5, 0) > 1_000_000, "the clock is wrong");
+    }
+
+    #[test]
     fn what_was_seen_is_read_again_and_damage_is_told() {
         let dir = std::env::temp_dir().join(format!("weft-seen-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("the temporary directory can be written");
         assert_eq!(Seen::read(&dir).expect("nothing is there"), None);
-        for seen in
-            [Seen::Cluster { id: u64::MAX, accepted: 3, revision: 9 }, Seen::Alone { node: 7, starts: 5 }]
-        {
+        let put = BTreeMap::from([("/weft/main/nodes/0".to_string(), 8)]);
+        let of_cluster = Seen::Cluster { id: u64::MAX, accepted: 3, revision: 9, put };
+        for seen in [of_cluster, Seen::Alone { node: 7, starts: 5 }] {
             seen.write(&dir).expect("it is written");
             assert_eq!(Seen::read(&dir).expect("it is read"), Some(seen));
         }

@@ -2,7 +2,7 @@
 //! Promises: it is not served by them before somebody says so, and then in epochs that no owner of before has had.
 
 use super::start::StartError;
-use crate::config::seen::Seen;
+use crate::config::seen::{self, Seen, epoch_passed_over};
 use crate::config::{Config, ConfigStore};
 use std::path::Path;
 
@@ -20,8 +20,9 @@ pub(super) fn count_start(
         }
         Some(starts) => {
             config.node.starts += starts;
+            let now = seen::now();
             for record in &mut config.families {
-                record.epoch = record.epoch_passed_over();
+                record.epoch = epoch_passed_over(record.epoch, now);
             }
             store.put_families(&config.families)?;
         }

@@ -2,7 +2,13 @@
 
 use crate::server::{Server, temporary_directory};
 use crate::stories::{a_node, a_vdisk, alive, five_seconds};
-use weft_node::config::cluster::{ClusterError, ClusterStore, NodeLease};
+use crate::wait_for;
+use std::time::Duration;
+use weft_node::config::cluster::{ClusterError, ClusterStore, News, NodeLease};
+use weft_node::config::etcd::{Compare, EtcdError, Transaction};
+
+/// Seconds since 1970.
+const NOW: u64 = 1_800_000_000;
 
 /// What a node of the cluster 77 has of it, when it is started in `dir`.
 fn node_in(dir: &std::path::Path, server: &Server) -> ClusterStore {
@@ -33,7 +39,7 @@ fn what_a_node_has_seen_outlives_it_and_older_records_are_refused() {
     elsewhere.load().expect("who has seen nothing takes what there is");
 
     let accepting = ClusterStore::new(twin.client(), "test").expect("it is a name");
-    assert_eq!(accepting.accept_records(5).expect("nobody lives by them"), 0);
+    assert_eq!(accepting.accept_records(5, NOW).expect("nobody lives by them"), 0);
     let refused = elsewhere.load().map(drop);
     assert!(matches!(refused, Err(ClusterError::RecordsAccepted { .. })), "{refused:?}");
     let node = node_in(&dir, &twin);
@@ -41,6 +47,65 @@ fn what_a_node_has_seen_outlives_it_and_older_records_are_refused() {
     node.keep_seen();
     let refused = node_in(&dir, &server).load().map(drop);
     assert!(matches!(refused, Err(ClusterError::RecordsBefore { .. })), "{refused:?}");
+}
+
+/// Whoever writes raises the revision, and an older store may come past what was seen.
+#[test]
+fn older_records_are_known_after_others_have_written_there() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let dir = temporary_directory("seen");
+    let node = node_in(&dir, &server);
+    (0..20).for_each(|at| drop(cluster.create_vdisk(&a_vdisk(&format!("v{at}"))).expect("it is made")));
+    let newest = node.load().expect("it loads").revision;
+    node.keep_seen();
+
+    let twin = server.twin();
+    twin.new_cluster();
+    let (etcd, mut revision) = (twin.client(), 0);
+    while revision <= newest {
+        let write = Transaction::new().when(Compare::absent("/nothing")).put("/others", "x", None);
+        revision = etcd.transact(&write).expect("it is written").revision;
+    }
+    let refused = node_in(&dir, &twin).load().map(drop);
+    assert!(matches!(refused, Err(ClusterError::OlderRecords { .. })), "{refused:?}");
+    node_in(&dir, &server).load().expect("the newest are taken");
+}
+
+/// Etcd is put back while somebody uses it: nothing counts that is answered from then on.
+#[test]
+fn an_etcd_that_goes_back_while_it_is_asked_is_not_believed() {
+    let mut server = Server::start();
+    server.new_cluster();
+    let dir = temporary_directory("seen");
+    let node = node_in(&dir, &server);
+    let family = node.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    let etcd = node.etcd().clone();
+    let lease = etcd.grant_lease(Duration::from_secs(60)).expect("a lease is granted").lease;
+    let mut news = node.follow();
+    wait_for("all is loaded", || matches!(news.try_recv(), Ok(News::Loaded(_))).then_some(()));
+    server.copy("before");
+    let alter = |size: u64| node.change_vdisk(family, |record| record.size = size).map(drop);
+    (1..20).for_each(|step| alter(step << 20).expect("it is changed"));
+    server.copy("newest");
+
+    server.put_back("before");
+    let is_older = |error: &EtcdError| matches!(error, EtcdError::Older { .. });
+    let refused = alter(99 << 20);
+    assert!(matches!(&refused, Err(ClusterError::Etcd(error)) if is_older(error)), "{refused:?}");
+    let renewed = etcd.keep_alive(lease, Duration::from_secs(1));
+    assert!(matches!(&renewed, Err(error) if is_older(error)), "the lease of then is there: {renewed:?}");
+    wait_for("it is told", || match news.try_recv() {
+        Ok(News::Older(error)) => Some(error),
+        _ => None,
+    });
+
+    server.put_back("newest");
+    wait_for("the newest are taken", || match news.try_recv() {
+        Ok(News::Loaded(config)) => Some(config),
+        _ => None,
+    });
+    alter(99 << 20).expect("all goes on");
 }
 
 #[test]
@@ -53,12 +118,12 @@ fn records_are_accepted_all_together_when_nobody_lives_by_them() {
     (0..vdisks).for_each(|at| drop(cluster.create_vdisk(&a_vdisk(&format!("v{at}"))).expect("it is made")));
     let lease = NodeLease::take(&server.client(), five_seconds(), || ()).expect("a lease is had");
     cluster.announce(&alive(node, 1), lease.lease(), None).expect("it lives");
-    let refused = cluster.accept_records(5);
+    let refused = cluster.accept_records(5, NOW);
     assert!(matches!(refused, Err(ClusterError::NodeLives { .. })), "{refused:?}");
 
     lease.give_up().expect("it ends");
     let before = cluster.load().expect("it loads");
-    assert_eq!(cluster.accept_records(5).expect("nobody lives by them"), vdisks);
+    assert_eq!(cluster.accept_records(5, NOW).expect("nobody lives by them"), vdisks);
     let after = cluster.load().expect("it loads");
     assert_eq!((&after.cluster.record.accepted, after.cluster.record.format), (&vec![5], 3));
     for (family, entry) in &before.families {

@@ -3,7 +3,7 @@
 use crate::wait_for;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use weft_node::config::cluster::ClusterStore;
@@ -145,6 +145,23 @@ impl Server {
         self.wait_until_ready();
     }
 
+    /// Copies what it has now, under a name; for those that use it it has crashed.
+    pub fn copy(&mut self, name: &str) {
+        self.kill();
+        copy_into(&self.dir.join("data"), &self.dir.join(name));
+        self.launch();
+        self.wait_until_ready();
+    }
+
+    /// It goes on with what was copied.
+    pub fn put_back(&mut self, name: &str) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.join("data")).expect("it is there");
+        copy_into(&self.dir.join(name), &self.dir.join("data"));
+        self.launch();
+        self.wait_until_ready();
+    }
+
     pub fn port(&self) -> u16 {
         self.client_port
     }
@@ -172,6 +189,11 @@ impl Server {
             .send_string(&body)
             .expect("etcd compacts what is behind it");
     }
+}
+
+fn copy_into(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-r").args([from, to]).status();
+    assert!(copied.is_ok_and(|status| status.success()), "a directory can be copied");
 }
 
 impl Drop for Server {

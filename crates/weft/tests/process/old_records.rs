@@ -214,6 +214,10 @@ fn nodes_that_run_while_older_records_are_put_back_serve_nothing_until_the_newes
     cluster.wait_until_whole();
     cluster.weft(&["snapshot", "create", "a", "since"]);
     write(&nbd_uri(&a[0], "a"), 2, ALL);
+    // What nodes still write there by mistake shall not be taken for the newest.
+    for minutes in 10..60 {
+        cluster.weft(&["cluster", "set", "--away-after", &format!("{minutes}m")]);
+    }
 
     cluster.etcd.replace("etcd.before");
     wait_for("all nodes say that they serve nothing, and why", || {

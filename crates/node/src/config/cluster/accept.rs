@@ -2,18 +2,23 @@
 //! Promises: no owner that comes after this has the epoch of one that there was before, whatever these records know of it; every node
 //! knows that what it has seen does not count any more, and none goes on without that.
 
-use super::records::AliveRecord;
+use super::change::Verdict;
+use super::records::{AliveRecord, ClusterRecord};
 use super::{ClusterError, ClusterStore, Versioned, json};
 use crate::config::FamilyConfig;
 use crate::config::etcd::{Compare, Transaction};
-use crate::config::seen::EPOCHS_PASSED_OVER;
+use crate::config::seen::epoch_passed_over;
 
 /// vDisks in one transaction.
 const AT_ONCE: usize = 100;
 
 impl ClusterStore {
     /// How many vDisks the records have; refuses while a node lives by them.
-    pub fn acceptable(&self) -> Result<Vec<Versioned<FamilyConfig>>, ClusterError> {
+    pub fn acceptable_records(&self) -> Result<usize, ClusterError> {
+        self.acceptable().map(|families| families.len())
+    }
+
+    fn acceptable(&self) -> Result<Vec<Versioned<FamilyConfig>>, ClusterError> {
         let config = self.load()?;
         if let Some(Versioned { record: AliveRecord { node, .. }, .. }) = config.alive.values().next() {
             return Err(ClusterError::NodeLives { node: *node });
@@ -21,31 +26,40 @@ impl ClusterStore {
         Ok(config.families.into_values().collect())
     }
 
-    /// Accepts the records that there are. `number`: drawn at random. Gives how many vDisks they have.
-    pub fn accept_records(&self, number: u64) -> Result<usize, ClusterError> {
+    /// Accepts the records that there are. `number`: drawn at random; `now`: seconds since 1970. Gives how many vDisks they have.
+    pub fn accept_records(&self, number: u64, now: u64) -> Result<usize, ClusterError> {
         let families = self.acceptable()?;
         for part in families.chunks(AT_ONCE) {
-            let mut transaction = Transaction::new();
+            let mut transaction = Transaction::new().when(self.nobody_lives());
             for Versioned { record, revision } in part {
                 let key = self.keys.family(record.id());
-                let passed = FamilyConfig { epoch: record.epoch_passed_over(), ..record.clone() };
+                let passed = FamilyConfig { epoch: epoch_passed_over(record.epoch, now), ..record.clone() };
                 transaction =
                     transaction.when(Compare::unchanged(&key, *revision)).put(&key, &json(&passed), None);
             }
             if !self.etcd.transact(&transaction)?.succeeded {
-                // By another one who accepts them, if not by the first of two attempts: once more does no harm.
-                return Err(ClusterError::Changed { key: "a vDisk's record".to_string() });
+                return Err(self.not_accepted());
             }
         }
-        // Last: cut before, no node goes on.
-        self.change_cluster(|record| record.note_accepted(number))?;
-        Ok(families.len())
+        // Last: cut before, no node goes on, and once more does no harm.
+        let noted = self.change(&self.keys.cluster(), None, |record: &mut ClusterRecord, _| {
+            record.note_accepted(number);
+            Ok(Verdict::PutIf(vec![self.nobody_lives()]))
+        });
+        match noted {
+            Ok(_) => Ok(families.len()),
+            Err(ClusterError::Changed { .. }) => Err(self.not_accepted()),
+            Err(error) => Err(error),
+        }
     }
-}
 
-impl FamilyConfig {
-    /// An epoch that no owner had of whom these records do not know.
-    pub fn epoch_passed_over(&self) -> u32 {
-        self.epoch.checked_add(EPOCHS_PASSED_OVER).expect("older records are not accepted thousands of times")
+    fn nobody_lives(&self) -> Compare {
+        let (first, end) = self.keys.lives();
+        Compare::none_in(&first, &end)
+    }
+
+    /// Why, as far as that can be told.
+    fn not_accepted(&self) -> ClusterError {
+        self.acceptable().err().unwrap_or(ClusterError::Changed { key: "a vDisk's record".to_string() })
     }
 }

@@ -100,6 +100,9 @@ pub enum ClusterError {
 impl ClusterError {
     /// What etcd has is not what the node has acted by.
     pub fn is_of_older_records(&self) -> bool {
-        matches!(self, Self::OlderRecords { .. } | Self::RecordsBefore { .. })
+        matches!(
+            self,
+            Self::OlderRecords { .. } | Self::RecordsBefore { .. } | Self::Etcd(EtcdError::Older { .. })
+        )
     }
 }

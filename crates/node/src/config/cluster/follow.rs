@@ -4,6 +4,7 @@
 //! sent while nothing happens.
 
 use super::contents::{Change, ClusterConfig};
+use super::memory::Age;
 use super::{ClusterError, ClusterStore};
 use crate::config::etcd::{EtcdError, Event, Watch, WatchNews};
 use std::time::{Duration, Instant};
@@ -81,6 +82,9 @@ impl Follower {
                 older_since = None;
             }
             match loaded {
+                Err(error @ ClusterError::RecordsAccepted { .. }) => {
+                    let _ = self.news.blocking_send(News::Older(error));
+                }
                 Err(error) if error.is_of_older_records() => {
                     if older_since.get_or_insert_with(Instant::now).elapsed() >= OLDER_WAIT {
                         // If nobody listens the loop around sees it.
@@ -101,7 +105,7 @@ impl Follower {
         let config = self.store.load()?;
         self.position = config.revision;
         self.pause = PAUSE;
-        self.store.keep_seen();
+        self.store.keep_seen_soon();
         // If nobody listens the loop around sees it.
         let _ = self.news.blocking_send(News::Loaded(Box::new(config)));
         Ok(())
@@ -133,6 +137,12 @@ impl Follower {
     fn watch(&mut self) -> End {
         let disturbances = self.store.etcd.disturbances();
         let (first, end) = self.store.keys.all();
+        match self.store.has_gone_back() {
+            Ok(false) => {}
+            Ok(true) => return End::Gap(EtcdError::Compacted.into()),
+            Err(error) if error.is_of_older_records() => return End::Gap(error),
+            Err(error) => return End::Broken(error.to_string()),
+        }
         let mut watch = match self.store.etcd.watch(&first, &end, self.position + 1) {
             Ok(watch) => watch,
             Err(error) => return end_of(error),
@@ -168,7 +178,7 @@ impl Follower {
                 }
                 WatchNews::Silence if self.news.is_closed() => return Ok(End::Unheard),
                 WatchNews::Silence => {
-                    self.store.keep_seen();
+                    self.store.keep_seen_soon();
                     // Requests on their own connections tell whether silence is peace or a dead connection.
                     if self.store.etcd.disturbances() != disturbances {
                         return Ok(End::Broken("an endpoint did not answer".to_string()));
@@ -196,19 +206,20 @@ impl Follower {
             // Taking it over could bring back what was replaced; loading tells what is true.
             return Err(ClusterError::Etcd(EtcdError::Compacted));
         }
-        let floor = self.store.seen();
+        let floor = self.store.seen().map(Age::of_any_revision);
         let mut changes = Vec::new();
         for event in events {
             let change = Change::read(&self.store.keys, &event.key, event.value.as_ref())?;
             if let Some(Change::Cluster(cluster)) = &change {
                 self.store.accept(&cluster.record)?;
-                self.store.note_seen(floor, &cluster.record, revision)?;
+                self.store.judge_seen(floor.as_ref(), &cluster.record, revision)?;
             }
             changes.extend(change);
         }
         self.position = revision;
-        self.store.note_seen_since(revision);
-        self.store.keep_seen();
+        let put = events.iter().filter(|event| event.value.is_some());
+        self.store.note_keys(&self.store.keys, put.map(|event| (event.key.as_str(), event.revision)));
+        self.store.keep_seen_soon();
         Ok(changes.is_empty() || self.news.blocking_send(News::Changed { revision, changes }).is_ok())
     }
 }

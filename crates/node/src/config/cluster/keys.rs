@@ -63,6 +63,17 @@ impl Keys {
         self.below(format_args!("alive/{node}"))
     }
 
+    /// The range of the keys of all nodes that live.
+    pub fn lives(&self) -> (String, String) {
+        // '0' is the character behind '/'.
+        (self.below("alive/"), self.below("alive0"))
+    }
+
+    /// Whether what it holds is there for as long as somebody lives, and no longer.
+    pub fn is_of_a_life(&self, key: &str) -> bool {
+        matches!(self.read(key), Some(Key::Alive(_) | Key::CutOff(_) | Key::Controller))
+    }
+
     pub fn cut_off(&self, node: u32) -> String {
         self.below(format_args!("cut-off/{node}"))
     }

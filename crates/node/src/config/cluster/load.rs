@@ -30,7 +30,11 @@ impl ClusterStore {
         let floor = self.seen();
         let (revision, entries) = self.entries(first, &end)?;
         let config = self.understand(revision, &entries)?;
-        self.note_seen(floor, &config.cluster.record, revision)?;
+        self.judge_seen(floor.as_ref(), &config.cluster.record, revision)?;
+        let keys = || entries.iter().map(|entry| (entry.key.as_str(), entry.mod_revision));
+        self.judge_keys(floor.as_ref(), keys())?;
+        self.note_seen(&config.cluster.record, revision);
+        self.note_keys(&self.keys, keys());
         Ok(config)
     }
 

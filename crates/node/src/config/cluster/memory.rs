@@ -1,12 +1,14 @@
 //! What a node remembers of the cluster's records, so that older ones, which somebody has put back into etcd, are known as such.
 //! Promises: records that are older than those by which the node has acted are not taken; nor are those of before somebody accepted
-//! older ones, when these have been served since. The node's directory is no more than about a second behind.
-//! Leaves to others: what becomes of the node then (`control::member`).
+//! older ones, when these have been served since. The node's directory is about a second behind.
+//! Leaves to others: what becomes of the node then (`control::member`); an etcd that goes back while it is asked (`etcd`).
 
+use super::keys::Keys;
 use super::records::ClusterRecord;
 use super::{ClusterError, ClusterStore};
 use crate::config::MembershipError;
 use crate::config::seen::Seen;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,12 +18,36 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// ... and if that failed: it is told each time.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(60);
 
+/// So many of the keys that were put last are remembered. Revisions count on whoever writes, so an older store may come past what was
+/// seen; a key that had been put later than it was there still tells.
+const PUTS_REMEMBERED: usize = 8;
+
 /// How new records are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Age {
     /// Of [`ClusterRecord::accepted`] the last; 0: there is none.
     accepted: u64,
     revision: u64,
+    /// Keys that outlive nodes, and the revisions at which they were put.
+    put: BTreeMap<String, u64>,
+}
+
+impl Age {
+    /// As far as it is known of events: those come in order.
+    pub fn of_any_revision(self) -> Self {
+        Self { revision: 0, put: BTreeMap::new(), ..self }
+    }
+
+    fn note_put(&mut self, key: &str, revision: u64) {
+        let known = self.put.entry(key.to_string()).or_default();
+        *known = revision.max(*known);
+        if self.put.len() > PUTS_REMEMBERED
+            && let Some(first) = self.put.iter().min_by_key(|(_, revision)| **revision)
+        {
+            let first = first.0.clone();
+            self.put.remove(&first);
+        }
+    }
 }
 
 /// Cheap to clone; all clones are one.
@@ -34,6 +60,7 @@ struct Remembered {
     newest: Option<Age>,
     /// In the node's directory.
     kept: Option<Age>,
+    is_being_kept: bool,
     not_before: Instant,
     /// Since this process was begun the store has been read, and what it said was taken.
     is_in_use: bool,
@@ -42,79 +69,92 @@ struct Remembered {
 impl Memory {
     fn read(dir: &Path, id: u64) -> Result<Self, MembershipError> {
         let newest = match Seen::read(dir)? {
-            Some(Seen::Cluster { id: of, accepted, revision }) if of == id => {
-                Some(Age { accepted, revision })
+            Some(Seen::Cluster { id: of, accepted, revision, put }) if of == id => {
+                Some(Age { accepted, revision, put })
             }
             Some(Seen::Cluster { .. } | Seen::Alone { .. }) | None => None,
         };
-        let dir = dir.to_path_buf();
-        Ok(Self(Arc::new(Mutex::new(Remembered {
-            dir,
-            id,
-            newest,
-            kept: newest,
-            not_before: Instant::now(),
-            is_in_use: false,
-        }))))
+        let (dir, kept, not_before) = (dir.to_path_buf(), newest.clone(), Instant::now());
+        let (is_being_kept, is_in_use) = (false, false);
+        let remembered = Remembered { dir, id, newest, kept, is_being_kept, not_before, is_in_use };
+        Ok(Self(Arc::new(Mutex::new(remembered))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Writes down what was seen, if that is not under way, and it is time. Not under the lock: everybody needs it.
+    fn keep(&self) {
+        let (dir, id, newest) = {
+            let mut memory = self.lock();
+            let is_due = !memory.is_being_kept && Instant::now() >= memory.not_before;
+            let Some(newest) = memory.newest.clone().filter(|_| is_due && memory.newest != memory.kept)
+            else {
+                return;
+            };
+            memory.is_being_kept = true;
+            (memory.dir.clone(), memory.id, newest)
+        };
+        let Age { accepted, revision, put } = newest.clone();
+        let written = Seen::Cluster { id, accepted, revision, put }.write(&dir);
+        if let Err(error) = &written {
+            tracing::warn!(%error, "how new the cluster's records are is not written down");
+        }
+        let mut memory = self.lock();
+        memory.is_being_kept = false;
+        memory.not_before = Instant::now() + if written.is_ok() { PAUSE } else { PAUSE_AFTER_FAILURE };
+        if written.is_ok() {
+            memory.kept = Some(newest);
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        let memory = self.lock();
+        memory.newest != memory.kept && !memory.is_being_kept && Instant::now() >= memory.not_before
+    }
 }
 
 impl Remembered {
-    /// Takes note of records; refuses older ones than `floor`, which was seen before they were asked for.
-    fn take(
-        &mut self,
+    /// Refuses records that are older than `floor`, which was seen before they were asked for.
+    fn judge(
+        &self,
         name: &str,
-        floor: Option<Age>,
+        floor: &Age,
         record: &ClusterRecord,
         revision: u64,
     ) -> Result<(), ClusterError> {
-        let now = Age { accepted: record.accepted.last().copied().unwrap_or(0), revision };
         let name = name.to_string();
-        if let Some(floor) = floor {
-            let is_same = floor.accepted == now.accepted;
-            let is_known = floor.accepted == 0 || record.accepted.contains(&floor.accepted);
-            if is_same && now.revision < floor.revision {
-                let known = floor.revision;
-                return Err(ClusterError::OlderRecords { name, found: revision, known });
-            }
-            if !is_same && !is_known {
-                return Err(ClusterError::RecordsBefore { name });
-            }
-            if !is_same && self.is_in_use {
-                return Err(ClusterError::RecordsAccepted { name });
-            }
+        let is_same = floor.accepted == last_accepted(record);
+        let is_known = floor.accepted == 0 || record.accepted.contains(&floor.accepted);
+        if is_same && revision < floor.revision {
+            return Err(ClusterError::OlderRecords { name, found: revision, known: floor.revision });
         }
-        self.is_in_use = true;
-        self.newest = match self.newest {
-            // Answers do not come in the order of the questions.
-            Some(newest) if newest.accepted == now.accepted => {
-                Some(Age { revision: newest.revision.max(revision), ..newest })
-            }
-            _ => Some(now),
-        };
+        if !is_same && !is_known {
+            return Err(ClusterError::RecordsBefore { name });
+        }
+        if !is_same && self.is_in_use {
+            return Err(ClusterError::RecordsAccepted { name });
+        }
         Ok(())
     }
 
-    fn keep(&mut self) {
-        let Some(newest) = self.newest.filter(|newest| Some(*newest) != self.kept) else { return };
-        let Age { accepted, revision } = newest;
-        let written = Seen::Cluster { id: self.id, accepted, revision }.write(&self.dir);
-        let pause = match &written {
-            Ok(()) => PAUSE,
-            Err(error) => {
-                tracing::warn!(%error, "how new the cluster's records are is not written down");
-                PAUSE_AFTER_FAILURE
-            }
-        };
-        if written.is_ok() {
-            self.kept = Some(newest);
+    /// Takes note of records that were judged.
+    fn take(&mut self, record: &ClusterRecord, revision: u64) {
+        self.is_in_use = true;
+        let accepted = last_accepted(record);
+        let is_same = self.newest.as_ref().is_some_and(|newest| newest.accepted == accepted);
+        if !is_same {
+            self.newest = None;
         }
-        self.not_before = Instant::now() + pause;
+        let newest = self.newest.get_or_insert_with(|| Age { accepted, revision, put: BTreeMap::new() });
+        // Answers do not come in the order of the questions.
+        newest.revision = newest.revision.max(revision);
     }
+}
+
+fn last_accepted(record: &ClusterRecord) -> u64 {
+    record.accepted.last().copied().unwrap_or(0)
 }
 
 impl ClusterStore {
@@ -125,33 +165,74 @@ impl ClusterStore {
 
     /// To be asked for before the store is.
     pub(super) fn seen(&self) -> Option<Age> {
-        self.memory.as_ref().and_then(|memory| memory.lock().newest)
+        self.memory.as_ref().and_then(|memory| memory.lock().newest.clone())
     }
 
-    /// Takes note of what the store said, at this revision of it, after [`ClusterStore::seen`] was `floor`.
-    pub(super) fn note_seen(
+    /// Refuses what the store said, at this revision of it, if [`ClusterStore::seen`] had been newer.
+    pub(super) fn judge_seen(
         &self,
-        floor: Option<Age>,
+        floor: Option<&Age>,
         record: &ClusterRecord,
         revision: u64,
     ) -> Result<(), ClusterError> {
-        let Some(memory) = &self.memory else { return Ok(()) };
-        memory.lock().take(self.name(), floor, record, revision)
+        match (&self.memory, floor) {
+            (Some(memory), Some(floor)) => memory.lock().judge(self.name(), floor, record, revision),
+            _ => Ok(()),
+        }
     }
 
-    /// Something has changed at this revision, and the cluster's own record has not.
-    pub(super) fn note_seen_since(&self, revision: u64) {
-        let mut memory = self.memory.as_ref().map(Memory::lock);
-        if let Some(newest) = memory.as_mut().and_then(|memory| memory.newest.as_mut()) {
-            newest.revision = newest.revision.max(revision);
+    /// The same of all keys, and when each was put last: none goes back.
+    pub(super) fn judge_keys<'a>(
+        &self,
+        floor: Option<&Age>,
+        keys: impl Iterator<Item = (&'a str, u64)>,
+    ) -> Result<(), ClusterError> {
+        let Some(floor) = floor else { return Ok(()) };
+        for (key, found) in keys {
+            if let Some(&known) = floor.put.get(key).filter(|known| **known > found) {
+                return Err(ClusterError::OlderRecords { name: self.name().to_string(), found, known });
+            }
         }
+        Ok(())
+    }
+
+    /// Takes note of what was judged.
+    pub(super) fn note_seen(&self, record: &ClusterRecord, revision: u64) {
+        if let Some(memory) = &self.memory {
+            memory.lock().take(record, revision);
+        }
+    }
+
+    /// And of keys that were put at these revisions.
+    pub(super) fn note_keys<'a>(&self, keys: &Keys, put: impl Iterator<Item = (&'a str, u64)>) {
+        let mut memory = self.memory.as_ref().map(Memory::lock);
+        let Some(newest) = memory.as_mut().and_then(|memory| memory.newest.as_mut()) else { return };
+        for (key, revision) in put.filter(|(key, _)| !keys.is_of_a_life(key)) {
+            newest.revision = newest.revision.max(revision);
+            newest.note_put(key, revision);
+        }
+    }
+
+    /// Whether the key that was put last has gone back: the store may have been another for a while, and be as far now.
+    pub(super) fn has_gone_back(&self) -> Result<bool, ClusterError> {
+        let newest = self.seen().and_then(|seen| seen.put.into_iter().max_by_key(|(_, revision)| *revision));
+        let Some((key, known)) = newest else { return Ok(false) };
+        Ok(self.etcd.get(&key)?.is_some_and(|found| found.mod_revision < known))
     }
 
     /// Writes down in the node's directory what was seen, if it is time.
     pub fn keep_seen(&self) {
-        let mut memory = self.memory.as_ref().map(Memory::lock);
-        if let Some(memory) = memory.as_mut().filter(|memory| Instant::now() >= memory.not_before) {
+        if let Some(memory) = &self.memory {
             memory.keep();
+        }
+    }
+
+    /// The same, and does not wait for the directory's drive.
+    pub(super) fn keep_seen_soon(&self) {
+        if let Some(memory) = self.memory.clone().filter(Memory::is_behind) {
+            let thread = std::thread::Builder::new().name("weft-seen".to_string());
+            // Without a thread it is written down with what comes next.
+            let _ = thread.spawn(move || memory.keep());
         }
     }
 }
@@ -161,52 +242,63 @@ mod tests {
     use super::*;
 
     fn remembered(newest: Option<Age>) -> Remembered {
-        let (dir, not_before) = (PathBuf::new(), Instant::now());
-        Remembered { dir, id: 1, newest, kept: newest, not_before, is_in_use: false }
+        let (dir, kept, not_before) = (PathBuf::new(), newest.clone(), Instant::now());
+        Remembered { dir, id: 1, newest, kept, is_being_kept: false, not_before, is_in_use: false }
     }
 
     fn records(accepted: &[u64]) -> ClusterRecord {
         ClusterRecord { accepted: accepted.to_vec(), ..ClusterRecord::new(1) }
     }
 
-    fn age(accepted: u64, revision: u64) -> Option<Age> {
-        Some(Age { accepted, revision })
+    fn age(accepted: u64, revision: u64) -> Age {
+        Age { accepted, revision, put: BTreeMap::new() }
     }
 
     #[test]
     fn older_records_are_refused_until_somebody_accepts_them() {
         let mut node = remembered(None);
-        node.take("c", None, &records(&[]), 50).expect("nothing is known yet");
-        node.take("c", age(0, 50), &records(&[]), 50).expect("they are the same");
-        let older = node.take("c", age(0, 50), &records(&[]), 49);
+        node.take(&records(&[]), 50);
+        let judge = |node: &Remembered, accepted: &[u64], revision| {
+            let floor = node.newest.clone().expect("something was seen");
+            node.judge("c", &floor, &records(accepted), revision)
+        };
+        judge(&node, &[], 50).expect("they are the same");
+        let older = judge(&node, &[], 49);
         assert!(matches!(older, Err(ClusterError::OlderRecords { found: 49, known: 50, .. })), "{older:?}");
-        let accepted = node.take("c", age(0, 50), &records(&[9]), 45);
+        let accepted = judge(&node, &[9], 45);
         assert!(matches!(accepted, Err(ClusterError::RecordsAccepted { .. })), "it began with others");
-        assert_eq!(node.newest, age(0, 50), "what was refused was not seen");
 
-        let mut node = remembered(age(0, 50));
-        node.take("c", age(0, 50), &records(&[9]), 45).expect("they were accepted");
-        assert_eq!(node.newest, age(9, 45), "revisions count from there");
-        let mut node = remembered(age(9, 60));
-        node.take("c", age(9, 60), &records(&[9, 12]), 20).expect("older ones were accepted once more");
-    }
-
-    #[test]
-    fn newer_records_that_know_nothing_of_what_was_accepted_are_refused() {
-        let mut node = remembered(age(9, 60));
+        let mut node = remembered(Some(age(0, 50)));
+        judge(&node, &[9], 45).expect("they were accepted");
+        node.take(&records(&[9]), 45);
+        assert_eq!(node.newest, Some(age(9, 45)), "revisions count from there");
+        let node = remembered(Some(age(9, 60)));
+        judge(&node, &[9, 12], 20).expect("older ones were accepted once more");
         for others in [&[][..], &[8]] {
-            let before = node.take("c", age(9, 60), &records(others), 500);
+            let before = judge(&node, others, 500);
             assert!(matches!(before, Err(ClusterError::RecordsBefore { .. })), "{before:?}");
         }
-        node.take("c", age(9, 60), &records(&[8, 9]), 60).expect("they are the same");
+        judge(&node, &[8, 9], 60).expect("they are the same");
     }
 
     #[test]
     fn an_answer_that_comes_late_is_not_taken_for_an_older_store() {
-        let mut node = remembered(age(0, 50));
-        let floor = node.newest;
-        node.take("c", floor, &records(&[]), 70).expect("it is newer");
-        node.take("c", floor, &records(&[]), 60).expect("it was asked for before");
-        assert_eq!(node.newest, age(0, 70));
+        let mut node = remembered(Some(age(0, 50)));
+        let floor = node.newest.clone().expect("something was seen");
+        node.take(&records(&[]), 70);
+        node.judge("c", &floor, &records(&[]), 60).expect("it was asked for before");
+        node.take(&records(&[]), 60);
+        assert_eq!(node.newest, Some(age(0, 70)));
+    }
+
+    #[test]
+    fn what_was_put_last_is_remembered() {
+        let mut seen = age(0, 1);
+        (1..20).for_each(|at| seen.note_put(&format!("k{at}"), at));
+        seen.note_put("k15", 30);
+        seen.note_put("k15", 29);
+        assert_eq!(seen.put.len(), PUTS_REMEMBERED);
+        assert_eq!((seen.put.get("k15"), seen.put.get("k11")), (Some(&30), None));
+        assert_eq!(seen.put.get("k12"), Some(&12));
     }
 }

@@ -151,11 +151,12 @@ impl ClusterStore {
         let is_one_way = self.etcd.endpoints().len() == 1;
         if self.etcd.ours().is_some() || is_one_way {
             let page = self.etcd.look(&key)?;
-            match self.record_in(&page, floor) {
+            match self.record_in(&page, floor.as_ref()) {
                 // Made anew with the same words, another etcd has the id of ours.
                 Err(ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. }) if !is_one_way => {}
                 Ok(record) => {
                     self.etcd.pin(&page);
+                    self.note_seen(&record.record, page.revision);
                     return Ok(record);
                 }
                 Err(error) => return Err(error),
@@ -166,7 +167,7 @@ impl ClusterStore {
         let mut ours = None;
         let mut refused = None;
         for (endpoint, page) in self.etcd.look_everywhere(&key)? {
-            match self.record_in(&page, floor) {
+            match self.record_in(&page, floor.as_ref()) {
                 Ok(record) => {
                     is_one(&mut first, endpoint, page.etcd)?;
                     ours = Some((record, endpoint, page));
@@ -182,6 +183,7 @@ impl ClusterStore {
             (Some((record, endpoint, page)), _) => {
                 self.etcd.prefer(endpoint);
                 self.etcd.pin(&page);
+                self.note_seen(&record.record, page.revision);
                 Ok(record)
             }
             (None, Some(error)) => Err(error),
@@ -189,12 +191,12 @@ impl ClusterStore {
         }
     }
 
-    fn record_in(&self, page: &Page, floor: Option<Age>) -> Result<Versioned<ClusterRecord>, ClusterError> {
+    fn record_in(&self, page: &Page, floor: Option<&Age>) -> Result<Versioned<ClusterRecord>, ClusterError> {
         let found = page.entries.first();
         let found = found.ok_or_else(|| ClusterError::NoCluster { name: self.name().to_string() })?;
         let record: Versioned<ClusterRecord> = parse(found)?;
         self.accept(&record.record)?;
-        self.note_seen(floor, &record.record, page.revision)?;
+        self.judge_seen(floor, &record.record, page.revision)?;
         Ok(record)
     }
 

@@ -85,7 +85,7 @@ pub(super) enum Failure {
     NotSent(String),
     /// It may have done it.
     NoAnswer(String),
-    /// It is no etcd, or there is something between that speaks for it. It may have done it.
+    /// It is no etcd, or not as it was, or there is something between that speaks for it. It may have done it.
     Nonsense(EtcdError),
     /// It gave an answer that is the same everywhere.
     Said(EtcdError),
@@ -232,8 +232,18 @@ impl Etcd {
         request: Request,
         body: &[u8],
     ) -> Result<A, Failure> {
+        // Known before it is asked, so no answer of the same etcd that speaks of now is older.
+        let known = if self.ours().is_some() && request.is_of_now() { self.revision_heard() } else { 0 };
         match self.ask_anybody::<A>(endpoint, request, body) {
-            Ok(answer) => self.check(endpoint, answer.header()).map(|()| answer),
+            Ok(answer) => {
+                self.check(endpoint, answer.header())?;
+                let found = answer.header().revision.unsigned();
+                if found < known {
+                    let endpoint = endpoint.to_string();
+                    return Err(Failure::Nonsense(EtcdError::Older { endpoint, found, known }));
+                }
+                Ok(answer)
+            }
             // A refusal does not tell whose it is.
             Err(Failure::Said(error)) if self.ours().is_some() => {
                 let read = body_of(&RangeRequest::of_one("/"));

@@ -22,6 +22,12 @@ pub enum EtcdError {
         "{one} and {other} lead to different etcds (cluster ids {id_of_one} and {id_of_other}): give addresses of members of one"
     )]
     SeveralEtcds { one: String, id_of_one: EtcdId, other: String, id_of_other: EtcdId },
+    #[error(
+        "the records in etcd at {endpoint} (revision {found}) are older than those that were there (revision {known}): somebody has put them \
+         back, and what drives have taken since would be lost or mixed up; put the newest back, or, if there are none any more, see \
+         `weft cluster accept-records --help`"
+    )]
+    Older { endpoint: String, found: u64, known: u64 },
     #[error("etcd does not keep the revision that was asked for any more")]
     Compacted,
     #[error("the lease is over: etcd does not know it any more")]

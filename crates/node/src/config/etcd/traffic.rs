@@ -25,6 +25,11 @@ impl Request {
         Request::Watch,
     ];
 
+    /// Whether answers tell the revision that most of all members of etcd have come to, not only the one that was asked.
+    pub(super) fn is_of_now(self) -> bool {
+        matches!(self, Request::Range | Request::Transaction)
+    }
+
     /// Where etcd's gateway takes it.
     pub(super) fn path(self) -> &'static str {
         match self {

@@ -168,8 +168,11 @@ pub(in crate::control) async fn leave(control: &SharedControl) {
 
 impl Member {
     /// Etcd may know this node's lease still, from the time of what was put back: nothing is to be served by that.
-    pub(super) fn end_life_by_older_records(&self) {
+    pub(super) fn end_life_by_older_records(&self, error: &ClusterError) {
         if let Some(life) = &self.life {
+            tracing::error!(%error, "nothing is served");
+            // At once, whatever is under way.
+            life.lease.deadline().end();
             // Nobody listens any more when the node ends.
             let _ = self.losses.send(life.incarnation);
         }

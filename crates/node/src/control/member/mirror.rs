@@ -23,8 +23,14 @@ pub async fn follow(control: SharedControl, mut news: Receiver<News>) {
         while let Ok(next) = news.try_recv() {
             member.take(next);
         }
-        if member.older_records.is_some() {
-            member.end_life_by_older_records();
+        match &member.older_records {
+            None => {}
+            Some(ClusterError::RecordsAccepted { name }) => {
+                let name = name.clone();
+                control.end(ClusterError::RecordsAccepted { name });
+                return;
+            }
+            Some(error) => member.end_life_by_older_records(error),
         }
         member.note_repair();
         if member.is_removed() {
@@ -56,7 +62,7 @@ impl Member {
                 self.older_records = None;
             }
             // What is known stays as it is: it is the newest that there is.
-            News::Older(error) => self.older_records = Some(error.to_string()),
+            News::Older(error) => self.older_records = Some(error),
             News::Changed { revision, changes } => {
                 Arc::make_mut(&mut self.mirror).apply(revision, changes);
             }

@@ -39,7 +39,9 @@ pub(super) use requests::{
 pub(super) use status::{cluster as cluster_view, report};
 pub(super) use usage::{usage_of, usage_of_all};
 
-use crate::config::cluster::{ClusterConfig, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned};
+use crate::config::cluster::{
+    ClusterConfig, ClusterError, ClusterStore, Leadership, SHARDS_PER_NODE, Versioned,
+};
 use crate::config::{
     ConsistencyRecord, ContainerRecord, DirectoryLock, FamilyConfig, LostNumbers, Membership, Policy,
     ScheduleRecord, SnapshotKey, SnapshotRecord,
@@ -77,7 +79,7 @@ pub struct Member {
     /// What the store holds, as far as is known here.
     mirror: Arc<ClusterConfig>,
     /// What etcd has now is older than the mirror, and not taken.
-    older_records: Option<String>,
+    older_records: Option<ClusterError>,
     /// Shards of other nodes that cannot be reached from here: by which shards, and why.
     unreachable: BTreeMap<ShardId, BTreeMap<ShardId, String>>,
     /// Nodes that no shard here reaches, since when that is known.

@@ -242,9 +242,9 @@ fn wait_for_other(
 }
 
 /// Whether somebody may say something better: a member of etcd that does not answer yet, or the same one a moment later.
-fn may_pass(store: &ClusterStore, error: &ClusterError, began: Instant) -> bool {
+fn may_pass(store: &ClusterStore, error: &ClusterError, older_since: Option<Instant>) -> bool {
     match error {
-        error if error.is_of_older_records() => began.elapsed() < OLDER_WAIT,
+        error if error.is_of_older_records() => older_since.is_none_or(|since| since.elapsed() < OLDER_WAIT),
         ClusterError::Etcd(EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. }) => true,
         // By one that came up empty, perhaps.
         ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. } => {
@@ -257,14 +257,17 @@ fn may_pass(store: &ClusterStore, error: &ClusterError, began: Instant) -> bool 
 
 fn wait_for_etcd(store: &ClusterStore, id: u64) -> Result<(), StartError> {
     let began = Instant::now();
+    let mut older_since = None;
     let mut is_told = false;
     loop {
-        match store.check(id) {
+        // All of it: what says that it is older may be in any record.
+        match store.check(id).and_then(|_| store.load()) {
             Ok(_) => {
                 store.keep_seen();
                 return Ok(());
             }
-            Err(error) if began.elapsed() < ETCD_WAIT && may_pass(store, &error, began) => {
+            Err(error) if began.elapsed() < ETCD_WAIT && may_pass(store, &error, older_since) => {
+                older_since = error.is_of_older_records().then(|| older_since.unwrap_or_else(Instant::now));
                 if !is_told {
                     say!("weft: waiting for etcd: {error}");
                     is_told = true;
