@@ -60,6 +60,6 @@ impl ClusterStore {
 
     /// Why, as far as that can be told.
     fn not_accepted(&self) -> ClusterError {
-        self.acceptable().err().unwrap_or(ClusterError::Changed { key: "a vDisk's record".to_string() })
+        self.acceptable().err().unwrap_or(ClusterError::Changed { key: "one of the records".to_string() })
     }
 }

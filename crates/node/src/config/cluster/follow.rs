@@ -78,7 +78,7 @@ impl Follower {
         let mut older_since = None;
         while !self.news.is_closed() {
             let loaded = self.load();
-            if !matches!(&loaded, Err(error) if error.is_of_older_records()) {
+            if loaded.is_ok() {
                 older_since = None;
             }
             match loaded {
@@ -137,7 +137,7 @@ impl Follower {
     fn watch(&mut self) -> End {
         let disturbances = self.store.etcd.disturbances();
         let (first, end) = self.store.keys.all();
-        match self.store.has_gone_back() {
+        match self.store.may_have_gone_back() {
             Ok(false) => {}
             Ok(true) => return End::Gap(EtcdError::Compacted.into()),
             Err(error) if error.is_of_older_records() => return End::Gap(error),
@@ -159,7 +159,12 @@ impl Follower {
         let mut begun_at = None;
         let mut lagging_since = None;
         loop {
-            match watch.listen()? {
+            let heard = watch.listen()?;
+            if let Some(error) = self.store.etcd.distrust() {
+                // Loading tells whether it is as new as it was.
+                return Ok(End::Gap(error.into()));
+            }
+            match heard {
                 WatchNews::Begun { revision } if revision < self.position => {
                     // Etcd was put back to an older state, or this member is behind; loading tells.
                     return Ok(End::Gap(EtcdError::Compacted.into()));
@@ -218,7 +223,9 @@ impl Follower {
         }
         self.position = revision;
         let put = events.iter().filter(|event| event.value.is_some());
-        self.store.note_keys(&self.store.keys, put.map(|event| (event.key.as_str(), event.revision)));
+        self.store.note_keys(put.map(|event| (event.key.as_str(), event.revision)));
+        let removed = events.iter().filter(|event| event.value.is_none());
+        self.store.forget_keys(removed.map(|event| event.key.as_str()));
         self.store.keep_seen_soon();
         Ok(changes.is_empty() || self.news.blocking_send(News::Changed { revision, changes }).is_ok())
     }

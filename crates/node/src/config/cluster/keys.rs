@@ -69,9 +69,10 @@ impl Keys {
         (self.below("alive/"), self.below("alive0"))
     }
 
-    /// Whether what it holds is there for as long as somebody lives, and no longer.
-    pub fn is_of_a_life(&self, key: &str) -> bool {
-        matches!(self.read(key), Some(Key::Alive(_) | Key::CutOff(_) | Key::Controller))
+    /// Whether the record there outlives nodes, and is hardly ever removed.
+    pub fn is_lasting(&self, key: &str) -> bool {
+        let kind = self.read(key);
+        matches!(kind, Some(Key::Cluster | Key::Node(_) | Key::Drive(_) | Key::Group(_) | Key::Family(_)))
     }
 
     pub fn cut_off(&self, node: u32) -> String {

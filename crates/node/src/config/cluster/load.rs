@@ -30,11 +30,16 @@ impl ClusterStore {
         let floor = self.seen();
         let (revision, entries) = self.entries(first, &end)?;
         let config = self.understand(revision, &entries)?;
-        self.judge_seen(floor.as_ref(), &config.cluster.record, revision)?;
         let keys = || entries.iter().map(|entry| (entry.key.as_str(), entry.mod_revision));
-        self.judge_keys(floor.as_ref(), keys())?;
-        self.note_seen(&config.cluster.record, revision);
-        self.note_keys(&self.keys, keys());
+        let (seen, record) = (floor.as_ref(), &config.cluster.record);
+        let judged = self.judge_seen(seen, record, revision);
+        if let Err(error) = judged.and_then(|()| self.judge_keys(seen, record, keys())) {
+            self.distrust_since(floor.as_ref(), revision);
+            return Err(error);
+        }
+        self.etcd.is_as_new();
+        self.note_seen(&config.cluster.record, Some(revision));
+        self.note_keys(keys());
         Ok(config)
     }
 

@@ -3,10 +3,10 @@
 //! older ones, when these have been served since. The node's directory is about a second behind.
 //! Leaves to others: what becomes of the node then (`control::member`); an etcd that goes back while it is asked (`etcd`).
 
-use super::keys::Keys;
 use super::records::ClusterRecord;
 use super::{ClusterError, ClusterStore};
 use crate::config::MembershipError;
+use crate::config::etcd::EtcdError;
 use crate::config::seen::Seen;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(super) struct Age {
     /// Of [`ClusterRecord::accepted`] the last; 0: there is none.
     accepted: u64,
     revision: u64,
-    /// Keys that outlive nodes, and the revisions at which they were put.
+    /// Lasting records, and the revisions at which they were put: the cluster's own, and others.
     put: BTreeMap<String, u64>,
 }
 
@@ -41,8 +41,10 @@ impl Age {
     fn note_put(&mut self, key: &str, revision: u64) {
         let known = self.put.entry(key.to_string()).or_default();
         *known = revision.max(*known);
+        // That of the cluster is there in all states, and is put with whatever is made.
+        let others = self.put.iter().filter(|(key, _)| !key.ends_with("/cluster"));
         if self.put.len() > PUTS_REMEMBERED
-            && let Some(first) = self.put.iter().min_by_key(|(_, revision)| **revision)
+            && let Some(first) = others.min_by_key(|(_, revision)| **revision)
         {
             let first = first.0.clone();
             self.put.remove(&first);
@@ -139,17 +141,17 @@ impl Remembered {
         Ok(())
     }
 
-    /// Takes note of records that were judged.
-    fn take(&mut self, record: &ClusterRecord, revision: u64) {
+    /// Takes note of records that were judged; with `revision` if all of them were.
+    fn take(&mut self, record: &ClusterRecord, revision: Option<u64>) {
         self.is_in_use = true;
         let accepted = last_accepted(record);
         let is_same = self.newest.as_ref().is_some_and(|newest| newest.accepted == accepted);
         if !is_same {
             self.newest = None;
         }
-        let newest = self.newest.get_or_insert_with(|| Age { accepted, revision, put: BTreeMap::new() });
+        let newest = self.newest.get_or_insert_with(|| Age { accepted, revision: 0, put: BTreeMap::new() });
         // Answers do not come in the order of the questions.
-        newest.revision = newest.revision.max(revision);
+        newest.revision = newest.revision.max(revision.unwrap_or(0));
     }
 }
 
@@ -181,13 +183,17 @@ impl ClusterStore {
         }
     }
 
-    /// The same of all keys, and when each was put last: none goes back.
+    /// The same of records, and when each was put last: none goes back.
     pub(super) fn judge_keys<'a>(
         &self,
         floor: Option<&Age>,
+        record: &ClusterRecord,
         keys: impl Iterator<Item = (&'a str, u64)>,
     ) -> Result<(), ClusterError> {
-        let Some(floor) = floor else { return Ok(()) };
+        // Where older ones were accepted, it is about others.
+        let Some(floor) = floor.filter(|floor| floor.accepted == last_accepted(record)) else {
+            return Ok(());
+        };
         for (key, found) in keys {
             if let Some(&known) = floor.put.get(key).filter(|known| **known > found) {
                 return Err(ClusterError::OlderRecords { name: self.name().to_string(), found, known });
@@ -196,28 +202,51 @@ impl ClusterStore {
         Ok(())
     }
 
-    /// Takes note of what was judged.
-    pub(super) fn note_seen(&self, record: &ClusterRecord, revision: u64) {
+    /// What etcd has come to is not what the node has acted by, whatever it comes to from now on.
+    pub(super) fn distrust_since(&self, floor: Option<&Age>, found: u64) {
+        if let Some(floor) = floor {
+            let (endpoint, known) = (self.etcd.endpoints().join(", "), floor.revision);
+            self.etcd.goes_back(EtcdError::Older { endpoint, found, known }, known);
+        }
+    }
+
+    /// Takes note of what was judged: of the cluster's own record, and with `revision` of all others.
+    pub(super) fn note_seen(&self, record: &ClusterRecord, revision: Option<u64>) {
         if let Some(memory) = &self.memory {
             memory.lock().take(record, revision);
         }
     }
 
-    /// And of keys that were put at these revisions.
-    pub(super) fn note_keys<'a>(&self, keys: &Keys, put: impl Iterator<Item = (&'a str, u64)>) {
+    /// And of records that were put at these revisions.
+    pub(super) fn note_keys<'a>(&self, put: impl Iterator<Item = (&'a str, u64)>) {
         let mut memory = self.memory.as_ref().map(Memory::lock);
         let Some(newest) = memory.as_mut().and_then(|memory| memory.newest.as_mut()) else { return };
-        for (key, revision) in put.filter(|(key, _)| !keys.is_of_a_life(key)) {
+        for (key, revision) in put {
             newest.revision = newest.revision.max(revision);
-            newest.note_put(key, revision);
+            if self.keys.is_lasting(key) {
+                newest.note_put(key, revision);
+            }
         }
     }
 
-    /// Whether the key that was put last has gone back: the store may have been another for a while, and be as far now.
-    pub(super) fn has_gone_back(&self) -> Result<bool, ClusterError> {
-        let newest = self.seen().and_then(|seen| seen.put.into_iter().max_by_key(|(_, revision)| *revision));
-        let Some((key, known)) = newest else { return Ok(false) };
-        Ok(self.etcd.get(&key)?.is_some_and(|found| found.mod_revision < known))
+    /// And of those that were removed.
+    pub(super) fn forget_keys<'a>(&self, removed: impl Iterator<Item = &'a str>) {
+        let mut memory = self.memory.as_ref().map(Memory::lock);
+        let Some(newest) = memory.as_mut().and_then(|memory| memory.newest.as_mut()) else { return };
+        for key in removed {
+            newest.put.remove(key);
+        }
+    }
+
+    /// Whether something that was put is not there as it was: the store may have been another for a while, and be as far now. All of
+    /// it has to be read then.
+    pub(super) fn may_have_gone_back(&self) -> Result<bool, ClusterError> {
+        for (key, known) in self.seen().map(|seen| seen.put).unwrap_or_default() {
+            if self.etcd.get(&key)?.is_none_or(|found| found.mod_revision < known) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Writes down in the node's directory what was seen, if it is time.
@@ -257,7 +286,7 @@ mod tests {
     #[test]
     fn older_records_are_refused_until_somebody_accepts_them() {
         let mut node = remembered(None);
-        node.take(&records(&[]), 50);
+        node.take(&records(&[]), Some(50));
         let judge = |node: &Remembered, accepted: &[u64], revision| {
             let floor = node.newest.clone().expect("something was seen");
             node.judge("c", &floor, &records(accepted), revision)
@@ -270,7 +299,7 @@ mod tests {
 
         let mut node = remembered(Some(age(0, 50)));
         judge(&node, &[9], 45).expect("they were accepted");
-        node.take(&records(&[9]), 45);
+        node.take(&records(&[9]), Some(45));
         assert_eq!(node.newest, Some(age(9, 45)), "revisions count from there");
         let node = remembered(Some(age(9, 60)));
         judge(&node, &[9, 12], 20).expect("older ones were accepted once more");
@@ -285,20 +314,22 @@ mod tests {
     fn an_answer_that_comes_late_is_not_taken_for_an_older_store() {
         let mut node = remembered(Some(age(0, 50)));
         let floor = node.newest.clone().expect("something was seen");
-        node.take(&records(&[]), 70);
+        node.take(&records(&[]), Some(70));
         node.judge("c", &floor, &records(&[]), 60).expect("it was asked for before");
-        node.take(&records(&[]), 60);
+        node.take(&records(&[]), Some(60));
+        node.take(&records(&[]), None);
         assert_eq!(node.newest, Some(age(0, 70)));
     }
 
     #[test]
     fn what_was_put_last_is_remembered() {
         let mut seen = age(0, 1);
+        seen.note_put("/weft/c/cluster", 1);
         (1..20).for_each(|at| seen.note_put(&format!("k{at}"), at));
         seen.note_put("k15", 30);
         seen.note_put("k15", 29);
         assert_eq!(seen.put.len(), PUTS_REMEMBERED);
-        assert_eq!((seen.put.get("k15"), seen.put.get("k11")), (Some(&30), None));
-        assert_eq!(seen.put.get("k12"), Some(&12));
+        assert_eq!((seen.put.get("k15"), seen.put.get("k12")), (Some(&30), None));
+        assert_eq!((seen.put.get("k13"), seen.put.get("/weft/c/cluster")), (Some(&13), Some(&1)));
     }
 }

@@ -156,7 +156,7 @@ impl ClusterStore {
                 Err(ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. }) if !is_one_way => {}
                 Ok(record) => {
                     self.etcd.pin(&page);
-                    self.note_seen(&record.record, page.revision);
+                    self.note_seen(&record.record, None);
                     return Ok(record);
                 }
                 Err(error) => return Err(error),
@@ -183,7 +183,7 @@ impl ClusterStore {
             (Some((record, endpoint, page)), _) => {
                 self.etcd.prefer(endpoint);
                 self.etcd.pin(&page);
-                self.note_seen(&record.record, page.revision);
+                self.note_seen(&record.record, None);
                 Ok(record)
             }
             (None, Some(error)) => Err(error),
@@ -197,6 +197,8 @@ impl ClusterStore {
         let record: Versioned<ClusterRecord> = parse(found)?;
         self.accept(&record.record)?;
         self.judge_seen(floor, &record.record, page.revision)?;
+        let key = (found.key.as_str(), found.mod_revision);
+        self.judge_keys(floor, &record.record, std::iter::once(key))?;
         Ok(record)
     }
 

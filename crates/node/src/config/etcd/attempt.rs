@@ -37,9 +37,18 @@ impl Tried {
         Ok(())
     }
 
+    /// Whether each of them has told something that is not what etcd would tell.
+    fn are_all_odd(&self) -> bool {
+        self.odd.len() == self.lines.len() && !self.odd.is_empty()
+    }
+
     pub fn into_error(mut self) -> EtcdError {
+        // Whoever does not answer will not be newer.
+        if let Some(older) = self.odd.iter().position(|error| matches!(error, EtcdError::Older { .. })) {
+            return self.odd.swap_remove(older);
+        }
         // One wrong address must not end what the others can do; if all are, that is what is wrong.
-        if self.odd.len() == self.lines.len() && !self.odd.is_empty() {
+        if self.are_all_odd() {
             return self.odd.swap_remove(0);
         }
         self.lines.dedup();
@@ -76,7 +85,7 @@ impl Etcd {
                 break;
             }
         }
-        Err(tried.into_error())
+        Err(self.give_up(tried))
     }
 
     /// The same, for what may be done several times and must not wait for endpoints that are silent: when one has not answered within
@@ -124,7 +133,17 @@ impl Etcd {
             let silent = Failure::NoAnswer("no answer yet".to_string());
             tried.note("the others", silent)?;
         }
-        Err(tried.into_error())
+        Err(self.give_up(tried))
+    }
+
+    /// Nobody has answered. If all are there and none is as new as etcd was, it has gone back.
+    fn give_up(&self, tried: Tried) -> EtcdError {
+        let are_all_odd = tried.are_all_odd();
+        let error = tried.into_error();
+        if are_all_odd && matches!(error, EtcdError::Older { .. }) {
+            self.set_distrust(Some(error.clone()));
+        }
+        error
     }
 
     /// One key as every endpoint by itself tells it, all asked at once; at least one answer. For who does not know yet which etcd is ours.

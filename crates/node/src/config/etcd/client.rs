@@ -12,8 +12,8 @@ use rand::Rng;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -51,6 +51,8 @@ struct Shared {
     identity: Identity,
     /// The highest revision that any answer told.
     revision: AtomicU64,
+    /// It has gone back, and is not believed before all of it has been read and found to be as new as it was.
+    distrust: Mutex<Option<EtcdError>>,
     calls: ureq::Agent,
     streams: ureq::Agent,
     counters: Counters,
@@ -141,6 +143,7 @@ impl Etcd {
             disturbances: AtomicU64::new(0),
             identity: Identity::default(),
             revision: AtomicU64::new(0),
+            distrust: Mutex::new(None),
             calls,
             streams,
             counters: Counters::default(),
@@ -167,6 +170,7 @@ impl Etcd {
     }
 
     pub fn get(&self, key: &str) -> Result<Option<KeyValue>, EtcdError> {
+        self.check_trust()?;
         let answer: RangeAnswer = self.call(Request::Range, &RangeRequest::of_one(key))?.answer;
         Ok(answer.kvs.into_iter().next().map(KeyValue::from))
     }
@@ -200,7 +204,7 @@ impl Etcd {
         self.0.identity.strangers()
     }
 
-    /// One key as it is now, or none.
+    /// One key as it is now, or none. (For who finds out by that whether it is ours, and as new as it was.)
     pub fn look(&self, key: &str) -> Result<Page, EtcdError> {
         Ok(Page::from(self.call::<RangeAnswer>(Request::Range, &RangeRequest::of_one(key))?.answer))
     }
@@ -360,7 +364,35 @@ impl Etcd {
     }
 
     pub(super) fn heard_revision(&self, revision: u64) {
-        self.0.revision.fetch_max(revision, Ordering::Relaxed);
+        // What an older state has come to since is no revision of ours.
+        if self.distrust().is_none() {
+            self.0.revision.fetch_max(revision, Ordering::Relaxed);
+        }
+    }
+
+    /// It has gone back behind `known`, which only who knows the records can tell.
+    pub fn goes_back(&self, error: EtcdError, known: u64) {
+        self.set_distrust(Some(error));
+        self.0.revision.store(known, Ordering::Relaxed);
+    }
+
+    /// All of it is as new as it was.
+    pub fn is_as_new(&self) {
+        self.set_distrust(None);
+    }
+
+    /// Refuses what would be done by an older state.
+    pub(super) fn check_trust(&self) -> Result<(), EtcdError> {
+        self.distrust().map_or(Ok(()), Err)
+    }
+
+    /// Why it is not believed at present.
+    pub fn distrust(&self) -> Option<EtcdError> {
+        self.0.distrust.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_distrust(&self, error: Option<EtcdError>) {
+        *self.0.distrust.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
     /// The endpoint to ask first.

@@ -48,6 +48,7 @@ impl Etcd {
     ///
     /// An endpoint that is silent for `patience` is not waited for: others are asked beside it.
     pub fn keep_alive(&self, lease: LeaseId, patience: Duration) -> Result<Duration, EtcdError> {
+        self.check_trust()?;
         let request = body_of(&LeaseRequest { id: Number(lease.0) });
         let read = body_of(&RangeRequest::of_one("/"));
         let answer = self.attempt_beside(patience, move |etcd, endpoint| {

@@ -119,6 +119,7 @@ impl Etcd {
             !form.compare.is_empty(),
             "a transaction may be repeated, so it must compare something first"
         );
+        self.check_trust()?;
         let answered = self.call::<TransactionAnswerForm>(Request::Transaction, form)?;
         let answer = answered.answer;
         let mut found = Vec::new();

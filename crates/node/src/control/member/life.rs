@@ -113,6 +113,10 @@ pub async fn keep(control: SharedControl, mut losses: UnboundedReceiver<u64>) {
         super::cut_off::wait_for_others(&control).await;
         let mut told = String::new();
         loop {
+            // What is known to be older is not begun with: it may pass for newer before all of it has been read.
+            while control.lock().part.member().is_some_and(|member| member.older_records.is_some()) {
+                tokio::time::sleep(PAUSE).await;
+            }
             let Ok(begun) = beginning.begin().await else {
                 tracing::error!("beginning another life failed an assertion; it is tried again");
                 tokio::time::sleep(PAUSE).await;
@@ -171,10 +175,16 @@ impl Member {
     pub(super) fn end_life_by_older_records(&self, error: &ClusterError) {
         if let Some(life) = &self.life {
             tracing::error!(%error, "nothing is served");
-            // At once, whatever is under way.
-            life.lease.deadline().end();
+            self.end_deadline();
             // Nobody listens any more when the node ends.
             let _ = self.losses.send(life.incarnation);
+        }
+    }
+
+    /// Nothing is served from now on, whatever is under way.
+    pub(super) fn end_deadline(&self) {
+        if let Some(life) = &self.life {
+            life.lease.deadline().end();
         }
     }
 

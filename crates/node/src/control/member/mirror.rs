@@ -27,6 +27,7 @@ pub async fn follow(control: SharedControl, mut news: Receiver<News>) {
             None => {}
             Some(ClusterError::RecordsAccepted { name }) => {
                 let name = name.clone();
+                member.end_deadline();
                 control.end(ClusterError::RecordsAccepted { name });
                 return;
             }
