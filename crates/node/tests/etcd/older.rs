@@ -72,6 +72,29 @@ fn older_records_are_known_after_others_have_written_there() {
     node_in(&dir, &server).load().expect("the newest are taken");
 }
 
+/// Of a record that is not there nobody knows whether it had been made, or was removed: all is read once, and not again and again.
+#[test]
+fn who_remembers_records_that_were_removed_follows_the_store_in_peace() {
+    let server = Server::start();
+    let cluster = server.new_cluster();
+    let dir = temporary_directory("seen");
+    let node = node_in(&dir, &server);
+    let family = cluster.create_vdisk(&a_vdisk("v")).expect("it is made").record.id();
+    node.load().expect("it loads");
+    node.keep_seen();
+    cluster.remove_vdisk(family).expect("it is removed");
+
+    let node = node_in(&dir, &server);
+    let mut news = node.follow();
+    wait_for("all is loaded", || matches!(news.try_recv(), Ok(News::Loaded(_))).then_some(()));
+    cluster.create_vdisk(&a_vdisk("w")).expect("it is made");
+    wait_for("the watch tells of it", || match news.try_recv() {
+        Ok(News::Changed { changes, .. }) => Some(changes),
+        Ok(other) => panic!("nothing was missed: {other:?}"),
+        Err(_) => None,
+    });
+}
+
 /// Etcd is put back while somebody uses it: nothing counts that is answered from then on.
 #[test]
 fn an_etcd_that_goes_back_while_it_is_asked_is_not_believed() {

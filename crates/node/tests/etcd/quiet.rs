@@ -1,6 +1,6 @@
 //! What a cluster asks of etcd while nothing changes: nothing but its nodes' leases.
 
-use crate::server::Server;
+use crate::server::{Server, temporary_directory};
 use crate::stories::{a_node, a_vdisk, alive};
 use crate::wait_for;
 use std::time::Duration;
@@ -14,6 +14,7 @@ fn an_idle_node_renews_its_lease_and_asks_nothing_else() {
     // As one node has it: one client for everything.
     let etcd: Etcd = server.client();
     let cluster = ClusterStore::new(etcd.clone(), "test").expect("it is a name");
+    let cluster = cluster.remembering(&temporary_directory("quiet"), 77).expect("it can be read");
     let node = cluster.join(&a_node("first")).expect("it joins").record.node;
     for number in 0..50 {
         cluster.create_vdisk(&a_vdisk(&format!("vdisk-{number}"))).expect("it is made");

@@ -137,7 +137,7 @@ impl Follower {
     fn watch(&mut self) -> End {
         let disturbances = self.store.etcd.disturbances();
         let (first, end) = self.store.keys.all();
-        match self.store.may_have_gone_back() {
+        match self.store.has_gone_back() {
             Ok(false) => {}
             Ok(true) => return End::Gap(EtcdError::Compacted.into()),
             Err(error) if error.is_of_older_records() => return End::Gap(error),

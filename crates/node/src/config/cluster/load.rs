@@ -27,7 +27,7 @@ impl ClusterStore {
 
     fn load_at_one_revision(&self) -> Result<ClusterConfig, ClusterError> {
         let (first, end) = self.keys.all();
-        let floor = self.seen();
+        let (floor, doubts) = (self.seen(), self.etcd.doubts());
         let (revision, entries) = self.entries(first, &end)?;
         let config = self.understand(revision, &entries)?;
         let keys = || entries.iter().map(|entry| (entry.key.as_str(), entry.mod_revision));
@@ -37,9 +37,9 @@ impl ClusterStore {
             self.distrust_since(floor.as_ref(), revision);
             return Err(error);
         }
-        self.etcd.is_as_new();
+        self.etcd.is_as_new(doubts);
         self.note_seen(&config.cluster.record, Some(revision));
-        self.note_keys(keys());
+        self.note_all_keys(revision, keys());
         Ok(config)
     }
 

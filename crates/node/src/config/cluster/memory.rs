@@ -8,7 +8,7 @@ use super::{ClusterError, ClusterStore};
 use crate::config::MembershipError;
 use crate::config::etcd::EtcdError;
 use crate::config::seen::Seen;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -229,6 +229,19 @@ impl ClusterStore {
         }
     }
 
+    /// And that these records are all that there are: what was remembered of others that were removed since tells nothing any more.
+    /// `revision`: of the store then.
+    pub(super) fn note_all_keys<'a>(&self, revision: u64, put: impl Iterator<Item = (&'a str, u64)> + Clone) {
+        let mut memory = self.memory.as_ref().map(Memory::lock);
+        if let Some(newest) = memory.as_mut().and_then(|memory| memory.newest.as_mut()) {
+            let there: BTreeSet<&str> = put.clone().map(|(key, _)| key).collect();
+            // Others may have told of what is newer meanwhile.
+            newest.put.retain(|key, known| there.contains(key.as_str()) || *known > revision);
+        }
+        drop(memory);
+        self.note_keys(put);
+    }
+
     /// And of those that were removed.
     pub(super) fn forget_keys<'a>(&self, removed: impl Iterator<Item = &'a str>) {
         let mut memory = self.memory.as_ref().map(Memory::lock);
@@ -238,11 +251,11 @@ impl ClusterStore {
         }
     }
 
-    /// Whether something that was put is not there as it was: the store may have been another for a while, and be as far now. All of
-    /// it has to be read then.
-    pub(super) fn may_have_gone_back(&self) -> Result<bool, ClusterError> {
+    /// Whether something that was put is as it was before: the store may have been another for a while, and be as far now. (What is
+    /// not there may have been removed. The cluster's own record is there.)
+    pub(super) fn has_gone_back(&self) -> Result<bool, ClusterError> {
         for (key, known) in self.seen().map(|seen| seen.put).unwrap_or_default() {
-            if self.etcd.get(&key)?.is_none_or(|found| found.mod_revision < known) {
+            if self.etcd.get(&key)?.is_some_and(|found| found.mod_revision < known) {
                 return Ok(true);
             }
         }

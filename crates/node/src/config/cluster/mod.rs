@@ -205,6 +205,7 @@ impl ClusterStore {
     /// The store's revision: nothing that had happened when this was asked has a later one.
     pub fn revision_now(&self) -> Result<u64, ClusterError> {
         self.cluster_record()?;
+        self.etcd.check_trust()?;
         Ok(self.etcd.revision_heard())
     }
 }

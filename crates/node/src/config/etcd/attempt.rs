@@ -9,6 +9,9 @@ use super::{Etcd, EtcdError, Page};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+/// Before 3.4.31 and 3.5.13 reads may be old while ownership moves in etcd.
+const OLD_PAUSE: Duration = Duration::from_millis(200);
+
 /// An answer, and whether an earlier attempt of the same call may have been done as well.
 pub(super) struct Answered<A> {
     pub answer: A,
@@ -80,6 +83,7 @@ impl Etcd {
                 }
                 Err(failure) => tried.note(endpoint, failure)?,
             }
+            self.let_it_pass(&tried);
             self.leave(at);
             if began.elapsed() >= PATIENCE {
                 break;
@@ -119,6 +123,7 @@ impl Etcd {
                 }
                 Ok((number, Err(failure))) => {
                     tried.note(&self.endpoints()[place(number)], failure)?;
+                    self.let_it_pass(&tried);
                     ended += 1;
                 }
                 Err(RecvTimeoutError::Timeout) if !is_last => {}
@@ -136,12 +141,20 @@ impl Etcd {
         Err(self.give_up(tried))
     }
 
+    /// A single endpoint is asked twice. Of one that was old for a moment the second answer is worth more a moment later.
+    fn let_it_pass(&self, tried: &Tried) {
+        let is_older = tried.odd.iter().any(|error| matches!(error, EtcdError::Older { .. }));
+        if self.endpoints().len() == 1 && tried.lines.len() < self.attempts() && is_older {
+            std::thread::sleep(OLD_PAUSE);
+        }
+    }
+
     /// Nobody has answered. If all are there and none is as new as etcd was, it has gone back.
     fn give_up(&self, tried: Tried) -> EtcdError {
         let are_all_odd = tried.are_all_odd();
         let error = tried.into_error();
         if are_all_odd && matches!(error, EtcdError::Older { .. }) {
-            self.set_distrust(Some(error.clone()));
+            self.is_older(error.clone());
         }
         error
     }

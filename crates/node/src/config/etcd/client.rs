@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,10 +52,18 @@ struct Shared {
     /// The highest revision that any answer told.
     revision: AtomicU64,
     /// It has gone back, and is not believed before all of it has been read and found to be as new as it was.
-    distrust: Mutex<Option<EtcdError>>,
+    distrust: Mutex<Distrust>,
     calls: ureq::Agent,
     streams: ureq::Agent,
     counters: Counters,
+}
+
+#[derive(Default)]
+struct Distrust {
+    /// None: it is believed.
+    why: Option<EtcdError>,
+    /// How often it was begun.
+    times: u64,
 }
 
 /// A key as it is stored.
@@ -143,7 +151,7 @@ impl Etcd {
             disturbances: AtomicU64::new(0),
             identity: Identity::default(),
             revision: AtomicU64::new(0),
-            distrust: Mutex::new(None),
+            distrust: Mutex::default(),
             calls,
             streams,
             counters: Counters::default(),
@@ -364,35 +372,51 @@ impl Etcd {
     }
 
     pub(super) fn heard_revision(&self, revision: u64) {
+        let distrust = self.lock_distrust();
         // What an older state has come to since is no revision of ours.
-        if self.distrust().is_none() {
+        if distrust.why.is_none() {
             self.0.revision.fetch_max(revision, Ordering::Relaxed);
         }
     }
 
     /// It has gone back behind `known`, which only who knows the records can tell.
     pub fn goes_back(&self, error: EtcdError, known: u64) {
-        self.set_distrust(Some(error));
+        let mut distrust = self.lock_distrust();
+        *distrust = Distrust { why: Some(error), times: distrust.times + 1 };
         self.0.revision.store(known, Ordering::Relaxed);
     }
 
-    /// All of it is as new as it was.
-    pub fn is_as_new(&self) {
-        self.set_distrust(None);
+    /// It has gone back, as each endpoint says.
+    pub(super) fn is_older(&self, error: EtcdError) {
+        let mut distrust = self.lock_distrust();
+        *distrust = Distrust { why: Some(error), times: distrust.times + 1 };
+    }
+
+    /// To be asked for before all of it is read, for [`Etcd::is_as_new`].
+    pub fn doubts(&self) -> u64 {
+        self.lock_distrust().times
+    }
+
+    /// All of it is as new as it was, and was so after there were so many doubts.
+    pub fn is_as_new(&self, doubts: u64) {
+        let mut distrust = self.lock_distrust();
+        if distrust.times == doubts {
+            distrust.why = None;
+        }
     }
 
     /// Refuses what would be done by an older state.
-    pub(super) fn check_trust(&self) -> Result<(), EtcdError> {
+    pub fn check_trust(&self) -> Result<(), EtcdError> {
         self.distrust().map_or(Ok(()), Err)
     }
 
     /// Why it is not believed at present.
     pub fn distrust(&self) -> Option<EtcdError> {
-        self.0.distrust.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock_distrust().why.clone()
     }
 
-    pub(super) fn set_distrust(&self, error: Option<EtcdError>) {
-        *self.0.distrust.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    fn lock_distrust(&self) -> MutexGuard<'_, Distrust> {
+        self.0.distrust.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The endpoint to ask first.

@@ -181,6 +181,14 @@ impl Member {
         }
     }
 
+    /// As far as it is known.
+    pub(super) fn why_no_lease(&self) -> String {
+        match &self.older_records {
+            Some(error) => error.to_string(),
+            None => "etcd does not answer it".to_string(),
+        }
+    }
+
     /// Nothing is served from now on, whatever is under way.
     pub(super) fn end_deadline(&self) {
         if let Some(life) = &self.life {

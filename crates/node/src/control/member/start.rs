@@ -51,7 +51,7 @@ pub fn run(
         Ok(notes) => notes.iter().for_each(|note| tracing::info!("{note}")),
         Err(error) => tracing::warn!(%error, "one of the addresses of etcd is wrong"),
     });
-    store.make_default_container()?;
+    ask_again(&store, || store.make_default_container())?;
     let node = membership.node;
     let removed = ClusterError::NodeRemoved { node };
     // Before anything is done in the node's name: a copy of a directory must not tell others where it is to be found.
@@ -151,6 +151,11 @@ pub fn run(
                     Err(error) => error,
                 };
                 let is_final = matches!(&error, life::LifeError::Cluster(error) if life::is_final(error));
+                if matches!(&error, life::LifeError::Cluster(error) if error.is_of_older_records()) {
+                    // All of the records say whether it is.
+                    let store = beginning.store.clone();
+                    let _ = tokio::task::spawn_blocking(move || store.load().map(drop)).await;
+                }
                 if is_final || Instant::now() >= until {
                     return Err(error.into());
                 }
@@ -227,7 +232,8 @@ fn wait_for_other(
     let until = Instant::now() + OTHER_WAIT;
     let mut is_told = false;
     loop {
-        match store.may_begin(membership.node, &lock.place(), membership.former_life()) {
+        let may_begin = || store.may_begin(membership.node, &lock.place(), membership.former_life());
+        match ask_again(store, may_begin) {
             Ok(()) => return Ok(()),
             Err(error @ ClusterError::AliveElsewhere { .. }) if Instant::now() < until => {
                 if !is_told {
@@ -244,14 +250,30 @@ fn wait_for_other(
 /// Whether somebody may say something better: a member of etcd that does not answer yet, or the same one a moment later.
 fn may_pass(store: &ClusterStore, error: &ClusterError, older_since: Option<Instant>) -> bool {
     match error {
-        error if error.is_of_older_records() => older_since.is_none_or(|since| since.elapsed() < OLDER_WAIT),
         ClusterError::Etcd(EtcdError::Unreachable { .. } | EtcdError::NoQuorum { .. }) => true,
-        // By one that came up empty, perhaps.
-        ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. } => {
-            let etcd = store.etcd();
-            etcd.look_everywhere("/").is_ok_and(|pages| pages.len() < etcd.endpoints().len())
+        error if error.is_of_older_records() => {
+            older_since.is_none_or(|since| since.elapsed() < OLDER_WAIT) || is_one_silent(store)
         }
+        // By one that came up empty, perhaps.
+        ClusterError::NoCluster { .. } | ClusterError::OtherCluster { .. } => is_one_silent(store),
         _ => false,
+    }
+}
+
+/// Whether a member of etcd does not answer yet that may know better than the others.
+fn is_one_silent(store: &ClusterStore) -> bool {
+    let etcd = store.etcd();
+    etcd.look_everywhere("/").is_ok_and(|pages| pages.len() < etcd.endpoints().len())
+}
+
+/// Asks once more where the first answer was old and, as all of the records say, etcd is not.
+fn ask_again<T>(store: &ClusterStore, ask: impl Fn() -> Result<T, ClusterError>) -> Result<T, ClusterError> {
+    match ask() {
+        Err(error) if error.is_of_older_records() => {
+            store.load()?;
+            ask()
+        }
+        answer => answer,
     }
 }
 

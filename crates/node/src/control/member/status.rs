@@ -56,7 +56,7 @@ pub async fn report(control: &SharedControl) -> Result<ReportView, Refusal> {
             }
             Phase::Failed(failure) => failure.reason.clone(),
             Phase::Ready | Phase::Settling { .. } if !has_lease => {
-                "its node has no lease: etcd does not answer it".to_string()
+                format!("its node has no lease: {}", member.why_no_lease())
             }
             Phase::Ready | Phase::Settling { .. } | Phase::HandingOver | Phase::Dropping => return None,
         };
@@ -192,10 +192,7 @@ impl Member {
         let mut lines = Vec::new();
         let has_lease = self.has_lease();
         if !has_lease {
-            lines.push(
-                "this node has no lease, because etcd does not answer it: what follows may be old"
-                    .to_string(),
-            );
+            lines.push(format!("this node has no lease ({}): what follows may be old", self.why_no_lease()));
         }
         lines.extend(self.store.etcd().strangers().iter().map(ToString::to_string));
         for node in &nodes {
