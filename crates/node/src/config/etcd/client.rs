@@ -212,12 +212,13 @@ impl Etcd {
         self.0.identity.strangers()
     }
 
-    /// One key as it is now, or none. (For who finds out by that whether it is ours, and as new as it was.)
+    /// One key as it is now, or none; also of an older state, for who finds out by that what it is.
     pub fn look(&self, key: &str) -> Result<Page, EtcdError> {
-        Ok(Page::from(self.call::<RangeAnswer>(Request::Range, &RangeRequest::of_one(key))?.answer))
+        let answered = self.call_of_any_age::<RangeAnswer>(Request::Range, &RangeRequest::of_one(key))?;
+        Ok(Page::from(answered.answer))
     }
 
-    /// The keys of [`first`, `end`) in order, as of `revision`, or as of now if that is 0.
+    /// The keys of [`first`, `end`) in order, as of `revision`, or as of now if that is 0; likewise.
     pub fn range(&self, first: &str, end: &str, revision: u64) -> Result<Page, EtcdError> {
         let request = RangeRequest {
             key: Text(first.to_string()),
@@ -225,11 +226,20 @@ impl Etcd {
             limit: Number::of(PAGE_KEYS),
             revision: Number::of(revision),
         };
-        Ok(Page::from(self.call::<RangeAnswer>(Request::Range, &request)?.answer))
+        Ok(Page::from(self.call_of_any_age::<RangeAnswer>(Request::Range, &request)?.answer))
     }
 
-    /// Asks one endpoint after the other until one answers.
+    /// Asks one endpoint after the other until one answers, and is as new as etcd was.
     pub(super) fn call<A: Answer + DeserializeOwned>(
+        &self,
+        request: Request,
+        body: &impl Serialize,
+    ) -> Result<Answered<A>, EtcdError> {
+        let body = body_of(body);
+        self.attempt(|endpoint| self.ask_of_now(endpoint, request, &body))
+    }
+
+    fn call_of_any_age<A: Answer + DeserializeOwned>(
         &self,
         request: Request,
         body: &impl Serialize,
@@ -238,7 +248,8 @@ impl Etcd {
         self.attempt(|endpoint| self.ask(endpoint, request, &body))
     }
 
-    pub(super) fn ask<A: Answer + DeserializeOwned>(
+    /// Refuses the answer of an older state.
+    pub(super) fn ask_of_now<A: Answer + DeserializeOwned>(
         &self,
         endpoint: &str,
         request: Request,
@@ -246,16 +257,23 @@ impl Etcd {
     ) -> Result<A, Failure> {
         // Known before it is asked, so no answer of the same etcd that speaks of now is older.
         let known = if self.ours().is_some() && request.is_of_now() { self.revision_heard() } else { 0 };
+        let answer: A = self.ask(endpoint, request, body)?;
+        let found = answer.header().revision.unsigned();
+        if found < known {
+            let endpoint = endpoint.to_string();
+            return Err(Failure::Nonsense(EtcdError::Older { endpoint, found, known }));
+        }
+        Ok(answer)
+    }
+
+    pub(super) fn ask<A: Answer + DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        request: Request,
+        body: &[u8],
+    ) -> Result<A, Failure> {
         match self.ask_anybody::<A>(endpoint, request, body) {
-            Ok(answer) => {
-                self.check(endpoint, answer.header())?;
-                let found = answer.header().revision.unsigned();
-                if found < known {
-                    let endpoint = endpoint.to_string();
-                    return Err(Failure::Nonsense(EtcdError::Older { endpoint, found, known }));
-                }
-                Ok(answer)
-            }
+            Ok(answer) => self.check(endpoint, answer.header()).map(|()| answer),
             // A refusal does not tell whose it is.
             Err(Failure::Said(error)) if self.ours().is_some() => {
                 let read = body_of(&RangeRequest::of_one("/"));

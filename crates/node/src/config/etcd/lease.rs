@@ -48,19 +48,25 @@ impl Etcd {
     ///
     /// An endpoint that is silent for `patience` is not waited for: others are asked beside it.
     pub fn keep_alive(&self, lease: LeaseId, patience: Duration) -> Result<Duration, EtcdError> {
-        self.check_trust()?;
         let request = body_of(&LeaseRequest { id: Number(lease.0) });
         let read = body_of(&RangeRequest::of_one("/"));
         let answer = self.attempt_beside(patience, move |etcd, endpoint| {
             let renewed: Streamed<LeaseAnswer> = etcd.ask(endpoint, Request::LeaseKeepAlive, &request)?;
-            let confirmed: RangeAnswer = etcd.ask(endpoint, Request::Range, &read)?;
+            // That it is over an older state may say, too: whoever has gone back does not know it.
+            let is_over = renewed.result.ttl == Number(0);
+            let confirmed: RangeAnswer = match is_over {
+                true => etcd.ask(endpoint, Request::Range, &read)?,
+                false => etcd.ask_of_now(endpoint, Request::Range, &read)?,
+            };
             if !renewed.result.header.is_of_term(&confirmed.header) {
                 return Err(Failure::NoAnswer("its leader changed while it renewed a lease".to_string()));
             }
             Ok(renewed)
         })?;
         match answer.result.ttl {
-            Number(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds as u64)),
+            Number(seconds) if seconds > 0 => {
+                self.check_trust().map(|()| Duration::from_secs(seconds as u64))
+            }
             _ => Err(EtcdError::LeaseOver),
         }
     }
