@@ -27,7 +27,7 @@ impl ClusterStore {
 
     fn load_at_one_revision(&self) -> Result<ClusterConfig, ClusterError> {
         let (first, end) = self.keys.all();
-        let (floor, doubts) = (self.seen(), self.etcd.doubts());
+        let (floor, doubts, known) = (self.seen(), self.etcd.doubts(), self.etcd.revision_known());
         let (revision, entries) = self.entries(first, &end)?;
         let config = self.understand(revision, &entries)?;
         let keys = || entries.iter().map(|entry| (entry.key.as_str(), entry.mod_revision));
@@ -37,6 +37,8 @@ impl ClusterStore {
             self.distrust_since(floor.as_ref(), revision);
             return Err(error);
         }
+        // What this node has changed itself it may not have seen yet.
+        self.etcd.check_age(revision, known)?;
         self.etcd.is_as_new(doubts);
         self.note_seen(&config.cluster.record, Some(revision));
         self.note_all_keys(revision, keys());

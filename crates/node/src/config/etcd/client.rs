@@ -255,8 +255,7 @@ impl Etcd {
         request: Request,
         body: &[u8],
     ) -> Result<A, Failure> {
-        // Known before it is asked, so no answer of the same etcd that speaks of now is older.
-        let known = if self.ours().is_some() && request.is_of_now() { self.revision_heard() } else { 0 };
+        let known = if request.is_of_now() { self.revision_known() } else { 0 };
         let answer: A = self.ask(endpoint, request, body)?;
         let found = answer.header().revision.unsigned();
         if found < known {
@@ -408,6 +407,21 @@ impl Etcd {
     pub(super) fn is_older(&self, error: EtcdError) {
         let mut distrust = self.lock_distrust();
         *distrust = Distrust { why: Some(error), times: distrust.times + 1 };
+    }
+
+    /// Known before it is asked, no answer of the same etcd that speaks of now is older than this.
+    pub fn revision_known(&self) -> u64 {
+        if self.ours().is_some() { self.revision_heard() } else { 0 }
+    }
+
+    /// Refuses all of it, as it was read at the revision `found`, if it had come to `known` before.
+    pub fn check_age(&self, found: u64, known: u64) -> Result<(), EtcdError> {
+        if found >= known {
+            return Ok(());
+        }
+        let error = EtcdError::Older { endpoint: self.endpoints().join(", "), found, known };
+        self.is_older(error.clone());
+        Err(error)
     }
 
     /// To be asked for before all of it is read, for [`Etcd::is_as_new`].
