@@ -9,9 +9,10 @@ mod name;
 
 pub use name::default_name;
 
+use crate::calendar;
 use crate::config::cluster::{ClusterConfig, ClusterError, ClusterNodeRecord, ClusterStore, NodeState};
 use crate::config::etcd::{Etcd, EtcdError};
-use crate::config::seen::{self, Seen};
+use crate::config::seen::Seen;
 use crate::config::{
     CONFIG_FILE, ConfigError, ConfigStore, DirectoryLock, ImportError, LockError, Membership,
     MembershipError, MembershipStage, RedbStore, import,
@@ -284,7 +285,7 @@ pub fn join(settings: &JoinSettings) -> Result<Made, JoinError> {
 
 /// Takes the records that are in etcd for the newest that there are, although nodes have seen newer ones. Gives how many vDisks they have.
 pub fn accept_records(endpoints: &[String], name: &str) -> Result<usize, JoinError> {
-    Ok(open_store(endpoints, name, true)?.accept_records(new_id(), seen::now())?)
+    Ok(open_store(endpoints, name, true)?.accept_records(new_id(), calendar::now())?)
 }
 
 /// How many vDisks there are in records that can be accepted.

@@ -4,6 +4,7 @@
 
 pub mod api;
 mod attach;
+mod calendar;
 pub mod config;
 mod control;
 mod descriptors;

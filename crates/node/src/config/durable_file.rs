@@ -9,6 +9,15 @@ pub fn is_no_file(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
+/// What is at `name` in `dir`; None: nothing.
+pub fn read(dir: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    match std::fs::read(dir.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Puts `text` at `name` in `dir`, durably, in the place of what was there.
 pub fn replace(dir: &Path, name: &str, text: &[u8]) -> io::Result<()> {
     let mut file = File::create(unnamed(dir, name))?;

@@ -56,9 +56,9 @@ impl Membership {
     /// None: the node belongs to no cluster.
     pub fn read(dir: &Path) -> Result<Option<Self>, MembershipError> {
         let path = dir.join(MEMBERSHIP_FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let text = match durable_file::read(dir, MEMBERSHIP_FILE) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
             Err(source) => return Err(MembershipError::Io { path, source }),
         };
         match serde_json::from_slice(&text) {

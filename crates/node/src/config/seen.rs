@@ -5,9 +5,7 @@
 use super::{MembershipError, NodeRecord, durable_file};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
 /// Its name in the node's directory.
 pub const SEEN_FILE: &str = "records-seen.json";
@@ -23,11 +21,6 @@ pub fn epoch_passed_over(epoch: u32, now: u64) -> u32 {
         return by_clock;
     }
     epoch.checked_add(EPOCHS_PASSED_OVER).expect("older records are not accepted thousands of times")
-}
-
-/// Seconds since 1970.
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,9 +45,9 @@ impl Seen {
     /// None: nothing is known.
     pub fn read(dir: &Path) -> Result<Option<Self>, MembershipError> {
         let path = dir.join(SEEN_FILE);
-        let text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let text = match durable_file::read(dir, SEEN_FILE) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
             Err(source) => return Err(MembershipError::Io { path, source }),
         };
         serde_json::from_slice(&text)

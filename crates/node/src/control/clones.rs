@@ -7,12 +7,13 @@ use super::snapshots::{DiskName, wait_until_taken};
 use super::vdisks::{CREATE_WAIT, check_factor, check_name};
 use super::{Control, Family, Part, Serving, SharedControl, member};
 use crate::api::{CreateClones, VdiskView};
+use crate::calendar;
 use crate::config::cluster::{CLONES_MAX, NewVdisk, Versioned};
 use crate::config::{
     CloneOrigin, DEFAULT_CONTAINER, FamilyConfig, FamilyState, OwnPolicy, SnapshotKey, SnapshotRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use weft_engine::interface::Order;
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -134,7 +135,6 @@ impl Control {
             }
         }
         let parent = self.families.get(&record.family());
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Ok(Plan {
             key: record.key(),
             snapshot: record.id(),
@@ -144,7 +144,7 @@ impl Control {
             // By what its origin is kept.
             container: parent.map_or(DEFAULT_CONTAINER, |parent| &parent.config.container).to_string(),
             own: parent.map_or_else(OwnPolicy::default, |parent| parent.config.own_policy()),
-            created: since.map_or(0, |since| since.as_secs()),
+            created: calendar::now(),
         })
     }
 

@@ -7,11 +7,11 @@ use super::refusal::Refusal;
 use super::vdisks::check_name;
 use super::{Control, Part, SharedControl, member, policy};
 use crate::api::{ColdWord, ContainerView, CreateContainer, SetContainer};
+use crate::calendar;
 use crate::config::{
     CeilingRecord, CompressionRecord, ContainerRecord, DEFAULT_CONTAINER, FamilyConfig, FamilyState, Policy,
 };
 use std::collections::BTreeSet;
-use std::time::SystemTime;
 use weft_engine::FamilyId;
 
 /// Containers of one node or cluster.
@@ -41,7 +41,7 @@ pub(super) async fn create(
     )?;
     check_factor(wanted.factor)?;
     let ceiling = limits(CeilingRecord::default(), wanted.iops_limit, wanted.bw_limit)?;
-    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let created = calendar::now();
     let (dedup, factor) = (wanted.dedup.unwrap_or(false), wanted.factor);
     let record = ContainerRecord { name, created, compression, dedup, ceiling, factor, joined: 0 };
     {

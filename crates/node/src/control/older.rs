@@ -2,7 +2,8 @@
 //! Promises: it is not served by them before somebody says so, and then in epochs that no owner of before has had.
 
 use super::start::StartError;
-use crate::config::seen::{self, Seen, epoch_passed_over};
+use crate::calendar;
+use crate::config::seen::{Seen, epoch_passed_over};
 use crate::config::{Config, ConfigStore};
 use std::path::Path;
 
@@ -20,7 +21,7 @@ pub(super) fn count_start(
         }
         Some(starts) => {
             config.node.starts += starts;
-            let now = seen::now();
+            let now = calendar::now();
             for record in &mut config.families {
                 record.epoch = epoch_passed_over(record.epoch, now);
             }

@@ -5,11 +5,12 @@ use super::policy;
 use super::refusal::Refusal;
 use super::{Control, Family, Part, Serving, SharedControl, Stage};
 use crate::api::{ColdWord, CreateVdisk, ExportView, VdiskView};
+use crate::calendar;
 use crate::config::cluster::NewVdisk;
 use crate::config::{DEFAULT_CONTAINER, FamilyState, Policy};
 use crate::shard_loop::Disk;
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use weft_engine::interface::Order;
 use weft_engine::{Epoch, FamilyId};
 
@@ -180,8 +181,7 @@ impl Control {
         if self.arrange_groups(factor)? {
             self.send_view();
         }
-        let created =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let created = calendar::now();
         let (name, container) = (name.clone(), container.name);
         let new = NewVdisk { name, size, factor, created, owner: None, container, own };
         let config = new.record(id);

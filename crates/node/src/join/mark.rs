@@ -34,12 +34,12 @@ pub struct Mark {
 impl Mark {
     pub fn read(dir: &Path) -> Result<Option<Self>, JoinError> {
         let path = dir.join(MARK_FILE);
-        match std::fs::read(&path) {
-            Ok(text) => match serde_json::from_slice(&text) {
+        match durable_file::read(dir, MARK_FILE) {
+            Ok(Some(text)) => match serde_json::from_slice(&text) {
                 Ok(mark) => Ok(Some(mark)),
                 Err(_) => Err(JoinError::DamagedMark { path }),
             },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(None) => Ok(None),
             Err(source) => Err(JoinError::Io { path, source }),
         }
     }

@@ -51,6 +51,11 @@ impl Keys {
         (self.below(""), format!("/weft/{}0", self.name))
     }
 
+    /// The same of one kind.
+    fn all_of(&self, kind: &str) -> (String, String) {
+        (self.below(format_args!("{kind}/")), self.below(format_args!("{kind}0")))
+    }
+
     pub fn cluster(&self) -> String {
         self.below("cluster")
     }
@@ -65,8 +70,7 @@ impl Keys {
 
     /// The range of the keys of all nodes that live.
     pub fn lives(&self) -> (String, String) {
-        // '0' is the character behind '/'.
-        (self.below("alive/"), self.below("alive0"))
+        self.all_of("alive")
     }
 
     /// Whether the record there outlives nodes, and is hardly ever removed.
@@ -93,13 +97,12 @@ impl Keys {
 
     /// The range of the keys of all groups.
     pub fn groups(&self) -> (String, String) {
-        // '0' is the character behind '/'.
-        (self.below("groups/"), self.below("groups0"))
+        self.all_of("groups")
     }
 
     /// The range of the keys of all vDisks.
     pub fn families(&self) -> (String, String) {
-        (self.below("families/"), self.below("families0"))
+        self.all_of("families")
     }
 
     pub fn snapshot(&self, family: FamilyId, name: &str) -> String {

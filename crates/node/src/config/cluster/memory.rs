@@ -76,10 +76,7 @@ impl Memory {
             }
             Some(Seen::Cluster { .. } | Seen::Alone { .. }) | None => None,
         };
-        let (dir, kept, not_before) = (dir.to_path_buf(), newest.clone(), Instant::now());
-        let (is_being_kept, is_in_use) = (false, false);
-        let remembered = Remembered { dir, id, newest, kept, is_being_kept, not_before, is_in_use };
-        Ok(Self(Arc::new(Mutex::new(remembered))))
+        Ok(Self(Arc::new(Mutex::new(Remembered::new(dir, id, newest)))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
@@ -90,11 +87,7 @@ impl Memory {
     fn keep(&self) {
         let (dir, id, newest) = {
             let mut memory = self.lock();
-            let is_due = !memory.is_being_kept && Instant::now() >= memory.not_before;
-            let Some(newest) = memory.newest.clone().filter(|_| is_due && memory.newest != memory.kept)
-            else {
-                return;
-            };
+            let Some(newest) = memory.newest.clone().filter(|_| memory.is_due()) else { return };
             memory.is_being_kept = true;
             (memory.dir.clone(), memory.id, newest)
         };
@@ -110,14 +103,20 @@ impl Memory {
             memory.kept = Some(newest);
         }
     }
-
-    fn is_behind(&self) -> bool {
-        let memory = self.lock();
-        memory.newest != memory.kept && !memory.is_being_kept && Instant::now() >= memory.not_before
-    }
 }
 
 impl Remembered {
+    /// `kept` is in the node's directory.
+    fn new(dir: &Path, id: u64, kept: Option<Age>) -> Self {
+        let (dir, newest, not_before) = (dir.to_path_buf(), kept.clone(), Instant::now());
+        Self { dir, id, newest, kept, is_being_kept: false, not_before, is_in_use: false }
+    }
+
+    /// Whether what was seen is to be written down.
+    fn is_due(&self) -> bool {
+        self.newest != self.kept && !self.is_being_kept && Instant::now() >= self.not_before
+    }
+
     /// Refuses records that are older than `floor`, which was seen before they were asked for.
     fn judge(
         &self,
@@ -271,7 +270,7 @@ impl ClusterStore {
 
     /// The same, and does not wait for the directory's drive.
     pub(super) fn keep_seen_soon(&self) {
-        if let Some(memory) = self.memory.clone().filter(Memory::is_behind) {
+        if let Some(memory) = self.memory.clone().filter(|memory| memory.lock().is_due()) {
             let thread = std::thread::Builder::new().name("weft-seen".to_string());
             // Without a thread it is written down with what comes next.
             let _ = thread.spawn(move || memory.keep());
@@ -284,8 +283,7 @@ mod tests {
     use super::*;
 
     fn remembered(newest: Option<Age>) -> Remembered {
-        let (dir, kept, not_before) = (PathBuf::new(), newest.clone(), Instant::now());
-        Remembered { dir, id: 1, newest, kept, is_being_kept: false, not_before, is_in_use: false }
+        Remembered::new(Path::new(""), 1, newest)
     }
 
     fn records(accepted: &[u64]) -> ClusterRecord {

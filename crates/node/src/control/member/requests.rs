@@ -3,6 +3,7 @@
 use super::Member;
 use super::hand_over::may_serve;
 use crate::api::{CreateVdisk, ExportVdisk, ExportView, VdiskView};
+use crate::calendar;
 use crate::config::cluster::{ClusterError, ClusterStore, NewVdisk, Versioned};
 use crate::config::{DEFAULT_CONTAINER, ExportRecord, FamilyConfig, FamilyState, SnapshotKey, SnapshotState};
 use crate::control::change::change_vdisk;
@@ -13,7 +14,7 @@ use crate::control::vdisks::{
     CREATE_WAIT, Deletion, check_factor, check_growth, check_name, check_size, wait_until_gone,
 };
 use crate::control::{Control, SharedControl};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use weft_engine::interface::{Reply, Request};
 use weft_engine::{FamilyId, SnapshotId};
 
@@ -129,7 +130,7 @@ pub(in crate::control) async fn create(
         check_factor(factor, member.places(), "nodes with drives", "add nodes (weft node join)")?;
         factor
     };
-    let created = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let created = calendar::now();
     let (name, container) = (wanted.name.clone(), container.name);
     let vdisk = NewVdisk { name, size, factor, created, owner: None, container, own };
     let family = changed(control, move |store| store.create_vdisk(&vdisk)).await?.id();

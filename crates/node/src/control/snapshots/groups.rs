@@ -14,6 +14,7 @@ use super::{DiskName, orders, records, requests};
 use crate::api::{
     ConsistencyView, CreateConsistency, ErrorView, GroupSnapshot, HoldVdisks, SnapshotView, TakeSnapshots,
 };
+use crate::calendar;
 use crate::config::{
     ConsistencyRecord, FamilyState, Followed, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
@@ -124,7 +125,7 @@ impl Control {
     /// The records of snapshots that are to be taken together.
     fn group_records(&self, group: &str, wanted: &GroupSnapshot) -> Result<Vec<SnapshotRecord>, Refusal> {
         self.check_ready()?;
-        let created = super::now();
+        let created = calendar::now();
         if let Some(name) = &wanted.name {
             check_snapshot_name(name)?;
         }

@@ -41,12 +41,6 @@ impl Refusal {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
-    now.map_or(0, |since| since.as_secs())
-}
-
 /// In the order in which they were taken.
 fn by_age(snapshots: &mut [&SnapshotRecord]) {
     snapshots.sort_by_key(|record| (record.created, record.generation, record.snapshot));

@@ -2,6 +2,7 @@
 //! Orders can be given twice, so whatever may have been lost (an owner, a message, an answer of the store) is done again.
 
 use super::schedules::Refused;
+use crate::calendar;
 use crate::config::{SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState};
 use crate::control::{Control, Part, Serving, SharedControl, Stage};
 use std::collections::BTreeMap;
@@ -203,7 +204,7 @@ impl Control {
             snapshot: snapshot.0,
             state: SnapshotState::Ready,
             generation: Some(generation.0),
-            ..self.snapshot_record(family, name, super::now(), SnapshotOrigin::Asked)
+            ..self.snapshot_record(family, name, calendar::now(), SnapshotOrigin::Asked)
         };
         self.put_found_snapshot(record);
     }

@@ -3,6 +3,7 @@
 use super::name::{check_snapshot_name, time_name};
 use super::{DiskName, records};
 use crate::api::{CreateSnapshot, SnapshotView};
+use crate::calendar;
 use crate::config::cluster::ClusterError;
 use crate::config::{FamilyState, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState, numbered};
 use crate::control::refusal::Refusal;
@@ -132,7 +133,7 @@ impl Control {
             return Err(Refusal::no_vdisk(vdisk));
         }
         self.check_may_be_taken(family)?;
-        let created = super::now();
+        let created = calendar::now();
         let name = match &wanted.name {
             Some(name) => {
                 check_snapshot_name(name)?;

@@ -4,6 +4,7 @@
 
 use super::name::time_name;
 use crate::api::{ScheduleView, SetSchedule};
+use crate::calendar;
 use crate::config::{
     FamilyState, ScheduleRecord, SnapshotKey, SnapshotOrigin, SnapshotRecord, SnapshotState,
 };
@@ -71,7 +72,7 @@ fn surplus<'a>(schedule: &ScheduleRecord, own: &[&'a SnapshotRecord]) -> Vec<&'a
 impl Control {
     /// Takes what is due of vDisks that are served here, and removes what is one too many.
     pub(super) fn run_schedules(&mut self) {
-        let now = super::now();
+        let now = calendar::now();
         let mut wanted = Vec::new();
         let mut gone: Vec<(SnapshotKey, SnapshotId)> = Vec::new();
         let schedules = self.schedules();
@@ -151,7 +152,7 @@ impl Control {
     }
 
     pub(in crate::control) fn schedule_views(&self) -> Vec<ScheduleView> {
-        let (all, now) = (self.schedules(), super::now());
+        let (all, now) = (self.schedules(), calendar::now());
         let mut views: Vec<_> = all
             .iter()
             .filter_map(|(family, schedule)| {
@@ -201,7 +202,7 @@ pub async fn set(control: &SharedControl, wanted: SetSchedule) -> Result<Schedul
             family: family.0,
             every_seconds: wanted.every_seconds,
             keep: wanted.keep,
-            since: same.map_or_else(super::now, |same| same.since),
+            since: same.map_or_else(calendar::now, |same| same.since),
         }
     };
     if control.lock().part.member().is_some() {
