@@ -7,6 +7,7 @@ use crate::event::Event;
 use crate::phase::Phase;
 use crate::world::World;
 use rand::Rng;
+use weft_engine::DriveId;
 
 /// How often it is looked whether the others are back.
 const LOOK_US: u64 = 5_000;
@@ -26,6 +27,9 @@ impl World {
             return;
         }
         let home = self.node_of(victim);
+        if self.has_a_log_only_at(home, victim) {
+            return;
+        }
         for node in 0..self.nodes.len() {
             let mood = self.mood();
             self.node_stops(node, Some(mood));
@@ -36,6 +40,17 @@ impl World {
         }
         self.coverage.count("times that the power went everywhere before a drive was lost");
         self.queue.push(self.now + LOOK_US, Event::PowerIsBack(victim));
+    }
+
+    /// Whether the copies of a log that the victim has are all on drives of its node, as where all others are being drained: then it would
+    /// be the first that is asked, and what it has lost the other would tell too late.
+    fn has_a_log_only_at(&self, home: usize, victim: usize) -> bool {
+        let is_home = |drive: &DriveId| self.node_of(drive.0 as usize) == home;
+        let victim = DriveId(victim as u32);
+        let segments = self.control.families.iter().flat_map(|entry| &entry.record.segments);
+        segments
+            .map(|segment| &segment.members)
+            .any(|members| members.len() > 1 && members.contains(&victim) && members.iter().all(is_home))
     }
 
     /// The victim's node follows the others.
