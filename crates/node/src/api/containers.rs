@@ -145,6 +145,9 @@ impl CopiesView {
                     "{wanted} wanted; the log has another number until it is drained, and as long as a drive is away"
                 )
             }
+            (true, false) if short => {
+                format!("{wanted} wanted; a drive has no room for its copies: delete something or add drives")
+            }
             (true, false) => {
                 format!(
                     "{wanted} wanted; a drive is away, or not all were asked yet whether they have everything"
