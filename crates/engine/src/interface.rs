@@ -193,6 +193,8 @@ pub enum DriveWork {
 pub enum DriveResult {
     Read(Buffer),
     Done,
+    /// A hint, of a drive that has no use for any.
+    Ignored,
 }
 
 /// What a drive says when it fails.

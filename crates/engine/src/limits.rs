@@ -1,6 +1,9 @@
 //! Every limit of the engine in one place, checked against each other (I10).
 //! The node uses [`Limits::default`]; the simulator small ones, so that every limit is met often.
 
+use crate::buffer::BLOCK;
+use crate::keeper::DISCARD_BLOCKS_MIN;
+
 /// Units of 4 KiB in an egroup at most: with its table page it is a little under 4 MiB.
 pub const EGROUP_UNITS: usize = 960;
 
@@ -77,6 +80,10 @@ pub struct Limits {
     pub copies_owed_max: usize,
     /// Egroups of vDisks that are no more that a drive deletes at the same time.
     pub erased_together: usize,
+    /// A drive is told of space that has been free for so long ...
+    pub discard_after_us: u64,
+    /// ... and of so much at once.
+    pub discard_bytes_max: u64,
     /// Names of egroups in one part of a drive's list.
     pub names_listed_max: usize,
     /// Every family asks its drives for their lists of egroups this often.
@@ -145,6 +152,8 @@ impl Default for Limits {
             shared_entries_max: 1 << 20,
             copies_owed_max: 4096,
             erased_together: 256,
+            discard_after_us: 10_000_000,
+            discard_bytes_max: 16 << 20,
             names_listed_max: 4096,
             audit_interval_us: 60_000_000,
             partial_after_us: 60_000_000,
@@ -186,6 +195,8 @@ impl Limits {
             shared_entries_max: 1024,
             copies_owed_max: 4096,
             erased_together: 4,
+            discard_after_us: 200_000,
+            discard_bytes_max: 256 << 10,
             names_listed_max: 4096,
             audit_interval_us: 2_000_000,
             partial_after_us: 6_000_000,
@@ -219,6 +230,8 @@ impl Limits {
         );
         assert!(self.egroup_names_max <= u32::MAX - NAMES_IN_A_STEP, "a step may go on beyond the last name");
         assert!(self.erased_together > 0, "what is dropped goes some time");
+        let hint_bytes_min = DISCARD_BLOCKS_MIN * BLOCK as u64;
+        assert!(self.discard_bytes_max >= hint_bytes_min, "what a drive is told at once is worth telling");
         let Touches { touch_us, count_us, random, sequential, .. } = self.touches;
         assert!(0 < touch_us && touch_us <= count_us, "touches are counted for longer than one takes");
         assert!(random > 0 && sequential > 0, "what nobody touches stays where it is");

@@ -126,6 +126,10 @@ pub enum Bug {
     EmptyLogBelieved,
     /// As long as something is deleted, it is waited for.
     DeletionsWaitedFor,
+    /// A drive is told of a run as free that has been given out since.
+    UsedIsUntold,
+    /// A run is given out while the drive is told that it is free.
+    ToldIsGivenOut,
     /// A trim waits behind writes that wait for the space it frees.
     TrimsWaitForSpace,
     /// A write goes around a log that never had a record.

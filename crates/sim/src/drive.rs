@@ -87,6 +87,7 @@ impl Drive {
         rng: &mut SmallRng,
     ) -> (usize, u64) {
         let bytes = self.check(area, &work);
+        let is_hint = matches!(work, DriveWork::Discard { .. });
         let mark = if matches!(work, DriveWork::Flush) { self.area(area).flush_mark() } else { 0 };
         let flight = Flight { incarnation, token, area, work, mark };
         let slot = match self.free.pop() {
@@ -99,8 +100,9 @@ impl Drive {
                 self.flights.len() - 1
             }
         };
-        // About 50 to 150 microseconds, and 1 GB/s.
-        (slot, (rng.random_range(30..150) + bytes / 1000) * self.slowness)
+        // About 50 to 150 microseconds, and 1 GB/s. Hints may take long everywhere.
+        let hint_us = if is_hint { rng.random_range(0..20_000) } else { 0 };
+        (slot, (rng.random_range(30..150) + bytes / 1000) * self.slowness + hint_us)
     }
 
     /// Both sides check what crosses the line: whole blocks, inside the area.
@@ -223,6 +225,11 @@ impl Drive {
                 Area::Log => &mut self.log,
                 Area::Data => &mut self.data,
             };
+            if let DriveWork::Discard { offset, len } = &flight.work {
+                // A part of it happens, if any.
+                let blocks = rng.random_range(0..=*len as usize / BLOCK);
+                platter.discard(*offset as usize / BLOCK, blocks, rng);
+            }
             let DriveWork::Write { offset, pieces, .. } = &flight.work else { continue };
             // Often all blocks of an operation share their fate; that is the order drives prefer.
             let together = rng.random_bool(0.5).then(|| keep(rng));

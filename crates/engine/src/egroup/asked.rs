@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 const AGAIN_US: u64 = 1_000_000;
 /// ... who waits for the answers for so long.
 const ANSWER_US: u64 = 200_000;
-/// What a drive has deleted may be free only when it has heard of that itself, a while after it has answered. So long after the answer it
-/// is asked.
+/// What a drive has deleted may be free a while after it has answered: who reads it still does. So long after the answer it is asked.
 const FREED_US: [u64; 3] = [100_000, 200_000, 400_000];
 /// A drive that does not answer is not asked once more before this: nobody may be left whom it would tell.
 const SILENT_US: u64 = 60_000_000;

@@ -124,8 +124,6 @@ pub(super) struct Desk {
     token_base: u64,
     counter: u64,
     flights: BTreeMap<u64, Work>,
-    /// Hints among them.
-    discards: usize,
     calls: BTreeMap<(ShardId, u64), FamilyId>,
     pub effects: Effects,
     /// Calls that were answered in this step.
@@ -140,7 +138,6 @@ impl Desk {
             token_base,
             counter: 0,
             flights: BTreeMap::new(),
-            discards: 0,
             calls: BTreeMap::new(),
             effects: Effects::default(),
             answered: Vec::new(),
@@ -151,21 +148,13 @@ impl Desk {
         self.counter += 1;
         assert!(self.counter < 1 << TOKEN_BITS, "a keeper does fewer operations than it has numbers");
         let token = self.token_base | self.counter;
-        self.discards += usize::from(purpose.is_hint());
         self.flights.insert(token, purpose);
         self.effects.operations.push(DriveOperation { token, drive: self.drive, area, work });
     }
 
     /// What the operation that ended was for; None if it was forgotten.
     pub fn landed(&mut self, token: u64) -> Option<Work> {
-        let work = self.flights.remove(&token)?;
-        self.discards -= usize::from(work.is_hint());
-        Some(work)
-    }
-
-    /// Hints in flight.
-    pub fn discards(&self) -> usize {
-        self.discards
+        self.flights.remove(&token)
     }
 
     /// False if this very call is being worked on already, or another one that somebody has given the same number.
@@ -200,7 +189,6 @@ impl Desk {
     /// The drive failed: nothing comes back any more, and nobody waits any longer.
     pub fn abandon(&mut self) {
         self.flights.clear();
-        self.discards = 0;
         self.effects.operations.clear();
         self.answered.clear();
         for ((from, call), family) in std::mem::take(&mut self.calls) {

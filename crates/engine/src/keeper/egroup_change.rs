@@ -500,7 +500,7 @@ impl Store {
             Step::EraseFormer | Step::Erase => {
                 self.erasures -= usize::from(change.step == Step::Erase);
                 let old = change.old.take().expect("something was erased");
-                self.release(old, desk);
+                self.release(old);
                 for call in std::mem::take(&mut change.deleters) {
                     self.count_deleted(call, desk);
                 }

@@ -42,8 +42,7 @@ impl Store {
         if self.drops.is_empty() {
             return;
         }
-        // Drives may be slow with what they are told is free, too.
-        let mut room = together.saturating_sub(self.erasures + desk.discards());
+        let mut room = together.saturating_sub(self.erasures);
         while room > 0
             && let Some((&call, drop)) = self.drops.first_key_value()
         {

@@ -139,7 +139,7 @@ impl Store {
         let name = (read.caller.family, read.egroup);
         let Some(stored) = egroups.get_mut(&name).filter(|stored| stored.slot == read.slot) else {
             // Deleted or replaced while it was read: what was read means nothing. Look again.
-            self.end_reading(read.slot, desk);
+            self.end_reading(read.slot);
             return self.read(read.caller, read.egroup, read.wanted, read.runs, desk);
         };
         let outcome: Vec<_> = match read.wanted {
@@ -171,7 +171,7 @@ impl Store {
             }
             _ => Vec::new(),
         };
-        self.end_reading(read.slot, desk);
+        self.end_reading(read.slot);
         let answer = match read.wanted {
             Wanted::UnitsAndFrames if !frames.is_empty() => Answer::UnitsAndFrames(outcome, frames),
             Wanted::Units | Wanted::UnitsAndFrames => Answer::Units(outcome),
@@ -202,7 +202,7 @@ impl Store {
     pub fn on_trailer_read(&mut self, job: u64, bytes: Option<Buffer>, desk: &mut Desk) {
         let Describe { caller, egroup, slot, is_again } =
             self.describes.remove(&job).expect("a read ends once");
-        self.end_reading(slot, desk);
+        self.end_reading(slot);
         let name = (caller.family, egroup);
         let Some(stored) = self.egroups.get_mut(&name).filter(|stored| stored.slot == slot) else {
             return self.describe(caller, egroup, desk);

@@ -11,9 +11,8 @@ use crate::formats::packing::{Frame, Packing, frame_of};
 use crate::formats::references::References;
 use crate::formats::table::own_blocks;
 use crate::identity::{EgroupId, FamilyId};
-use crate::interface::{Area, DriveWork};
 use crate::keeper::StoredEgroup;
-use crate::keeper::desk::{Caller, Desk, Work};
+use crate::keeper::desk::{Caller, Desk};
 use crate::keeper::egroup_change::{Change, DeleteCall, Later, newer};
 use crate::keeper::egroup_drop::FamilyDrop;
 use crate::keeper::egroup_read::{Describe, UnitRead};
@@ -22,6 +21,7 @@ use crate::keeper::proof::Proof;
 use crate::keeper::refill::Refill;
 use crate::keeper::sharing::Sharing;
 use crate::keeper::space::Space;
+use crate::keeper::untold::Untold;
 use crate::message::{Answer, Class, Refusal};
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,8 +29,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) type Name = (FamilyId, EgroupId);
-/// Runs of at least this many blocks are worth a hint to the drive when they are freed.
-const DISCARD_BLOCKS_MIN: u64 = 16;
 
 /// An egroup on the drive.
 pub(super) struct Stored {
@@ -130,6 +128,7 @@ pub(super) struct Store {
     /// How many families have egroups here.
     families_count: usize,
     pub space: Space,
+    pub untold: Untold,
     pub free_slots: BTreeSet<u32>,
     /// For each slot, reads in flight of its run.
     pub readers: Vec<u32>,
@@ -175,6 +174,7 @@ impl Store {
             egroups: BTreeMap::new(),
             families_count: 0,
             space: Space::all_free(layout.units, layout.end),
+            untold: Untold::default(),
             free_slots: (0..layout.entries).collect(),
             readers: vec![0; layout.entries as usize],
             leaving: BTreeMap::new(),
@@ -222,7 +222,7 @@ impl Store {
     }
 
     /// Blocks that client data leaves untouched, so that what frees space in the end can be written.
-    fn reserve_blocks(&self) -> u64 {
+    pub fn reserve_blocks(&self) -> u64 {
         let units = self.layout.end - self.layout.units;
         (units / 25).max(2 * RUN_BLOCKS_MAX)
     }
@@ -241,7 +241,12 @@ impl Store {
         if self.free_slots.len() <= 2 * self.reserve_slots() {
             return 0;
         }
-        self.space.free_blocks().saturating_sub(self.reserve_blocks()) * BLOCK as u64
+        self.spare_blocks() * BLOCK as u64
+    }
+
+    /// Free blocks beyond the reserve.
+    pub fn spare_blocks(&self) -> u64 {
+        self.space.free_blocks().saturating_sub(self.reserve_blocks())
     }
 
     /// A slot and a run of so many blocks.
@@ -256,12 +261,13 @@ impl Store {
             return None;
         }
         let first = self.space.allocate(blocks)?;
+        self.untold.note_used(first..first + blocks);
         let slot = self.free_slots.pop_first().expect("there are more than are left");
         Some((slot, first))
     }
 
     /// Nothing durable names this any more. It is free when nobody reads it, but for what others refer to.
-    pub fn release(&mut self, run: Run, desk: &mut Desk) {
+    pub fn release(&mut self, run: Run) {
         if self.readers[run.slot as usize] > 0 {
             let former = self.leaving.insert(run.slot, run);
             assert!(former.is_none(), "a slot names one run");
@@ -271,46 +277,35 @@ impl Store {
         if run.blocks > 0 {
             let blocks = run.first..run.first + run.blocks;
             let free = if planted(Bug::SharedFreed) { vec![blocks] } else { self.holds.leave(blocks) };
-            free.into_iter().for_each(|blocks| self.free(blocks, desk));
+            free.into_iter().for_each(|blocks| self.free(blocks));
         }
         for reference in run.references.iter() {
             if planted(Bug::ReferencesKept) {
                 continue;
             }
             for blocks in self.holds.lower(reference.blocks()) {
-                self.free(blocks, desk);
+                self.free(blocks);
             }
         }
     }
 
     /// Nothing names these blocks, and nobody refers to them.
-    fn free(&mut self, blocks: Range<u64>, desk: &mut Desk) {
-        let (first, count) = (blocks.start, blocks.end - blocks.start);
-        let (offset, len) = (first * BLOCK as u64, count * BLOCK as u64);
+    fn free(&mut self, blocks: Range<u64>) {
         if !planted(Bug::SharedAfterFreed) {
-            self.sharing.index.forget(offset..offset + len);
+            self.sharing.index.forget(blocks.start * BLOCK as u64..blocks.end * BLOCK as u64);
         }
-        if count >= DISCARD_BLOCKS_MIN {
-            // Drives may take hints and writes in any order: the run is free when the hint has ended.
-            let work = Work::Discard { first, blocks: count };
-            desk.submit(Area::Data, DriveWork::Discard { offset, len }, work);
-        } else {
-            self.space.release(first, count);
-        }
-    }
-
-    pub fn on_discarded(&mut self, first: u64, blocks: u64) {
-        self.space.release(first, blocks);
+        self.space.release(blocks.start, blocks.end - blocks.start);
+        self.untold.note_free(blocks);
     }
 
     /// A read of the run of `slot` ended.
-    pub fn end_reading(&mut self, slot: u32, desk: &mut Desk) {
+    pub fn end_reading(&mut self, slot: u32) {
         let readers = &mut self.readers[slot as usize];
         *readers -= 1;
         if *readers == 0
             && let Some(run) = self.leaving.remove(&slot)
         {
-            self.release(run, desk);
+            self.release(run);
         }
     }
 

@@ -33,9 +33,11 @@ mod sweep;
 mod tests;
 mod torn_end;
 pub mod turns;
+mod untold;
 mod withheld;
 
 pub use share_index::ENTRY_COST;
+pub use untold::DISCARD_BLOCKS_MIN;
 
 use crate::buffer::{BLOCK, Buffer};
 use crate::formats::references::References;
@@ -204,6 +206,10 @@ impl Keeper {
         let read = match (result, &work) {
             (Ok(DriveResult::Read(bytes)), _) => Some(bytes),
             (Ok(DriveResult::Done), _) => None,
+            (Ok(DriveResult::Ignored), _) => {
+                self.store.on_hint_ignored();
+                None
+            }
             // A part that cannot be read is what checksums and copies are for, and a hint is a hint.
             (Err(DriveFault::Unreadable), work) if work.is_read() || work.is_hint() => None,
             // A write or flush that failed may have done anything: nothing here is certain any more.
@@ -235,7 +241,7 @@ impl Keeper {
             Work::Trailer { job } => store.on_trailer_read(job, read, desk),
             Work::Refill { name, slot } => store.on_hashes_read(now, name, slot, read, desk),
             Work::Proof { job, run } => store.on_proof_read(job, run, read, desk),
-            Work::Discard { first, blocks } => store.on_discarded(first, blocks),
+            Work::Discard { first, blocks } => store.on_discarded(now, first, blocks),
             Work::Superblock { .. }
             | Work::Format
             | Work::FirstFlush
@@ -448,7 +454,8 @@ impl Keeper {
         if self.is_hashing() {
             return Some(Time(0));
         }
-        [self.ring.wake_at(), self.store.refill_at()].into_iter().flatten().min()
+        let discards_at = self.store.discards_at(&self.limits);
+        [self.ring.wake_at(), self.store.refill_at(), discards_at].into_iter().flatten().min()
     }
 
     /// The time of [`Keeper::wake_at`] has come. Harmless at any other time.
@@ -475,6 +482,7 @@ impl Keeper {
             self.ring.carry(now, &mut self.desk);
             self.ring.pump(now, &mut self.desk);
             self.ring.press(now, &mut self.desk);
+            self.store.continue_discards(now, &self.limits, &mut self.desk);
         } else {
             self.desk.answered.clear();
         }

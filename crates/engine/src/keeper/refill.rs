@@ -96,7 +96,7 @@ impl Store {
                 None => tell_damage(name, stored, desk),
             }
         }
-        self.end_reading(slot, desk);
+        self.end_reading(slot);
     }
 }
 

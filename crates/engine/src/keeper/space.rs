@@ -27,6 +27,11 @@ impl Space {
         self.free
     }
 
+    /// First block and length of the first free run.
+    pub fn first(&self) -> Option<(u64, u64)> {
+        self.runs.first_key_value().map(|(first, length)| (*first, *length))
+    }
+
     /// A run of `blocks`: part of the shortest free run that is long enough.
     pub fn allocate(&mut self, blocks: u64) -> Option<u64> {
         assert!(blocks > 0, "a run has blocks");

@@ -8,9 +8,13 @@ use weft_engine::identity::*;
 use weft_engine::interface::*;
 use weft_engine::keeper::Keeper;
 use weft_engine::limits::Limits;
+use weft_engine::message::{Message, Question, UnitRun};
 use weft_engine::shard::{Settings, Shard};
 
 pub const FAMILY: FamilyId = FamilyId(1);
+
+/// The shard of another node, whose questions are asked by hand.
+pub const STRANGER: ShardId = ShardId(7);
 
 /// Drives as plain memory; every operation ends at once, in the order it was submitted.
 pub struct World {
@@ -33,8 +37,8 @@ pub struct World {
     pub sources: Vec<(Ticket, Source)>,
     /// Of what is begun there so much ends, and no more.
     pub hung: Option<(DriveId, Area, u32)>,
-    /// Nor does a hint of what is free.
-    pub hints_hang: bool,
+    /// Nor does a read of data.
+    reads_hang: bool,
     /// Blocks that a drive does not give until they are written again.
     pub unreadable: BTreeSet<(DriveId, Area, usize)>,
     /// Operations that it did not come back to.
@@ -75,7 +79,7 @@ impl World {
             replies: BTreeMap::new(),
             sources: Vec::new(),
             hung: None,
-            hints_hang: false,
+            reads_hang: false,
             unreadable: BTreeSet::new(),
             stuck: Vec::new(),
             unheard: false,
@@ -208,7 +212,9 @@ impl World {
             assert!(rounds < 100_000, "the shard comes to rest");
             let mut inputs = Vec::new();
             for operation in std::mem::take(&mut out.operations) {
-                if self.hints_hang && matches!(operation.work, DriveWork::Discard { .. }) {
+                let is_read =
+                    matches!(operation.work, DriveWork::Read { .. }) && operation.area == Area::Data;
+                if self.reads_hang && is_read {
                     self.stuck.push(operation);
                     continue;
                 }
@@ -228,7 +234,11 @@ impl World {
                 };
                 inputs.push(Input::DriveDone { token: operation.token, result });
             }
-            assert!(out.messages.is_empty(), "one shard speaks to nobody");
+            let answers = std::mem::take(&mut out.messages);
+            assert!(
+                answers.iter().all(|(to, _)| *to == STRANGER),
+                "one shard speaks to nobody who has not asked"
+            );
             for OriginRequest { asker, ask, family, request } in std::mem::take(&mut out.requests) {
                 self.last_ticket += 1;
                 let ticket = Ticket(self.last_ticket);
@@ -314,6 +324,25 @@ impl World {
         }
     }
 
+    /// Another shard asks the drives for the first unit of each egroup that they hold of a family. These reads hang.
+    pub fn read_each_egroup_slowly(&mut self, family: FamilyId) {
+        self.reads_hang = true;
+        let held = |(_, keeper): (DriveId, &Keeper)| {
+            let drive = keeper.drive();
+            let egroups: Vec<_> = keeper.egroups().filter(|stored| stored.family == family).collect();
+            egroups.into_iter().map(move |stored| (drive, stored.egroup))
+        };
+        let all: Vec<(DriveId, EgroupId)> = self.shard.keepers().flat_map(held).collect();
+        for (call, (drive, egroup)) in (1..).zip(all) {
+            let runs = vec![UnitRun { first: 0, count: 1 }];
+            let question = Question::ReadUnits { egroup, runs, frames: false, behind: false };
+            let epoch = self.record.epoch;
+            let message = Message::Ask { call, drive, family, epoch, question };
+            self.step(Input::Message { from: STRANGER, message });
+        }
+        self.reads_hang = false;
+    }
+
     /// Where operations hang, in the order in which they were begun.
     pub fn hanging(&self) -> Vec<Area> {
         self.stuck.iter().map(|operation| operation.area).collect()
@@ -321,7 +350,7 @@ impl World {
 
     /// What hung is done after all: the drive was slow.
     pub fn carry_on(&mut self) {
-        (self.hung, self.hints_hang) = (None, false);
+        self.hung = None;
         self.carry_on_so_far();
     }
 

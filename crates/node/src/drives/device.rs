@@ -9,7 +9,7 @@ use super::{
 use crate::config::DriveRecord;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -140,14 +140,30 @@ pub fn open(path: &Path, record: &DriveRecord, access: Access) -> Result<OpenDri
     if has < should {
         return Err(DriveError::CutShort { path: path.to_path_buf(), has, should });
     }
+    let takes_discards = takes_discards(&file);
     let file = Arc::new(file);
     Ok(OpenDrive {
         drive: record.id(),
         geometry: Geometry { log: record.log, data: record.data },
         log: AreaFile { file: Arc::clone(&file), offset: 0 },
         data: AreaFile { file, offset: record.log },
-        takes_discards: true,
+        takes_discards,
     })
+}
+
+/// Whether the device can forget what is not needed: others would be told in vain.
+fn takes_discards(file: &File) -> bool {
+    let Ok(number) = file.metadata().map(|metadata| metadata.rdev()) else { return false };
+    let device = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    has_discards(Path::new(&device))
+}
+
+/// As the kernel says in this directory of the device.
+fn has_discards(device: &Path) -> bool {
+    // A partition has no queue of its own.
+    let queues = [device.join("queue"), device.join("../queue")];
+    let told = queues.iter().find_map(|queue| std::fs::read_to_string(queue.join("discard_max_bytes")).ok());
+    told.is_some_and(|bytes| bytes.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
 }
 
 /// A device that should be ours: the node that had it may only just have been killed.
@@ -207,4 +223,25 @@ fn size(file: &File, path: &Path) -> Result<u64, DriveError> {
         return Err(DriveError::LargeSectors { path: path.to_path_buf(), sector: sector as u64 });
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_say_whether_they_take_discards() {
+        let place = std::env::temp_dir().join(format!("weft-discards-{}", std::process::id()));
+        let says = |device: &str, bytes: &str| {
+            std::fs::create_dir_all(place.join(device).join("queue")).expect("a directory can be made");
+            std::fs::write(place.join(device).join("queue/discard_max_bytes"), bytes).expect("writable");
+            std::fs::create_dir_all(place.join(device).join("part")).expect("a directory can be made");
+        };
+        says("ssd", "1073741824\n");
+        says("disk", "0\n");
+        std::fs::create_dir_all(place.join("other")).expect("a directory can be made");
+        let told = ["ssd", "ssd/part", "disk", "disk/part", "other"].map(|it| has_discards(&place.join(it)));
+        std::fs::remove_dir_all(&place).expect("it was made here");
+        assert_eq!(told, [true, true, false, false, false]);
+    }
 }

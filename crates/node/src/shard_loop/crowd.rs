@@ -1,6 +1,6 @@
-//! What comes in crowds, when a vDisk is deleted or trimmed: erased pages of a drive's table, and hints of what is not needed any more.
+//! What comes in crowds, when a vDisk is deleted or trimmed: erased pages of a drive's table.
 //! Nobody waits for one of them, and a drive that has thousands at once does nothing else for seconds, as if it hung.
-//! Promises: few of a kind are at the drive at a time; those that wait go in the order in which they came.
+//! Promises: few are at the drive at a time; those that wait go in the order in which they came.
 //! Leaves to others: what they are (`drive_io`).
 
 use std::collections::VecDeque;

@@ -31,9 +31,14 @@ const PIECES_MAX: usize = 1024;
 /// over as one lies in the drive's queue as one, and the next frame of the log behind it.
 const STRIDE: usize = 256 << 10;
 
-/// Pages of a table that are erased, and hints, at a drive at a time.
+/// Pages of a table that are erased at a drive at a time.
 const ERASES_MAX: usize = 16;
-const DISCARDS_MAX: usize = 4;
+
+/// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)`.
+const DISCARD_COMMAND: u32 = 0x1200;
+
+/// `FALLOC_FL_NO_HIDE_STALE`: with it a hole in a device is a discard, and not zeros, which a device may take for a write.
+const NO_HIDE_STALE: i32 = 4;
 
 const STAY: &str = "drives are never taken away";
 
@@ -73,12 +78,11 @@ struct Attached {
 struct Waiting {
     pieces: Pieces,
     erases: Crowd,
-    discards: Crowd,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { pieces: Pieces::default(), erases: Crowd::new(ERASES_MAX), discards: Crowd::new(DISCARDS_MAX) }
+        Self { pieces: Pieces::default(), erases: Crowd::new(ERASES_MAX) }
     }
 }
 
@@ -89,7 +93,6 @@ impl Waiting {
             Turn::Alone => true,
             Turn::Piece => self.pieces.begin(index),
             Turn::Erase => self.erases.begin(index),
-            Turn::Discard => self.discards.begin(index),
         }
     }
 
@@ -99,7 +102,6 @@ impl Waiting {
             Turn::Alone => {}
             Turn::Piece => self.pieces.end(index, has_more, us),
             Turn::Erase => self.erases.end(),
-            Turn::Discard => self.discards.end(),
         }
     }
 
@@ -108,7 +110,6 @@ impl Waiting {
             Turn::Alone => None,
             Turn::Piece => self.pieces.take_next(),
             Turn::Erase => self.erases.take_next(),
-            Turn::Discard => self.discards.take_next(),
         }
     }
 }
@@ -119,7 +120,6 @@ enum Turn {
     Alone,
     Piece,
     Erase,
-    Discard,
 }
 
 /// Where an area's bytes are.
@@ -149,7 +149,18 @@ enum Work {
     Read { space: Space, offset: u64, len: u32, done: u32 },
     Write { pieces: Vec<Buffer>, rest: Vec<libc::iovec>, first: usize, offset: u64, flags: i32 },
     Flush,
-    Discard { offset: u64, len: u64 },
+    Discard { offset: u64, len: u64, way: Way },
+}
+
+/// How the kernel is asked to discard.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Since Linux 6.12 ...
+    Command,
+    /// ... and before.
+    Hole,
+    /// In vain.
+    Unknown,
 }
 
 // SAFETY: the pointers in `rest` point into `pieces`, which travel with them.
@@ -252,11 +263,11 @@ impl DriveTable {
                 Work::Flush
             }
             DriveWork::Discard { offset, len } => {
-                statistics.discards += 1;
                 if !attached.open.takes_discards {
-                    return Some(Input::DriveDone { token, result: Ok(DriveResult::Done) });
+                    return Some(Input::DriveDone { token, result: Ok(DriveResult::Ignored) });
                 }
-                Work::Discard { offset: inside(offset, len), len }
+                statistics.discards += 1;
+                Work::Discard { offset: inside(offset, len), len, way: Way::Command }
             }
         };
         let stage = match (&work, area) {
@@ -363,6 +374,10 @@ impl DriveTable {
         }
         let result = result.map(|()| match flight.work {
             Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
+            Work::Discard { way: Way::Unknown, .. } => {
+                attached.open.takes_discards = false;
+                DriveResult::Ignored
+            }
             Work::Write { .. } | Work::Flush | Work::Discard { .. } => DriveResult::Done,
         });
         Some(Input::DriveDone { token, result })
@@ -386,8 +401,9 @@ impl DriveTable {
         if self.hangs.is_due(now) {
             self.forget_free_places();
             let late_us = self.hangs.late_us(now);
-            // What waits for its turn was not asked of the drive.
-            let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
+            // What waits for its turn was not asked of the drive, and a hint may take its time.
+            let is_asked = |flight: &&Flight| !flight.waits && flight.stage != Stage::DriveDiscard;
+            let in_flight = self.flights.iter().flatten().filter(is_asked);
             self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), &mut tell);
             for (&drive, attached) in &mut self.drives {
                 if let Some(slow) = attached.pace.look(now, late_us) {
@@ -409,7 +425,6 @@ impl DriveTable {
         let Attached { log_used, waiting, .. } = self.drives.get_mut(&flight.drive).expect(STAY);
         let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
         let turn = match flight.stage {
-            Stage::DriveDiscard => Turn::Discard,
             Stage::DriveWrite if flight.work.erases() => Turn::Erase,
             Stage::DriveWrite if is_log_used => Turn::Piece,
             _ => Turn::Alone,
@@ -535,8 +550,14 @@ impl Flight {
             Work::Flush => {
                 with_file!(file => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build())
             }
-            Work::Discard { offset, len } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            Work::Discard { offset, len, way: Way::Command } => {
+                let mut command = [0; 16];
+                command[..8].copy_from_slice(&len.to_ne_bytes());
+                with_file!(file => opcode::UringCmd16::new(file, DISCARD_COMMAND)
+                    .addr(Some(*offset)).cmd(command).build())
+            }
+            Work::Discard { offset, len, way: _ } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE | NO_HIDE_STALE;
                 with_file!(file => opcode::Fallocate::new(file, *len).offset(*offset).mode(mode).build())
             }
         }
@@ -591,10 +612,23 @@ impl Flight {
                 tracing::error!(drive = self.drive.0, error = -result, "a drive refuses to flush");
                 Progress::Ended(Err(DriveFault::Gone))
             }
-            // A discard is a hint: drives that know none say so.
+            Work::Discard { way, .. } if *way == Way::Command && is_unknown(result) => {
+                *way = Way::Hole;
+                Progress::GoOn
+            }
+            Work::Discard { way, .. } if is_unknown(result) => {
+                *way = Way::Unknown;
+                Progress::Ended(Ok(()))
+            }
+            // A discard is a hint, also when it fails.
             Work::Flush | Work::Discard { .. } => Progress::Ended(Ok(())),
         }
     }
+}
+
+/// Whether the kernel or the drive does not know what it was asked for.
+fn is_unknown(result: i32) -> bool {
+    [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL].contains(&-result)
 }
 
 /// What a read that failed says of its drive.

@@ -6,7 +6,7 @@ use crate::support::{
     write,
 };
 use std::fs::File;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -196,4 +196,31 @@ fn a_drive_of_another_node_with_the_same_number_is_not_opened() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.contains("of another node or of another life"), "{text}");
     }
+}
+
+/// Bytes that a file takes where it lies.
+fn taken(file: &Path) -> u64 {
+    std::fs::metadata(file).expect("it is there").blocks() * 512
+}
+
+#[test]
+fn a_device_gets_back_what_is_deleted() {
+    let Some(scratch) = Place::new("devices-deleted") else { return };
+    let device = Device::new(&scratch, "a");
+    let node = Node::start(&scratch.file("node"), &["--drive", &device.path]);
+    let [kept, _] = ["kept", "gone"].map(|name| {
+        let socket = scratch.socket(name);
+        node.export_new(name, "128M", &socket);
+        let uri = nbd_uri(&socket, name);
+        write(&uri, 5, "0 128M");
+        uri
+    });
+    wait_until("all lies on the device", || taken(&device.file) > 256 << 20);
+    let before = taken(&device.file);
+    node.weft(&["vdisk", "unexport", "gone"]);
+    node.weft(&["vdisk", "rm", "gone"]);
+    wait_until("the device is told", || taken(&device.file) + (96 << 20) < before);
+    step("what another vDisk has there is not touched");
+    expect(&kept, 5, "0 128M");
+    node.stop();
 }

@@ -25,8 +25,9 @@ enum Known {
 
 #[test]
 fn egroups_are_there_or_gone_and_never_overlap() {
+    let mut hints = 0;
     for seed in 0..40 {
-        let mut rig = Rig::small(seed);
+        let mut rig = Rig::hinted(seed, 1 << 20, (16 + 32 * (seed / 3 % 2)) << 20);
         let mut known: BTreeMap<u64, Known> = BTreeMap::new();
         let mut reads: Vec<(u64, u64)> = Vec::new();
         let mut counter = 0;
@@ -72,7 +73,9 @@ fn egroups_are_there_or_gone_and_never_overlap() {
         assert!(reads.is_empty() && rig.answers.is_empty(), "everything is answered");
         check(&mut rig, &known);
         assert_eq!(rig.keeper.unit_blocks().2, 0, "seed {seed}: no block is lost");
+        hints += rig.drive.hints;
     }
+    assert!(hints > 100, "the drives were told of {hints} free runs");
 }
 
 fn collect(rig: &mut Rig, known: &mut BTreeMap<u64, Known>, reads: &mut Vec<(u64, u64)>) {

@@ -406,7 +406,7 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
     rig.append_ok(1, 1, 1, vec![data(1, 1, 1)]);
     let mut effects = Effects::default();
     let geometry = rig.geometry;
-    rig.keeper = open(Wish { geometry, format: true, incarnation: None }, &mut effects);
+    rig.keeper = open(Wish { geometry, format: true, incarnation: None }, &Limits::small(), &mut effects);
     rig.effects = effects;
     rig.run();
     assert_eq!(rig.read_log(1, 1), []);
@@ -427,7 +427,8 @@ fn a_formatted_drive_is_empty_and_a_wrong_one_is_refused() {
         assert_eq!(rig.append(1, 1, 1, vec![data(1, 1, 1)]), Err(Refusal::DriveGone));
     }
     rig.drive = PretendDrive::default();
-    rig.keeper = open(Wish { geometry, format: false, incarnation: None }, &mut rig.effects);
+    rig.keeper =
+        open(Wish { geometry, format: false, incarnation: None }, &Limits::small(), &mut rig.effects);
     rig.run();
     let reason = DriveTrouble::NoSuperblock;
     assert_eq!(rig.notices.pop(), Some(Notice::DriveFailed { drive: DriveId(1), reason }));

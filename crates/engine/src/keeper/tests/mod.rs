@@ -1,6 +1,7 @@
 //! A keeper on a pretend drive: operations end in any order, and a crash loses what was not made durable.
 
 mod carry_stories;
+mod discard_stories;
 mod drop_stories;
 mod egroup_model;
 mod egroup_stories;
@@ -38,8 +39,8 @@ const OWNER: ShardId = ShardId(9);
 const HOME: ShardId = ShardId(1);
 
 /// Begins to open the drive that all these tests are about.
-fn open(wish: Wish, effects: &mut Effects) -> Keeper {
-    Keeper::open(DriveId(1), HOME, wish, 1 << TOKEN_BITS, &Limits::small(), effects)
+fn open(wish: Wish, limits: &Limits, effects: &mut Effects) -> Keeper {
+    Keeper::open(DriveId(1), HOME, wish, 1 << TOKEN_BITS, limits, effects)
 }
 
 struct Submitted {
@@ -59,6 +60,8 @@ struct PretendDrive {
     unreadable: BTreeSet<Place>,
     /// Reads of these return flipped bits, once.
     flips: BTreeSet<Place>,
+    /// Hints that it was given.
+    hints: u64,
 }
 
 impl PretendDrive {
@@ -93,6 +96,13 @@ impl PretendDrive {
         places.zip(bytes.chunks_exact(BLOCK).map(Bytes::from)).collect()
     }
 
+    /// What a hint leaves behind.
+    fn discarded_by(operation: &DriveOperation) -> Vec<(Place, Bytes)> {
+        let DriveWork::Discard { offset, len } = operation.work else { return Vec::new() };
+        let blocks = offset / BLOCK as u64..(offset + len) / BLOCK as u64;
+        blocks.map(|block| ((operation.area, block), vec![0xdd; BLOCK].into())).collect()
+    }
+
     /// Ends one operation.
     fn end(&mut self, index: usize) -> (u64, Result<DriveResult, DriveFault>) {
         let Submitted { operation, after } = self.submitted.swap_remove(index);
@@ -124,10 +134,11 @@ impl PretendDrive {
                 self.cached.retain(|_, writes| !writes.is_empty());
                 Ok(DriveResult::Done)
             }
-            DriveWork::Discard { offset, len } => {
-                for block in offset / BLOCK as u64..(offset + len) / BLOCK as u64 {
-                    self.write((area, block), vec![0xdd; BLOCK].into(), false);
+            DriveWork::Discard { .. } => {
+                for (place, bytes) in Self::discarded_by(&operation) {
+                    self.write(place, bytes, false);
                 }
+                self.hints += 1;
                 Ok(DriveResult::Done)
             }
         };
@@ -138,7 +149,9 @@ impl PretendDrive {
     fn crash(&mut self, random: &mut SmallRng) {
         for Submitted { operation, .. } in std::mem::take(&mut self.submitted) {
             let keep = random.random_range(0..3);
-            for (place, bytes) in Self::blocks_of(&operation) {
+            for (place, bytes) in
+                Self::blocks_of(&operation).into_iter().chain(Self::discarded_by(&operation))
+            {
                 if keep == 1 || keep == 2 && random.random() {
                     self.write(place, bytes, false);
                 }
@@ -160,6 +173,7 @@ struct Rig {
     geometry: Geometry,
     /// Which life of the drive is meant.
     incarnation: Option<u64>,
+    limits: Limits,
     answers: BTreeMap<u64, Result<Answer, Refusal>>,
     pressed: Vec<(FamilyId, Seq)>,
     notices: Vec<Notice>,
@@ -170,9 +184,25 @@ struct Rig {
 impl Rig {
     /// A formatted drive that is ready.
     fn new(seed: u64, log: u64, data: u64) -> Self {
+        Self::with(seed, log, data, Limits::small())
+    }
+
+    /// One that hears soon of what is free.
+    fn hinted(seed: u64, log: u64, data: u64) -> Self {
+        let discard_after_us = [0, 300, 2_000][seed as usize % 3];
+        Self::with(
+            seed,
+            log,
+            data,
+            Limits { discard_after_us, discard_bytes_max: 64 << 10, ..Limits::small() },
+        )
+    }
+
+    fn with(seed: u64, log: u64, data: u64, limits: Limits) -> Self {
+        limits.check();
         let geometry = Geometry { log, data };
         let mut effects = Effects::default();
-        let keeper = open(Wish { geometry, format: true, incarnation: None }, &mut effects);
+        let keeper = open(Wish { geometry, format: true, incarnation: None }, &limits, &mut effects);
         let mut rig = Self {
             keeper,
             drive: PretendDrive::default(),
@@ -180,6 +210,7 @@ impl Rig {
             now: Time(1_000_000),
             geometry,
             incarnation: None,
+            limits,
             answers: BTreeMap::new(),
             pressed: Vec::new(),
             notices: Vec::new(),
@@ -347,7 +378,7 @@ impl Rig {
     /// Begins to open the drive as it is.
     fn begin_opening(&mut self) {
         let wish = Wish { geometry: self.geometry, format: false, incarnation: self.incarnation };
-        self.keeper = open(wish, &mut self.effects);
+        self.keeper = open(wish, &self.limits, &mut self.effects);
     }
 
     fn append(

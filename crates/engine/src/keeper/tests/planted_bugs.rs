@@ -3,6 +3,7 @@
 use super::carry_stories::{
     an_end_that_is_not_known_is_told, flips_are_not_carried_on, is_seen_on_its_way, others_go_on,
 };
+use super::discard_stories::{what_is_used_again_stays, what_is_written_meanwhile_stays};
 use super::egroup_stories::{a_copy_outlives_a_late_deletion, pages_of_all_find_entries, read, write};
 use super::log_model::{a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family};
 use super::log_stories::{
@@ -136,9 +137,17 @@ fn blocks_that_are_freed_although_they_are_shared_are_given_to_others() {
         rig.ask(1, 1, share(EgroupId(2), &image)).expect("written");
         let delete = Question::DeleteEgroups { egroups: vec![EgroupId(1)] };
         with(bug, || rig.ask(1, 1, delete)).expect("deleted");
+        let other: Vec<u64> = (100..140).collect();
+        rig.ask(1, 1, share(EgroupId(3), &other)).expect("written");
         !is_as_written(&mut rig, EgroupId(2), &image)
     };
     assert!(loses(Bug::SharedFreed) && !loses(Bug::SpaceLeak));
+}
+
+#[test]
+fn telling_of_space_that_is_in_use_loses_what_is_there() {
+    assert!(!with(Bug::UsedIsUntold, what_is_used_again_stays));
+    assert!(!with(Bug::ToldIsGivenOut, what_is_written_meanwhile_stays));
 }
 
 #[test]

@@ -17,6 +17,9 @@ const B: DriveId = DriveId(1001);
 /// How many blocks the files of drives have.
 const BLOCKS: usize = 4;
 
+/// A hint was.
+const IGNORED: u8 = 0xff;
+
 struct Rig {
     now: Time,
     table: DriveTable,
@@ -91,6 +94,7 @@ impl Rig {
             let first = |done| match done {
                 DriveResult::Read(data) => data.bytes()[0],
                 DriveResult::Done => 0,
+                DriveResult::Ignored => IGNORED,
             };
             ended.push((token, result.map(first)));
         }
@@ -307,4 +311,55 @@ fn large_writes_are_cut_at_the_stride_and_lose_nothing() {
     assert_eq!(vectors(&pieces, usize::MAX).len(), 2, "neighbours are one");
     let large = vectors(&pieces[..2], usize::MAX);
     assert_eq!(vectors_in(&large, STRIDE), 1, "one at least");
+}
+
+/// A drive that takes discards, as far as is known.
+fn hinted() -> Rig {
+    let mut rig = Rig::new();
+    rig.add(A, 7);
+    rig.table.drives.get_mut(&A).expect("just added").open.takes_discards = true;
+    rig
+}
+
+const HINT: DriveWork = DriveWork::Discard { offset: 0, len: 4 * BLOCK as u64 };
+
+#[test]
+fn the_kernel_is_asked_to_discard_in_two_ways_and_then_not_any_more() {
+    let mut rig = hinted();
+    // Neither is known for a file.
+    rig.start(1, A, HINT);
+    assert_eq!(rig.run(), [(1, Ok(IGNORED))]);
+    assert_eq!(rig.table.statistics()[&A].discards, 1);
+    let operation = DriveOperation { token: 2, drive: A, area: Area::Data, work: HINT };
+    let ended = rig.table.start(rig.now, operation, &rig.reads, &mut rig.ring);
+    assert!(matches!(ended, Some(Input::DriveDone { token: 2, result: Ok(DriveResult::Ignored) })));
+    assert_eq!(rig.table.statistics()[&A].discards, 1, "the drive heard nothing of it");
+}
+
+#[test]
+fn a_hint_that_the_kernel_knows_ends_well_whatever_became_of_it() {
+    let mut rig = hinted();
+    for (token, says) in [(1, vec![0]), (2, vec![-libc::EOPNOTSUPP, 0]), (3, vec![-libc::EIO])] {
+        rig.says = says.into();
+        rig.start(token, A, HINT);
+        assert_eq!(rig.run(), [(token, Ok(0))]);
+        assert!(rig.says.is_empty(), "{token}: it was asked as often as that");
+    }
+}
+
+#[test]
+fn a_drive_that_is_slow_with_a_hint_does_not_hang() {
+    let mut rig = hinted();
+    rig.start(1, A, HINT);
+    let looks = |rig: &mut Rig| {
+        for _ in 0..10 {
+            rig.now = rig.now.after(400_000);
+            rig.on_time();
+        }
+        rig.news.iter().any(|news| matches!(news, News::DriveHangs { drive: A }))
+    };
+    assert!(!looks(&mut rig));
+    rig.start(2, A, DriveWork::Flush);
+    assert!(looks(&mut rig), "nobody takes what has ended from the ring");
+    rig.run();
 }
