@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::drives::AreaFile;
+use crate::shard_loop::files::Named;
 use crate::shard_loop::ring::FILES_MAX;
+use flight::vectors_in;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use weft_engine::buffer::Pages;
+use weft_engine::buffer::{BLOCK, Pages};
 use weft_engine::interface::Geometry;
 
 const A: DriveId = DriveId(1000);
