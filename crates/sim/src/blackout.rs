@@ -3,6 +3,7 @@
 //! drive alone.
 //! Leaves to others: all other faults (`atlas`).
 
+use crate::coverage::Fault;
 use crate::event::Event;
 use crate::phase::Phase;
 use crate::world::World;
@@ -27,7 +28,7 @@ impl World {
             return;
         }
         let home = self.node_of(victim);
-        if self.has_a_log_only_at(home, victim) {
+        if self.may_have_lied() && self.has_a_log_only_at(home, victim) {
             return;
         }
         for node in 0..self.nodes.len() {
@@ -40,6 +41,11 @@ impl World {
         }
         self.coverage.count("times that the power went everywhere before a drive was lost");
         self.queue.push(self.now + LOOK_US, Event::PowerIsBack(victim));
+    }
+
+    /// Whether the victim may lack what it said was written.
+    fn may_have_lied(&self) -> bool {
+        [Fault::LostWrite, Fault::MisdirectedWrite].iter().any(|fault| self.parameters.faults.contains(fault))
     }
 
     /// Whether the copies of a log that the victim has are all on drives of its node, as where all others are being drained: then it would

