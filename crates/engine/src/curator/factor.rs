@@ -139,8 +139,8 @@ impl Volume {
             left_bytes: left,
             copies_bytes,
             whole: self.groups_are_whole(view),
-            // Of what lies in groups of that size already, a member may have no room for its copies.
-            short: short || !self.audit.copies.cramped().is_empty(),
+            // Where all lies in groups of that size, a member may have no room for its copies.
+            short: short || left == 0 && !self.audit.copies.cramped().is_empty(),
             reached: told,
             remaining_us: match done {
                 _ if left == 0 => Some(0),

@@ -31,6 +31,9 @@ const STRIDE: usize = 256 << 10;
 /// Pages of a table that are erased at a drive at a time.
 const ERASES_MAX: usize = 16;
 
+/// A hint may take so much longer than other things before its drive hangs.
+const HINT_US: u64 = 60_000_000;
+
 const STAY: &str = "drives are never taken away";
 
 /// What the kernel has no memory for is tried again after this time.
@@ -321,7 +324,7 @@ impl DriveTable {
         }
         let result = result.map(|()| match flight.work {
             Work::Read { space, len, .. } => DriveResult::Read(space.freeze(len as usize)),
-            Work::Discard { way: Way::Unknown, .. } => {
+            Work::Discard { way: Way::Refused, .. } => {
                 attached.open.takes_discards = false;
                 DriveResult::Ignored
             }
@@ -348,10 +351,13 @@ impl DriveTable {
         if self.hangs.is_due(now) {
             self.forget_free_places();
             let late_us = self.hangs.late_us(now);
-            // What waits for its turn was not asked of the drive, and a hint may take its time.
-            let is_asked = |flight: &&Flight| !flight.waits && flight.stage != Stage::DriveDiscard;
-            let in_flight = self.flights.iter().flatten().filter(is_asked);
-            self.hangs.look(now, in_flight.map(|flight| (flight.drive, flight.since)), &mut tell);
+            // What waits for its turn was not asked of the drive.
+            let in_flight = self.flights.iter().flatten().filter(|flight| !flight.waits);
+            let since = |flight: &Flight| match flight.stage {
+                Stage::DriveDiscard => flight.since.after(HINT_US),
+                _ => flight.since,
+            };
+            self.hangs.look(now, in_flight.map(|flight| (flight.drive, since(flight))), &mut tell);
             for (&drive, attached) in &mut self.drives {
                 if let Some(slow) = attached.pace.look(now, late_us) {
                     tell(News::DriveSlow { drive, slow });

@@ -55,7 +55,7 @@ fn some_rot(rig: &mut Rig) -> Vec<u64> {
 
 #[test]
 fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
-    let mut found = 0;
+    let (mut found, mut hints) = (0, 0);
     for seed in 0..12 {
         let mut rig = Rig::hinted(seed, MIB, (24 + 24 * (seed / 3 % 2)) * MIB);
         let mut there: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -144,6 +144,8 @@ fn what_is_shared_is_there_as_long_as_anybody_needs_it() {
         let (_, stored, moving) = rig.keeper.unit_blocks();
         assert_eq!((stored, moving), (0, 0), "seed {seed}: nothing is left over");
         assert_eq!(rig.keeper.shared().entries, 0);
+        hints += rig.drive.hints;
     }
     assert!(found > 1000, "only {found} blocks were shared in the end");
+    assert!(hints > 100, "the drives were told of {hints} free runs");
 }

@@ -18,9 +18,6 @@ const PIECES_MAX: usize = 1024;
 /// `BLOCK_URING_CMD_DISCARD`, `_IO(0x12, 0)`.
 const DISCARD_COMMAND: u32 = 0x1200;
 
-/// `FALLOC_FL_NO_HIDE_STALE`: with it a hole in a device is a discard, and not zeros, which a device may take for a write.
-const NO_HIDE_STALE: i32 = 4;
-
 /// Where an area's bytes are.
 #[derive(Clone)]
 pub(super) struct Target {
@@ -56,10 +53,10 @@ pub(super) enum Work {
 pub(super) enum Way {
     /// Since Linux 6.12 ...
     Command,
-    /// ... and before.
+    /// ... and before: zeros, which devices that can unmap blocks need not write.
     Hole,
     /// In vain.
-    Unknown,
+    Refused,
 }
 
 // SAFETY: the pointers in `rest` point into `pieces`, which travel with them.
@@ -178,11 +175,13 @@ impl Flight {
             Work::Discard { offset, len, way: Way::Command } => {
                 let mut command = [0; 16];
                 command[..8].copy_from_slice(&len.to_ne_bytes());
+                // Devices that know no requests without waiting (of the device mapper, for one) would refuse it, and what has to
+                // be asked again is read from the ring a second time by some kernels, when something else may be there.
                 with_file!(file => opcode::UringCmd16::new(file, DISCARD_COMMAND)
-                    .addr(Some(*offset)).cmd(command).build())
+                    .addr(Some(*offset)).cmd(command).build().flags(squeue::Flags::ASYNC))
             }
             Work::Discard { offset, len, way: _ } => {
-                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE | NO_HIDE_STALE;
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 with_file!(file => opcode::Fallocate::new(file, *len).offset(*offset).mode(mode).build())
             }
         }
@@ -237,23 +236,23 @@ impl Flight {
                 tracing::error!(drive = self.drive.0, error = -result, "a drive refuses to flush");
                 Progress::Ended(Err(DriveFault::Gone))
             }
-            Work::Discard { way, .. } if *way == Way::Command && is_unknown(result) => {
+            Work::Discard { way, .. } if result < 0 && *way == Way::Command => {
                 *way = Way::Hole;
                 Progress::GoOn
             }
-            Work::Discard { way, .. } if is_unknown(result) => {
-                *way = Way::Unknown;
+            Work::Discard { way, .. } if result < 0 => {
+                *way = Way::Refused;
+                let error = -result;
+                tracing::warn!(
+                    drive = self.drive.0,
+                    error,
+                    "a drive refuses discards: it is told of no more free space"
+                );
                 Progress::Ended(Ok(()))
             }
-            // A discard is a hint, also when it fails.
             Work::Flush | Work::Discard { .. } => Progress::Ended(Ok(())),
         }
     }
-}
-
-/// Whether the kernel or the drive does not know what it was asked for.
-fn is_unknown(result: i32) -> bool {
-    [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL].contains(&-result)
 }
 
 /// What a read that failed says of its drive.
