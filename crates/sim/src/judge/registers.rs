@@ -177,6 +177,16 @@ impl Registers {
         Ok(inherited)
     }
 
+    /// Whether another one may have taken the place of this write in `sector` when it was acknowledged: it was under way meanwhile. Then
+    /// nothing of it need be anywhere.
+    pub fn may_be_replaced(&self, layout: &Layout, write: &Write, sector: u64) -> bool {
+        let candidates = match &self.registers[layout.place(sector / SECTORS)] {
+            Register::Whole(candidates) => candidates,
+            Register::Sectors(all) => &all[(sector % SECTORS) as usize],
+        };
+        candidates.iter().any(|other| other.number != write.number && other.settled >= write.began)
+    }
+
     /// The vDisk is what its snapshot was from `at` on, as far as that is known, and whatever was to be written before never
     /// will.
     pub(super) fn roll_back(&mut self, mut to: Registers, at: Moment, possible: impl Fn(&Candidate) -> bool) {
@@ -405,6 +415,22 @@ mod tests {
         story.acknowledged(second, 9);
         assert!(story.read(1, 10, 11).is_err() && story.read(2, 10, 11).is_ok());
         assert!(story.read(3, 10, 11).is_err(), "nobody wrote that");
+    }
+
+    #[test]
+    fn only_a_write_that_was_under_way_meanwhile_may_replace_one_before_it_is_acknowledged() {
+        let mut story = story();
+        let first = story.began(1, 1);
+        story.acknowledged(first, 2);
+        let second = story.began(2, 3);
+        assert!(!story.registers.may_be_replaced(&story.layout, &second, 8), "the first had settled");
+        let third = story.began(3, 4);
+        for at in [5, 6] {
+            assert!(story.registers.may_be_replaced(&story.layout, &second, 8));
+            assert!(!story.registers.may_be_replaced(&story.layout, &second, 16), "nobody wrote there");
+            story.acknowledged(third, at);
+        }
+        assert!(story.registers.may_be_replaced(&story.layout, &third, 8), "the second is still under way");
     }
 
     #[test]
