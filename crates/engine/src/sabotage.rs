@@ -192,6 +192,16 @@ pub enum Bug {
     CarriedIsTheEnd,
     /// What is carried on is not looked at before.
     CarriedUnchecked,
+    /// A frame that carries records on needs a block more, for the one that says what is free behind it.
+    CopiesNeedMore,
+    /// Fences of owners that are opened again and again take what carrying on needs.
+    FencesTakeAll,
+    /// What is left free for carrying on may be in two pieces, at the end of the ring and at its beginning.
+    SlackInPieces,
+    /// Records share frames that cannot be carried on in what is left free for that.
+    FramesTooLarge,
+    /// What is carried on as lost counts as gone from where it lies, although it may be read there meanwhile.
+    FoundLeftBehind,
     /// Behind a last frame nothing was written, whether it can be read there or not.
     UnreadEndBelieved,
     /// A last frame that is not whole was never finished, whatever may have become of it.

@@ -219,7 +219,7 @@ fn what_a_copy_lacks_and_gives_for_sound_is_caught() {
 
 #[test]
 fn writes_that_a_drive_never_gives_and_that_are_never_given_up_are_caught() {
-    is_caught_among(800, Bug::WithheldForEver, &[Plan::Power], |seed| seed.rots);
+    is_caught_by_the_one(Bug::WithheldForEver, Plan::Power, 2351);
 }
 
 #[test]
@@ -448,7 +448,12 @@ fn a_late_member_of_a_log_that_is_named_before_it_has_all_is_caught() {
 
 #[test]
 fn drives_that_are_not_asked_for_space_are_caught() {
-    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 109);
+    is_caught_by_the_one(Bug::SpaceNotAsked, Plan::Full, 133);
+}
+
+#[test]
+fn fences_that_take_what_carrying_on_needs_are_caught() {
+    is_caught_by_the_one(Bug::FencesTakeAll, Plan::Power, 85330271);
 }
 
 #[test]

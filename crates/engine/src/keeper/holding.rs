@@ -1,6 +1,7 @@
 //! What a keeper holds of one family's log: where each record lies, who may write, what was trimmed.
 //! Leaves to others: the frames that the records lie in (`ring`).
 
+use crate::buffer::BLOCK;
 use crate::formats::frame::RecordKind;
 use crate::identity::{Epoch, Seq, ShardId, Time};
 use crate::keeper::desk::Caller;
@@ -34,6 +35,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Blocks of its payload.
+    pub fn blocks(&self) -> u64 {
+        u64::from(self.payload_len).div_ceil(BLOCK as u64)
+    }
+
     pub fn is_settled(&self, settled: u64) -> bool {
         matches!(self.home, Home::Frame(number) if number <= settled)
     }

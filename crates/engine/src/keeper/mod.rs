@@ -23,6 +23,7 @@ mod ring_carry;
 mod ring_read;
 pub mod ring_replay;
 pub mod ring_scan;
+mod ring_tail;
 mod ring_write;
 mod second_look;
 mod share_index;

@@ -1,8 +1,8 @@
 //! The log ring of one drive: a chain of frames that goes round the log area, shared by all families.
 //! Promises: a frame's place is written again only when a durable frame says that it is not needed.
-//! Leaves to others: what is appended (`ring_append`), how frames are written (`ring_write`), found again
-//! (`ring_scan`, `ring_replay`) and read (`ring_read`), asking owners for space (`pressure`), and going on where one gives
-//! none (`ring_carry`).
+//! Leaves to others: what is appended (`ring_append`), how frames are written (`ring_write`) and what they say is free (`ring_tail`),
+//! how they are found again (`ring_scan`, `ring_replay`) and read (`ring_read`), asking owners for space (`pressure`), and going on
+//! where one gives none (`ring_carry`).
 
 use crate::buffer::BLOCK;
 use crate::formats::frame::{Copied, header_blocks};
@@ -14,6 +14,7 @@ use crate::keeper::ring_carry::{Carried, Carrying};
 use crate::keeper::ring_read::LogReads;
 use crate::keeper::torn_end::TornEnd;
 use crate::limits::Limits;
+use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A frame whose place is not free yet.
@@ -21,10 +22,31 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(super) struct Frame {
     pub number: u64,
     pub position: u64,
-    /// Records in it that are still held.
+    /// Records in it that are still held, and blocks of their payloads.
     pub live: u32,
+    pub held_blocks: u64,
     /// Fences in it that are the newest of their families.
     pub fences: u32,
+}
+
+impl Frame {
+    /// One in which nothing is held yet.
+    pub fn new(number: u64, position: u64) -> Self {
+        Self { number, position, live: 0, held_blocks: 0, fences: 0 }
+    }
+
+    /// A record with a payload of so many blocks is held in it.
+    pub fn hold(&mut self, blocks: u64) {
+        self.live += 1;
+        self.held_blocks += blocks;
+    }
+
+    /// It is not any more.
+    pub fn let_go(&mut self, blocks: u64) {
+        assert!(self.live > 0 && self.held_blocks >= blocks, "a record counts in its frame");
+        self.live -= 1;
+        self.held_blocks -= blocks;
+    }
 }
 
 /// The frames that are in flight, or wait for an earlier one.
@@ -73,6 +95,8 @@ pub(super) struct WantedFence {
     pub since: Epoch,
 }
 
+/// Data records of one frame at most; with these the pieces of a write stay well under 1024.
+pub(super) const DATA_RECORDS_MAX: usize = 512;
 /// Blocks that stay free for the frame that tells of a new tail, without which nothing is ever free again.
 pub(super) const LAST_BLOCKS: u64 = 1;
 
@@ -82,6 +106,8 @@ pub(super) struct Ring {
     pub blocks: u64,
     pub frame_blocks_max: u64,
     pub frames_in_flight: usize,
+    /// Blocks of the largest payload that was ever queued or found here.
+    pub largest: u64,
 
     pub holdings: BTreeMap<FamilyId, Holding>,
     /// Oldest first, numbers ascending.
@@ -92,6 +118,8 @@ pub(super) struct Ring {
     pub flying: VecDeque<Flying>,
     /// Where the next frame goes if it fits.
     pub head: u64,
+    /// Blocks between the last frame before the end of the ring and the end, once one has begun at its beginning.
+    pub left_at_the_end: u64,
     pub next_number: u64,
     pub settled: u64,
     pub session_first: u64,
@@ -148,11 +176,13 @@ impl Ring {
             blocks,
             frame_blocks_max: (limits.frame_bytes_max as u64 / BLOCK as u64).clamp(1, blocks / 8),
             frames_in_flight: limits.frames_in_flight,
+            largest: 0,
             holdings: BTreeMap::new(),
             frames: VecDeque::new(),
             dead: 0,
             flying: VecDeque::new(),
             head: 0,
+            left_at_the_end: 0,
             next_number: 1,
             settled: 0,
             session_first: 1,
@@ -210,11 +240,7 @@ impl Ring {
             else {
                 continue;
             };
-            let blocks: u64 = holding
-                .places
-                .values()
-                .map(|place| u64::from(place.payload_len).div_ceil(BLOCK as u64))
-                .sum();
+            let blocks: u64 = holding.places.values().map(Place::blocks).sum();
             let at_tail = tail.map_or(0, |frame| {
                 let there = |place: &&Place| place.home == Home::Frame(frame.number);
                 holding.places.values().filter(there).count()
@@ -247,6 +273,14 @@ impl Ring {
         self.slack() / 2
     }
 
+    /// Whether so many records, whose payloads have so many blocks, share a frame. Carrying them on, all at once, takes no more than there is
+    /// room for when nothing else has any.
+    pub fn go_into_one_frame(&self, records: usize, payloads: u64) -> bool {
+        let may_be_carried =
+            blocks_to_carry(records, payloads) <= self.slack() || planted(Bug::FramesTooLarge);
+        records == 1 || payloads <= self.frame_blocks_max && records <= DATA_RECORDS_MAX && may_be_carried
+    }
+
     /// Whether the oldest frame that is still needed is so because of a record of this family.
     pub fn waits_for(&self, family: FamilyId) -> bool {
         let oldest = self.frames.get(self.dead).map(|frame| Home::Frame(frame.number));
@@ -261,7 +295,17 @@ impl Ring {
     /// Blocks that client data leaves for map and checkpoint records: a quarter, and what no record can use, because
     /// of a gap at the end of the ring and the slack.
     pub fn reserve(&self) -> u64 {
-        self.blocks / 4 + self.frame_blocks_max + 2 + self.slack()
+        self.blocks / 4 + self.gap() + self.slack()
+    }
+
+    /// Blocks that the next frame may leave free at the end of the ring; and as many that what has room in the slack finds it in one piece,
+    /// wherever the ring ends.
+    pub fn gap(&self) -> u64 {
+        let in_one_piece = match planted(Bug::SlackInPieces) {
+            true => 0,
+            false => blocks_to_carry(1, self.largest).min(self.slack()),
+        };
+        in_one_piece.max(self.frame_blocks_max + header_blocks(1) + LAST_BLOCKS)
     }
 
     /// Blocks that nothing lies in and nothing is queued for.
@@ -297,6 +341,21 @@ impl Ring {
             return (slack < behind).then_some(self.head);
         }
         (want < tail).then_some(0)
+    }
+
+    /// A frame lies there, and the head behind it.
+    pub fn put_head_behind(&mut self, position: u64, blocks: u64) {
+        self.left_at_the_end = self.left_behind(position, blocks);
+        self.head = (position + blocks) % self.blocks;
+    }
+
+    /// What is left at the end of the ring behind such a frame.
+    pub fn left_behind(&self, position: u64, blocks: u64) -> u64 {
+        match position {
+            0 => (self.blocks - self.head) % self.blocks,
+            _ if position + blocks == self.blocks => 0,
+            _ => self.left_at_the_end,
+        }
     }
 
     /// The oldest frame still needed, as the next frame will say.
@@ -336,9 +395,7 @@ impl Ring {
     pub fn let_go(&mut self, place: &Place) {
         match place.home {
             Home::Frame(number) => {
-                let frame = self.frame_mut(number).expect("a held record keeps its frame");
-                assert!(frame.live > 0, "a record counts in its frame");
-                frame.live -= 1;
+                self.frame_mut(number).expect("a held record keeps its frame").let_go(place.blocks());
             }
             Home::Queued(position) => {
                 let at = (position - self.framed_to - 1) as usize;
@@ -369,6 +426,12 @@ impl Ring {
             self.dead -= 1;
         }
     }
+}
+
+/// What carrying on so many records takes whose payloads have so many blocks, beside what may have been anybody's, and telling that the
+/// frame which they lie in is free.
+pub(super) fn blocks_to_carry(records: usize, payloads: u64) -> u64 {
+    header_blocks(records + 1) + payloads + LAST_BLOCKS
 }
 
 /// Blocks to set aside for a queued record: its payload, and a header block of its own at worst.

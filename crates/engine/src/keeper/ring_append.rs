@@ -8,8 +8,7 @@ use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
 use crate::keeper::desk::{Caller, Desk};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{LAST_BLOCKS, Queued, Ring, Waiter, WantedFence, queued_cost};
-use crate::keeper::ring_write::DATA_RECORDS_MAX;
+use crate::keeper::ring::{DATA_RECORDS_MAX, LAST_BLOCKS, Queued, Ring, Waiter, WantedFence, queued_cost};
 use crate::message::{Answer, Held, Refusal};
 use crate::sabotage::{Bug, planted};
 
@@ -229,7 +228,7 @@ impl Ring {
     /// Whether `cost` more blocks fit, at worst with a gap at the end of the ring, when what is dead is free. What was let in because
     /// of that counts although it takes more than is free now: else everything would be let in until then.
     fn has_space(&self, cost: u64) -> bool {
-        let gap = cost.max(self.frame_blocks_max + 2);
+        let gap = cost.max(self.gap());
         if planted(Bug::MoreThanFits) || planted(Bug::QueueKept) {
             return self.free() + self.dead_blocks() >= cost + gap + self.slack();
         }
@@ -246,16 +245,33 @@ impl Ring {
         let is_late = |record: &Record| {
             matches!(record.body, Body::Data { .. }) && !holding.places.contains_key(&record.seq)
         };
-        let kept = match records.iter().any(is_late) {
+        let is_late = records.iter().any(is_late);
+        let kept = match is_late {
             true if planted(Bug::LateDataRefused) || planted(Bug::FullMemberKept) => return false,
             true => self.slack() * 3 / 8,
             false => LAST_BLOCKS,
         };
+        let with_headers = self.blocks_in_frames(records);
+        let position = self.place(with_headers, kept);
         self.waits_for(family)
             && records.len() <= DATA_RECORDS_MAX
             && (records.len() == 1 || blocks <= self.frame_blocks_max)
             && self.queue.iter().all(|queued| queued.void)
-            && self.place(header_blocks(records.len()) + blocks, kept).is_some()
+            && position.is_some_and(|at| !is_late || self.can_carry_behind(at, with_headers, true))
+    }
+
+    /// Blocks of the frames that these records go into, with nothing else.
+    fn blocks_in_frames(&self, records: &[Record]) -> u64 {
+        let (mut blocks, mut count, mut payloads) = (0, 0, 0);
+        for record in records {
+            let more = record.payload_bytes().div_ceil(BLOCK) as u64;
+            if count > 0 && !self.go_into_one_frame(count + 1, payloads + more) {
+                blocks += header_blocks(count) + payloads;
+                (count, payloads) = (0, 0);
+            }
+            (count, payloads) = (count + 1, payloads + more);
+        }
+        blocks + header_blocks(count) + payloads
     }
 
     /// Queues what was let in; who asked, in this epoch, is answered when all up to `last` is settled.
@@ -293,6 +309,7 @@ impl Ring {
         let former = holding.places.insert(record.seq, place);
         let lost = holding.lost.remove(&record.seq);
         self.queued_blocks += queued_cost(blocks);
+        self.largest = self.largest.max(blocks);
         self.queue.push_back(Queued { family, epoch, begin, copied, record, blocks, frees, void: false });
         former.iter().chain(&lost).for_each(|place| self.let_go(place));
     }

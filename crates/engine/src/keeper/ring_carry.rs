@@ -5,13 +5,13 @@
 //! be read any more it stays known that it was there.
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::formats::frame::{Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN, header_blocks};
+use crate::formats::frame::{Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN};
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
-use crate::keeper::ring::{LAST_BLOCKS, Ring, place_of_frame};
-use crate::keeper::ring_write::DATA_RECORDS_MAX;
+use crate::keeper::ring::{DATA_RECORDS_MAX, Ring, place_of_frame};
+
 use crate::keeper::torn_end::unsure;
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,15 @@ struct Load {
 }
 
 /// A record, the frame it lies in, and its payload.
-type Held = (u64, RecordHeader, Buffer);
+pub(super) type Held = (u64, RecordHeader, Buffer);
+
+/// What a frame carries on.
+#[derive(Default)]
+pub(super) struct Copies {
+    pub held: Vec<Held>,
+    /// It says itself that the frames are free which it carries all on from that is held in them: there is no room for another one that does.
+    pub frees: bool,
+}
 
 /// A record that a frame in flight carries on.
 pub(super) struct Carried {
@@ -92,6 +100,11 @@ impl Carrying {
     /// What has been read has no place in the ring.
     pub fn waits_for_room(&self) -> bool {
         self.load.as_ref().is_some_and(|load| load.reads == 0)
+    }
+
+    /// Nothing more is carried on, as nobody would gain anything by it.
+    pub fn is_in_vain(&self) -> bool {
+        self.exhausted
     }
 
     /// A frame of so many blocks was written.
@@ -182,7 +195,8 @@ impl Ring {
             seen.since = now;
             self.carrying.seen = Some(seen);
         }
-        if live == 0 {
+        // Beneath the floor nothing is freed by carrying anything on.
+        if live == 0 || self.is_on_the_floor() {
             return self.load_the_unsure(number);
         }
         if seen.in_pieces {
@@ -247,7 +261,7 @@ impl Ring {
             let held =
                 holding.places.iter().chain(holding.lost.iter().filter(|(_, place)| place.payload_len > 0));
             for (&seq, place) in held.filter(|(_, place)| place.home == Home::Frame(number)) {
-                let blocks = u64::from(place.payload_len).div_ceil(BLOCK as u64);
+                let blocks = place.blocks();
                 if blocks > 0 {
                     let len = u32::try_from(blocks * BLOCK as u64).expect("records are smaller than 4 GiB");
                     let read = DriveWork::Read { offset: place.payload * BLOCK as u64, len };
@@ -440,24 +454,19 @@ impl Ring {
         }
         // What it says of anybody is not to be behind what is written over what speaks for it.
         let anybody = usize::from(self.wants_anybody());
-        let fits = |held: &[Held]| {
-            let payload: u64 = held.iter().map(|(_, record, _)| record.payload_blocks()).sum();
-            let blocks = header_blocks(held.len() + anybody) + payload;
-            // Into the slack as well: it lets go of the oldest record.
-            self.place(blocks, LAST_BLOCKS).map(|position| (position, blocks))
-        };
         // All of them together may not fit before the end of the ring, nor at its beginning. A part of the oldest frame would take space
         // and free none.
         let least = held.iter().filter(|(number, ..)| *number == held[0].0).count();
-        let most = (least..=held.len()).rev().find_map(|most| Some((most, fits(&held[..most])?)));
-        let Some((most, (position, blocks))) = most else {
+        let most =
+            (least..=held.len()).rev().find_map(|most| Some((most, self.place_to_carry(&held[..most])?)));
+        let Some((most, (position, blocks, frees))) = most else {
             load.records = held;
             self.carrying.load = Some(load);
             return;
         };
         held.truncate(most);
         self.carrying.round.carried += blocks;
-        self.write_frame_with(position, 0, anybody, held, desk);
+        self.write_frame_with(position, 0, anybody, Copies { held, frees }, desk);
     }
 
     /// When what was carried on comes round again: whether others have gained nothing by it. More than half of the ring was carried
@@ -494,7 +503,8 @@ impl Ring {
                 let former = std::mem::replace(place, moved);
                 self.let_go(&former);
             } else {
-                self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
+                let blocks = u64::from(payload_len).div_ceil(BLOCK as u64);
+                self.frame_mut(number).expect("a frame that settles now is there").let_go(blocks);
             }
         }
     }
@@ -506,7 +516,7 @@ impl Ring {
         let known = self.holdings.get(&family).and_then(|holding| holding.unsure);
         let is_carried = known.is_some_and(|place| place.home == Home::Frame(from));
         if !is_told && !is_floor && !is_carried {
-            self.frame_mut(number).expect("a frame that settles now is there").live -= 1;
+            self.frame_mut(number).expect("a frame that settles now is there").let_go(0);
             return;
         }
         let record = unsure(family, epoch, count);

@@ -251,7 +251,7 @@ fn held_from(holding: Option<&Holding>, from: Seq) -> impl Iterator<Item = (&Seq
 impl Job {
     /// The part that reads the payload of `place`: the last one if it is near, or a new one.
     fn part_of(&mut self, place: &Place) -> Option<usize> {
-        let blocks = u64::from(place.payload_len).div_ceil(BLOCK as u64);
+        let blocks = place.blocks();
         if blocks == 0 {
             return None;
         }
@@ -302,7 +302,7 @@ impl Job {
             if let Some(place) = now.filter(|place| place.carried && place.epoch == wanted.place.epoch) {
                 wanted.place = *place;
             }
-            let blocks = u64::from(wanted.place.payload_len).div_ceil(BLOCK as u64);
+            let blocks = wanted.place.blocks();
             parts.push(Part { first: wanted.place.payload, blocks, bytes: None });
             wanted.part = Some(parts.len() - 1);
             if !readable && let Some(frame) = frame_of(frames, wanted.place.home) {

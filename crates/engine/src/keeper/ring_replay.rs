@@ -138,8 +138,8 @@ impl Ring {
     fn replay_frame(&mut self, found: &FoundFrame, damage: &mut Vec<u64>) {
         let header = &found.header;
         let (number, position, blocks) = (header.number, header.position, header.blocks());
-        self.frames.push_back(Frame { number, position, live: 0, fences: 0 });
-        self.head = (position + blocks) % self.blocks;
+        self.frames.push_back(Frame::new(number, position));
+        self.put_head_behind(position, blocks);
         let mut payload = position + header.header_blocks();
         for (record, sound) in header.records.iter().zip(&found.sound) {
             match record.kind {
@@ -158,6 +158,7 @@ impl Ring {
                 }
             }
             payload += record.payload_blocks();
+            self.largest = self.largest.max(record.payload_blocks());
         }
     }
 
@@ -182,7 +183,7 @@ impl Ring {
             return;
         }
         let former = holding.lost.insert(record.seq, place_of(number, payload, record));
-        self.frames.back_mut().expect("just added").live += 1;
+        self.frames.back_mut().expect("just added").hold(record.payload_blocks());
         former.iter().for_each(|former| self.let_go(former));
     }
 
@@ -190,7 +191,7 @@ impl Ring {
         let holding = self.holdings.entry(record.family).or_default();
         holding.fence = holding.fence.max(record.epoch);
         let former = holding.unsure.replace(place_of(number, payload, record));
-        self.frames.back_mut().expect("just added").live += 1;
+        self.frames.back_mut().expect("just added").hold(record.payload_blocks());
         former.iter().for_each(|former| self.let_go(former));
     }
 
@@ -206,7 +207,7 @@ impl Ring {
             holding.doubt = None;
         }
         let former = holding.places.insert(record.seq, place);
-        self.frames.back_mut().expect("just added").live += 1;
+        self.frames.back_mut().expect("just added").hold(record.payload_blocks());
         let unsure = holding.unsure.take_if(|_| record.copied == Copied::No);
         former.iter().chain(&lost).chain(&unsure).for_each(|place| self.let_go(place));
     }

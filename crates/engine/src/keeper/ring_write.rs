@@ -11,15 +11,13 @@ use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, DriveWork};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::Home;
-use crate::keeper::ring::{Flying, Frame, LAST_BLOCKS, Ring};
-use crate::keeper::ring_carry::Carried;
+use crate::keeper::ring::{DATA_RECORDS_MAX, Flying, Frame, LAST_BLOCKS, Ring};
+use crate::keeper::ring_carry::{Carried, Copies};
 use crate::keeper::torn_end;
 use crate::message::{Answer, Refusal};
 use crate::sabotage::{Bug, planted};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// Data records of one frame at most; with these the pieces of a write stay well under 1024.
-pub(super) const DATA_RECORDS_MAX: usize = 512;
 /// A trim is told in a frame of its own if no other frame came along for this long.
 pub(super) const TRIM_TOLD_US: u64 = 1_000_000;
 
@@ -78,18 +76,9 @@ impl Ring {
         if !urgent && !reclaims {
             return false;
         }
-        let left = if self.dead > 0 || self.frees_by_fencing() {
-            0
-        } else if self.frames.get(self.dead).is_none_or(|oldest| oldest.live == 0 && !self.is_on_the_floor())
-            || self.wanted_fences.keys().any(|family| self.waits_for(*family))
-        {
-            LAST_BLOCKS
-        } else {
-            self.last_slack()
-        };
-        let Some(position) = self.place(1, left) else {
+        let Some(position) = self.place_without_data() else {
             self.refuse_fences(now, desk);
-            self.rests = false;
+            self.rests &= !rests;
             return false;
         };
         self.rests &= !rests;
@@ -153,7 +142,7 @@ impl Ring {
             if queued.frees != self.queue[0].frees {
                 break;
             }
-            if records > 0 && (blocks + more > self.frame_blocks_max || records == DATA_RECORDS_MAX) {
+            if !self.go_into_one_frame(records + 1, blocks + more) {
                 break;
             }
             records += 1;
@@ -166,71 +155,6 @@ impl Ring {
     fn riders(&self) -> usize {
         let anybody = usize::from(self.wants_anybody());
         self.wanted_fences.len() + self.wanted_drops.len() + self.untold_trims.len() + anybody
-    }
-
-    /// A fence in the oldest frames, all else of which is dead, keeps them from being freed. When space
-    /// is wanted, it moves on: the newest fence of a family is always in the ring.
-    fn carry_fences(&mut self, now: Time) {
-        if self.used() <= self.blocks / 4 || !self.flying.is_empty() || self.is_on_the_floor() {
-            return;
-        }
-        let still = self.frames.iter().skip(self.dead).take_while(|frame| frame.live == 0);
-        let Some(last) = still.last().map(|frame| frame.number) else { return };
-        self.carry_anybody(now, last);
-        for (family, holding) in &mut self.holdings {
-            if holding.durable_fence.is_some_and(|(_, number)| number <= last) && !holding.fence_moving {
-                self.wanted_fences.entry(*family).or_default();
-            }
-        }
-    }
-
-    /// The families whose fences go with the next frame if it takes so many records of the keeper's own: behind what is dropped, and
-    /// those in the oldest frames first.
-    fn fences_next(&self, riders: usize) -> Vec<FamilyId> {
-        let limit = riders.saturating_sub(self.wanted_drops.len());
-        let mut families: Vec<FamilyId> = self.wanted_fences.keys().copied().collect();
-        if families.len() > limit {
-            let durable =
-                |family: &FamilyId| self.holdings.get(family).and_then(|holding| holding.durable_fence);
-            families.sort_by_key(|family| durable(family).map_or(u64::MAX, |(_, number)| number));
-            families.truncate(limit);
-        }
-        families
-    }
-
-    /// Whether an empty frame with as many fences as it takes lets go of the oldest one.
-    fn frees_by_fencing(&self) -> bool {
-        let oldest = self.frames.get(self.dead);
-        if planted(Bug::LastBlockTaken) {
-            return oldest.is_none_or(|oldest| oldest.live == 0);
-        }
-        let anybody = self.wants_anybody();
-        let fences = self.fences_next(RECORDS_IN_ONE_BLOCK - usize::from(anybody));
-        let lets_go = |oldest: &Frame| self.tail_beside(&fences, anybody) > oldest.number;
-        !self.is_on_the_floor() && oldest.is_some_and(lets_go)
-    }
-
-    /// The oldest frame still needed beside a frame with these fences, and perhaps what may have been anybody's, which says so. What
-    /// earlier frames on their way say stays said: they count before it does.
-    fn tail_beside(&self, fences: &[FamilyId], anybody: bool) -> u64 {
-        let told = self.flying.back().map_or(0, |flying| flying.tail);
-        let tail = self.tail_number().max(told);
-        let settled = self.frames.len() - self.flying.len();
-        let is_free = |at: usize| at < settled && self.frames[at].live == 0;
-        let moves = !fences.is_empty() || anybody;
-        if !moves || !is_free(self.dead) || planted(Bug::LastBlockTaken) {
-            return tail;
-        }
-        let fences: BTreeSet<&FamilyId> = fences.iter().collect();
-        let others = self.holdings.iter().filter(|(family, _)| !fences.contains(family));
-        let needed = others.filter_map(|(_, holding)| holding.durable_fence).map(|(_, number)| number);
-        let needed = needed.chain(self.torn_anybody().filter(|_| !anybody)).min();
-        let needed = needed.filter(|_| !planted(Bug::FencesLeftBehind));
-        let is_carried =
-            |at: usize| is_free(at) && needed.is_none_or(|needed| self.frames[at].number < needed);
-        let first = (self.dead..).find(|&at| !is_carried(at)).expect("there are not so many frames");
-        let first = self.frames.get(first).map_or(self.next_number, |frame| frame.number);
-        tail.max(self.not_beyond_the_floor(first))
     }
 
     /// Writes a frame before anything else of this session, if one is needed: it says what counts if frames were `dropped`, and of which
@@ -249,12 +173,12 @@ impl Ring {
             assert!(!dropped, "where frames were dropped, there is space");
             return false;
         };
-        self.write_frame_with(position, 0, anybody, told, desk);
+        self.write_frame_with(position, 0, anybody, Copies { held: told, frees: false }, desk);
         true
     }
 
     fn write_frame(&mut self, position: u64, entries: usize, riders: usize, desk: &mut Desk) {
-        self.write_frame_with(position, entries, riders, Vec::new(), desk);
+        self.write_frame_with(position, entries, riders, Copies::default(), desk);
     }
 
     /// With records that are carried on from an older frame, and their payloads: then nothing else.
@@ -263,14 +187,15 @@ impl Ring {
         position: u64,
         entries: usize,
         riders: usize,
-        carried: Vec<(u64, RecordHeader, Buffer)>,
+        copies: Copies,
         desk: &mut Desk,
     ) {
         let number = self.next_number;
         let anybody = if riders > 0 { self.take_anybody() } else { None };
         let riders = riders - usize::from(anybody.is_some());
         let fences = self.fences_next(riders);
-        let tail = self.tail_beside(&fences, anybody.is_some());
+        let leaving = if copies.frees { &copies.held[..] } else { &[] };
+        let tail = self.tail_beside(&fences, anybody.is_some(), leaving);
         let mut flying = Flying {
             number,
             written: false,
@@ -291,21 +216,22 @@ impl Ring {
             settled: self.settled,
             session_first: self.session_first,
             session_after: self.session_after,
-            records: Vec::with_capacity(entries + riders + carried.len()),
+            records: Vec::with_capacity(entries + riders + copies.held.len()),
         };
         self.take_riders(riders, fences, &mut header, &mut flying);
         let mut pieces = Vec::with_capacity(entries + 1);
         pieces.push(crate::buffer::zeros(0));
-        let mut live = self.take_data(entries, &mut header, &mut pieces);
+        let mut frame = Frame::new(number, position);
+        self.take_data(entries, &mut header, &mut pieces, &mut frame);
         flying.position = self.framed_to;
         // Behind a header that is one record longer.
         let records = header.records.len() + usize::from(anybody.is_some());
         self.place_records(&header, number, position + header_blocks(records));
-        live += carried.len() as u32;
-        for (from, record, payload) in carried {
+        for (from, record, payload) in copies.held {
             let (family, seq, payload_len) = (record.family, record.seq, record.payload_len);
             let is_lost = record.copied == Copied::Lost;
             let doubt = (record.epoch, record.count);
+            frame.hold(record.payload_blocks());
             flying.carried.push(Carried { family, seq, is_lost, from, payload: 0, payload_len, doubt });
             header.records.push(record);
             if !payload.is_empty() {
@@ -321,13 +247,13 @@ impl Ring {
         let blocks = header.blocks();
         self.carrying.note_frame(blocks);
         pieces[0] = header.encode().freeze();
-        self.frames.push_back(Frame { number, position, live, fences: 0 });
+        self.frames.push_back(frame);
         if planted(Bug::CarriedUnseen) {
             self.settle_carried(number, std::mem::take(&mut flying.carried));
         }
         self.flying.push_back(flying);
         self.next_number += 1;
-        self.head = (position + blocks) % self.blocks;
+        self.put_head_behind(position, blocks);
         let durable = !planted(Bug::AckBeforeFlush);
         let write = DriveWork::Write { offset: position * BLOCK as u64, pieces, durable };
         desk.submit(Area::Log, write, Work::Frame { number });
@@ -370,16 +296,21 @@ impl Ring {
         }
     }
 
-    /// Moves entries of the queue into the frame; returns how many were not void.
-    fn take_data(&mut self, entries: usize, header: &mut FrameHeader, pieces: &mut Vec<Buffer>) -> u32 {
-        let mut live = 0;
+    /// Moves entries of the queue that are not void into the frame.
+    fn take_data(
+        &mut self,
+        entries: usize,
+        header: &mut FrameHeader,
+        pieces: &mut Vec<Buffer>,
+        frame: &mut Frame,
+    ) {
         for _ in 0..entries {
             let queued = self.queue.pop_front().expect("as many as were gathered");
             self.framed_to += 1;
             if queued.void {
                 continue;
             }
-            live += 1;
+            frame.hold(queued.blocks);
             self.queued_blocks -= super::ring::queued_cost(queued.blocks);
             let place = self.holdings.get(&queued.family).and_then(|h| h.places.get(&queued.record.seq));
             let place = place.expect("a queued record that is not void is held");
@@ -401,7 +332,6 @@ impl Ring {
             }
             header.records.push(record);
         }
-        live
     }
 
     /// Tells the index where the records of a frame lie, the first `payload` in this block.

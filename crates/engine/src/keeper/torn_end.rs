@@ -77,7 +77,7 @@ impl Ring {
     }
 
     fn note_torn(&mut self, frame: &FoundFrame) {
-        // What it carried on lies where it was, and so does what may have been anybody's.
+        // What it carried on lies where it was, or what is missing there tells; so does what may have been anybody's.
         let is_own = |record: &&RecordHeader| {
             matches!(record.copied, Copied::No | Copied::Unsure) && record.family != ANYBODY
         };

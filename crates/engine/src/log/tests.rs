@@ -366,19 +366,19 @@ fn opened_with_a_full_member(full_us: u64) -> Vec<DriveId> {
 #[test]
 fn an_opening_waits_for_a_member_whose_ring_has_no_room_for_a_fence() {
     assert_eq!(
-        opened_with_a_full_member(1_000_000),
+        opened_with_a_full_member(12_000_000),
         [DriveId(0), DriveId(1)],
         "it counts as a copy of the log"
     );
     assert_eq!(
-        opened_with_a_full_member(8_000_000),
+        opened_with_a_full_member(20_000_000),
         [DriveId(0)],
         "what fills its ring may be this very vDisk"
     );
 }
 
 /// What became of an opening of which one member cannot give the first record, and one refuses every fence; `lacking`: one more
-/// member, which never had any. Gives its end, if it has one within ten seconds, and how often records were asked for.
+/// member, which never had any. Gives its end, if it has one within twenty seconds, and how often records were asked for.
 fn opened_beside_a_member_that_refuses(lacking: bool) -> (Option<Notice>, usize) {
     const READER: DriveId = DriveId(1);
     const FULL: DriveId = DriveId(2);
@@ -386,7 +386,7 @@ fn opened_beside_a_member_that_refuses(lacking: bool) -> (Option<Notice>, usize)
     let mut rig = Opening::new(if lacking { vec![READER, FULL, LACKING] } else { vec![READER, FULL] });
     let mut reads = 0;
     let held = |high: u64| Held { low: Seq(high.min(1)), high: Seq(high), room: 1 << 20, ..Held::default() };
-    while let Some((at, drive, question)) = rig.next_question(Time(10_000_000)) {
+    while let Some((at, drive, question)) = rig.next_question(Time(20_000_000)) {
         let (after, answer) = match (drive, question) {
             (FULL, _) => (0, Err(Refusal::LogFull)),
             (READER, Question::Fence { .. }) => (1_000, Ok(Answer::Fenced(held(3)))),

@@ -1,11 +1,14 @@
 //! Bugs planted on purpose do what they say: else the simulator's canaries would prove nothing.
 
 use super::carry_stories::{
-    an_end_that_is_not_known_is_told, flips_are_not_carried_on, is_seen_on_its_way, others_go_on,
+    an_end_that_is_not_known_is_told, flips_are_not_carried_on, found_stays, is_seen_on_its_way,
+    others_go_on, others_go_on_beside_openings,
 };
 use super::discard_stories::{what_is_used_again_stays, what_is_written_meanwhile_stays};
 use super::egroup_stories::{a_copy_outlives_a_late_deletion, pages_of_all_find_entries, read, write};
-use super::log_model::{a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family};
+use super::log_model::{
+    a_fence_is_lost, a_ring_stands_still, let_in_beside_a_stuck_family, openings_beside_a_stuck_family,
+};
 use super::log_stories::{
     late_data_is_let_in, many_ask_while_a_frame_frees, the_own_shard_is_heard_among_many,
 };
@@ -167,6 +170,13 @@ fn a_ring_that_is_pinned_or_carries_on_what_it_should_not_is_seen() {
     assert!(!with(Bug::CarriedUnseen, is_seen_on_its_way));
     assert!(!with(Bug::CarriedIsTheEnd, an_end_that_is_not_known_is_told));
     assert!(!with(Bug::CarriedUnchecked, flips_are_not_carried_on));
+    for (bug, records, blocks) in [(Bug::CopiesNeedMore, 12, 4), (Bug::FencesTakeAll, 3, 7)] {
+        assert!(!with(bug, || others_go_on_beside_openings(1, records, blocks)), "{bug:?}");
+    }
+    for (bug, seed) in [(Bug::FencesTakeAll, 6), (Bug::SlackInPieces, 531), (Bug::FramesTooLarge, 32)] {
+        assert!(with(bug, || openings_beside_a_stuck_family(seed)).is_some(), "{bug:?}");
+    }
+    assert!(found_stays() && !with(Bug::FoundLeftBehind, found_stays));
 }
 
 #[test]

@@ -5,9 +5,9 @@
 use crate::identity::{DriveId, Time};
 use std::collections::BTreeMap;
 
-/// So long a member is waited for: it knows the log, and would not count as a copy of it any more. Not for ever: what its ring waits for
-/// may be this very vDisk.
-const FULL_US_MAX: u64 = 5_000_000;
+/// So long a member is waited for: it knows the log, and would not count as a copy of it any more. A ring goes on beside what pins it after
+/// five seconds, or ten (`keeper/ring_carry.rs`). Not for ever: what its ring waits for may be this very vDisk.
+const FULL_US_MAX: u64 = 15_000_000;
 
 /// It is asked again after so long while everything waits for it ...
 const AGAIN_US: u64 = 10_000;
