@@ -356,11 +356,10 @@ impl World {
         }
         let last = write.first + write.sectors - BLOCK_SECTORS;
         let Family { registers, layout, .. } = &self.families[family];
-        let judged = [write.first, last].map(|sector| {
-            let may_be_gone = registers.may_be_replaced(layout, &write, sector);
-            (!may_be_gone).then_some(sector)
-        });
-        for sector in judged.into_iter().flatten() {
+        for sector in [write.first, last] {
+            if registers.may_be_replaced(layout, &write, sector) {
+                continue;
+            }
             let mark = match write.image {
                 Some(image) => image_stamp(image, sector),
                 None => stamp(family, write.number, sector),

@@ -113,9 +113,14 @@ pub struct RecordHeader {
     pub copied: Copied,
 }
 
+/// Blocks of a payload of so many bytes.
+pub fn payload_blocks(len: u32) -> u64 {
+    u64::from(len).div_ceil(BLOCK as u64)
+}
+
 impl RecordHeader {
     pub fn payload_blocks(&self) -> u64 {
-        u64::from(self.payload_len).div_ceil(BLOCK as u64)
+        payload_blocks(self.payload_len)
     }
 }
 

@@ -1,8 +1,7 @@
 //! What a keeper holds of one family's log: where each record lies, who may write, what was trimmed.
 //! Leaves to others: the frames that the records lie in (`ring`).
 
-use crate::buffer::BLOCK;
-use crate::formats::frame::RecordKind;
+use crate::formats::frame::{RecordKind, payload_blocks};
 use crate::identity::{Epoch, Seq, ShardId, Time};
 use crate::keeper::desk::Caller;
 use crate::sabotage::{Bug, planted};
@@ -37,7 +36,7 @@ pub(super) struct Place {
 impl Place {
     /// Blocks of its payload.
     pub fn blocks(&self) -> u64 {
-        u64::from(self.payload_len).div_ceil(BLOCK as u64)
+        payload_blocks(self.payload_len)
     }
 
     pub fn is_settled(&self, settled: u64) -> bool {

@@ -2,7 +2,7 @@
 //! Leaves to others: writing what is queued (`ring_write`), which every caller makes happen afterwards.
 
 use crate::buffer::BLOCK;
-use crate::formats::frame::{Copied, RecordKind, header_blocks};
+use crate::formats::frame::{Copied, RecordKind, header_blocks, payload_blocks};
 use crate::formats::payload;
 use crate::formats::record::{Body, Record};
 use crate::identity::{Epoch, FamilyId, Seq, ShardId, Time};
@@ -251,13 +251,16 @@ impl Ring {
             true => self.slack() * 3 / 8,
             false => LAST_BLOCKS,
         };
-        let with_headers = self.blocks_in_frames(records);
-        let position = self.place(with_headers, kept);
+        let has_place = || {
+            let blocks = self.blocks_in_frames(records);
+            let position = self.place(blocks, kept);
+            position.is_some_and(|position| !is_late || self.can_carry_behind(position, blocks, true))
+        };
         self.waits_for(family)
             && records.len() <= DATA_RECORDS_MAX
             && (records.len() == 1 || blocks <= self.frame_blocks_max)
             && self.queue.iter().all(|queued| queued.void)
-            && position.is_some_and(|at| !is_late || self.can_carry_behind(at, with_headers, true))
+            && has_place()
     }
 
     /// Blocks of the frames that these records go into, with nothing else.
@@ -292,7 +295,7 @@ impl Ring {
             assert!(!data.is_empty() && data.len() % BLOCK == 0, "data records hold whole blocks");
         }
         let payload_len = u32::try_from(record.payload_bytes()).expect("a record is smaller than 4 GiB");
-        let blocks = u64::from(payload_len).div_ceil(BLOCK as u64);
+        let blocks = payload_blocks(payload_len);
         self.queued_to += 1;
         let place = Place {
             home: Home::Queued(self.queued_to),

@@ -5,13 +5,12 @@
 //! be read any more it stays known that it was there.
 
 use crate::buffer::{BLOCK, Buffer, zeros};
-use crate::formats::frame::{Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN};
+use crate::formats::frame::{Copied, FrameHeader, RECORDS_IN_ONE_BLOCK, RecordHeader, TORN, payload_blocks};
 use crate::identity::{Epoch, FamilyId, Seq, Time};
 use crate::interface::{Area, Damage, DriveWork, Notice};
 use crate::keeper::desk::{Desk, Work};
 use crate::keeper::holding::{Holding, Home, Place};
 use crate::keeper::ring::{DATA_RECORDS_MAX, Ring, place_of_frame};
-
 use crate::keeper::torn_end::unsure;
 use crate::sabotage::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -503,8 +502,8 @@ impl Ring {
                 let former = std::mem::replace(place, moved);
                 self.let_go(&former);
             } else {
-                let blocks = u64::from(payload_len).div_ceil(BLOCK as u64);
-                self.frame_mut(number).expect("a frame that settles now is there").let_go(blocks);
+                let frame = self.frame_mut(number).expect("a frame that settles now is there");
+                frame.let_go(payload_blocks(payload_len));
             }
         }
     }

@@ -147,11 +147,13 @@ impl Ring {
             return None;
         }
         let position = self.place(blocks, 0)?;
-        let frees = self.blocks_before(self.tail_beside(&[], anybody, held));
-        let frees_enough = frees >= blocks + self.blocks_before(self.told_tail()) && !self.is_on_the_floor();
         let room = self.room_behind(position, blocks);
         let is_short = room.in_all < 2 * self.kept_in_one_piece() + LAST_BLOCKS;
-        if is_short && frees_enough && !planted(Bug::CopiesNeedMore) {
+        let frees_enough = || {
+            let frees = self.blocks_before(self.tail_beside(&[], anybody, held));
+            frees >= blocks + self.blocks_before(self.told_tail())
+        };
+        if is_short && !self.is_on_the_floor() && frees_enough() && !planted(Bug::CopiesNeedMore) {
             return Some((position, blocks, true));
         }
         self.place(blocks, LAST_BLOCKS).map(|position| (position, blocks, false))

@@ -40,6 +40,16 @@ pub(super) enum Register {
     Sectors(Box<[Vec<Candidate>; 8]>),
 }
 
+impl Register {
+    /// The possible values of a sector of the vDisk that lies in this block.
+    fn of_sector(&self, sector: u64) -> &[Candidate] {
+        match self {
+            Self::Whole(candidates) => candidates,
+            Self::Sectors(all) => &all[(sector % SECTORS) as usize],
+        }
+    }
+}
+
 /// A write, as the judge knows it. Sectors are of the vDisk.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
@@ -160,10 +170,7 @@ impl Registers {
             for index in 0..blocks {
                 let block = real + index as u64;
                 for sector in (block * SECTORS).max(first)..((block + 1) * SECTORS).min(end) {
-                    let candidates = match &self.registers[compact + index] {
-                        Register::Whole(candidates) => candidates,
-                        Register::Sectors(all) => &all[(sector % SECTORS) as usize],
-                    };
+                    let candidates = self.registers[compact + index].of_sector(sector);
                     let mut zeros = candidates.iter().filter(|c| c.zero && possible(c)).peekable();
                     if !candidates.is_empty() && zeros.peek().is_none() {
                         return Err(sector);
@@ -180,10 +187,7 @@ impl Registers {
     /// Whether another one may have taken the place of this write in `sector` when it was acknowledged: it was under way meanwhile. Then
     /// nothing of it need be anywhere.
     pub fn may_be_replaced(&self, layout: &Layout, write: &Write, sector: u64) -> bool {
-        let candidates = match &self.registers[layout.place(sector / SECTORS)] {
-            Register::Whole(candidates) => candidates,
-            Register::Sectors(all) => &all[(sector % SECTORS) as usize],
-        };
+        let candidates = self.registers[layout.place(sector / SECTORS)].of_sector(sector);
         candidates.iter().any(|other| other.number != write.number && other.settled >= write.began)
     }
 

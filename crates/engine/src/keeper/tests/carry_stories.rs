@@ -431,7 +431,7 @@ pub(super) fn others_go_on_beside_openings(family: u32, records: u64, blocks: us
 }
 
 /// The same with frames of two blocks, of which so many lie before the large record: wherever the ring ends in what is left of it.
-pub(super) fn others_go_on_beside_openings_behind(frames: u64) -> bool {
+fn others_go_on_beside_openings_behind(frames: u64) -> bool {
     let limits = Limits { frame_bytes_max: 2 * BLOCK, ..Limits::small() };
     let mut story = Pinned::beside(Rig::with(1, RING * BLOCK as u64, 16 << 20, limits), 0);
     for _ in 0..frames {
