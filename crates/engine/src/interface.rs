@@ -174,11 +174,13 @@ pub enum DriveWork {
         len: u32,
     },
     /// One write of all pieces, one behind the other. `durable`: when it ends, the bytes (these, not
-    /// others) have been flushed too. Otherwise they are in a cache that a power cut empties.
+    /// others) have been flushed too. Otherwise they are in a cache that a power cut empties. `awaited`: clients wait for it
+    /// and for nothing else, and it is small; what is large may go behind it.
     Write {
         offset: u64,
         pieces: Vec<Buffer>,
         durable: bool,
+        awaited: bool,
     },
     /// Makes durable every write of this area that had **ended** before this was submitted.
     Flush,

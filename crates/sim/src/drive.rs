@@ -160,7 +160,7 @@ impl Drive {
                     Some(bytes) => Ok(DriveResult::Read(bytes)),
                 }
             }
-            DriveWork::Write { offset, pieces, durable } => {
+            DriveWork::Write { offset, pieces, durable, .. } => {
                 let at = *offset as usize / BLOCK;
                 let dice = if rot.lost_write + rot.misdirected_write > 0 {
                     rng.random_range(0..10_000)

@@ -558,7 +558,7 @@ impl Store {
 impl Change {
     fn write(&mut self, job: u64, offset: u64, pieces: Vec<Buffer>, desk: &mut Desk) {
         self.left += 1;
-        let write = DriveWork::Write { offset, pieces, durable: false };
+        let write = DriveWork::Write { offset, pieces, durable: false, awaited: false };
         desk.submit(Area::Data, write, Work::Stored { job });
     }
 }

@@ -188,7 +188,8 @@ impl Opening {
         let salt = former.map_or(u64::from(crc32c(bytes)), |former| former.incarnation);
         let incarnation = spread(salt.wrapping_add(formatted) ^ u64::from(desk.drive.0) << 40);
         let superblock = Superblock { drive: desk.drive, geometry: self.geometry, incarnation, formatted };
-        let write = DriveWork::Write { offset: 0, pieces: vec![superblock.encode()], durable: true };
+        let write =
+            DriveWork::Write { offset: 0, pieces: vec![superblock.encode()], durable: true, awaited: false };
         desk.submit(Area::Data, write, Work::Format);
         *ring = Ring::empty(self.geometry.log, incarnation, limits);
         *store = Store::empty(self.geometry.data, incarnation, limits.shared_entries_max);
@@ -222,7 +223,7 @@ impl Opening {
         let mut left = 2;
         let whole = superblock.encode();
         if whole.bytes() != bytes {
-            let write = DriveWork::Write { offset: 0, pieces: vec![whole], durable: true };
+            let write = DriveWork::Write { offset: 0, pieces: vec![whole], durable: true, awaited: false };
             desk.submit(Area::Data, write, Work::FirstFlush);
             left += 1;
         }
@@ -332,7 +333,8 @@ impl Opening {
         if let Some(slot) = doubts.bad.pop() {
             let offset = store.layout.page_offset(slot);
             desk.notice(Notice::Damage { drive: desk.drive, damage: Damage::Table { offset } });
-            let write = DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true };
+            let write =
+                DriveWork::Write { offset, pieces: vec![zeros(BLOCK)], durable: true, awaited: false };
             desk.submit(Area::Data, write, Work::Erased);
             return Progress::Waiting;
         }

@@ -224,6 +224,9 @@ impl Ring {
         let mut frame = Frame::new(number, position);
         self.take_data(entries, &mut header, &mut pieces, &mut frame);
         flying.position = self.framed_to;
+        // Records of the map tell of what was written to egroups, by clients who have waited for that first.
+        let is_small = |record: &RecordHeader| matches!(record.kind, RecordKind::Data | RecordKind::Zero);
+        let awaited = header.records.iter().any(is_small);
         // Behind a header that is one record longer.
         let records = header.records.len() + usize::from(anybody.is_some());
         self.place_records(&header, number, position + header_blocks(records));
@@ -255,7 +258,7 @@ impl Ring {
         self.next_number += 1;
         self.put_head_behind(position, blocks);
         let durable = !planted(Bug::AckBeforeFlush);
-        let write = DriveWork::Write { offset: position * BLOCK as u64, pieces, durable };
+        let write = DriveWork::Write { offset: position * BLOCK as u64, pieces, durable, awaited };
         desk.submit(Area::Log, write, Work::Frame { number });
     }
 

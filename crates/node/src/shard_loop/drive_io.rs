@@ -12,6 +12,7 @@ use super::crowd::Crowd;
 use super::files::Files;
 use super::hangs::Hangs;
 use super::pieces::Pieces;
+use super::readers::Readers;
 use super::ring::Ring;
 use super::slow::Pace;
 use super::statistics::DriveStatistics;
@@ -24,8 +25,8 @@ use weft_engine::interface::{Area, DriveFault, DriveOperation, DriveResult, Driv
 use weft_engine::stages::{Stage, Stages};
 use weft_engine::{DriveId, Time};
 
-/// While clients wait for the log of a drive, large writes to its other area go there in pieces of this size: what is handed
-/// over as one lies in the drive's queue as one, and the next frame of the log behind it.
+/// While clients wait for the log of a drive, or read from it, large writes to its other area go there in pieces of this size: what is
+/// handed over as one lies in the drive's queue as one, and the next frame of the log, or the next read, behind it.
 const STRIDE: usize = 256 << 10;
 
 /// Pages of a table that are erased at a drive at a time.
@@ -39,8 +40,8 @@ const STAY: &str = "drives are never taken away";
 /// What the kernel has no memory for is tried again after this time.
 const AGAIN_US: u64 = 10_000;
 
-/// So long after the last frame of the log clients are taken to wait for the next one.
-const LOG_IS_USED_US: u64 = 5_000;
+/// So long after the last small writes of clients they are taken to wait for the next ones.
+const AWAITED_US: u64 = 5_000;
 
 /// The drives of this shard and what they are doing.
 pub struct DriveTable {
@@ -61,8 +62,9 @@ struct Attached {
     open: OpenDrive,
     log: Target,
     data: Target,
-    /// When a frame of the log was handed over last.
-    log_used: Option<Time>,
+    /// When clients' small writes were handed over last.
+    awaited: Option<Time>,
+    readers: Readers,
     waiting: Waiting,
     pace: Pace,
     statistics: DriveStatistics,
@@ -159,8 +161,9 @@ impl DriveTable {
             (before.waiting, before.pace)
         });
         self.files.release(ring);
-        let (log_used, statistics) = (None, DriveStatistics::default());
-        self.drives.insert(open.drive, Attached { open, log, data, log_used, waiting, pace, statistics });
+        let (awaited, readers, statistics) = (None, Readers::default(), DriveStatistics::default());
+        let attached = Attached { open, log, data, awaited, readers, waiting, pace, statistics };
+        self.drives.insert(attached.open.drive, attached);
     }
 
     /// Queues an operation. What ends at once (a drive that is not there) is given back.
@@ -192,10 +195,13 @@ impl DriveTable {
             DriveWork::Read { offset, len } => {
                 statistics.reads += 1;
                 statistics.read_bytes += u64::from(len);
+                if area == Area::Data {
+                    attached.readers.note_read();
+                }
                 let offset = inside(offset, u64::from(len));
                 Work::Read { space: reads.take(len as usize), offset, len, done: 0 }
             }
-            DriveWork::Write { offset, pieces, durable } => {
+            DriveWork::Write { offset, pieces, durable, awaited } => {
                 let rest = vectors(&pieces, if area == Area::Data { STRIDE } else { usize::MAX });
                 let bytes: usize = rest.iter().map(|piece| piece.iov_len).sum();
                 statistics.writes += 1;
@@ -203,8 +209,11 @@ impl DriveTable {
                 let offset = inside(offset, bytes as u64);
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 self.durable_writes += usize::from(durable);
-                if area == Area::Log {
-                    attached.log_used = Some(now);
+                if awaited {
+                    attached.awaited = Some(now);
+                }
+                if area == Area::Data {
+                    attached.readers.note_write(bytes);
                 }
                 Work::Write { pieces, rest, first: 0, offset, flags }
             }
@@ -375,11 +384,11 @@ impl DriveTable {
     /// Hands a flight over, or lets it wait for its turn.
     fn submit(&mut self, now: Time, index: u32, ring: &mut Ring) {
         let flight = self.flights[index as usize].as_mut().expect("what is submitted is in the table");
-        let Attached { log_used, waiting, .. } = self.drives.get_mut(&flight.drive).expect(STAY);
-        let is_log_used = log_used.is_some_and(|at| now.since(at) < LOG_IS_USED_US);
+        let Attached { awaited, readers, waiting, .. } = self.drives.get_mut(&flight.drive).expect(STAY);
+        let is_awaited = awaited.is_some_and(|at| now.since(at) < AWAITED_US);
         let turn = match flight.stage {
             Stage::DriveWrite if flight.work.erases() => Turn::Erase,
-            Stage::DriveWrite if is_log_used => Turn::Piece,
+            Stage::DriveWrite if is_awaited || readers.are_there() => Turn::Piece,
             _ => Turn::Alone,
         };
         if waiting.begin(turn, index) {

@@ -12,6 +12,7 @@ mod mailbox;
 mod news;
 mod peer;
 mod pieces;
+mod readers;
 mod ring;
 mod sending;
 mod slow;

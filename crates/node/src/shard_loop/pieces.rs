@@ -1,4 +1,4 @@
-//! How many pieces of large writes a drive has at a time while clients wait for its log.
+//! How many pieces of large writes a drive has at a time while clients wait for its log, or read from it.
 //! Promises: something is under way while anything waits; what has begun ends before anything else begins; a drive that takes
 //! long for a piece gets fewer together, a quick one more.
 //! Leaves to others: cutting, and what a piece is of (`drive_io`).
@@ -8,7 +8,7 @@ use super::crowd::Crowd;
 /// Pieces together at most: 4 MiB of them.
 const MOST: usize = 16;
 
-/// A frame of the log waits behind all pieces that the drive has: they get so few that it takes about this long.
+/// A frame of the log, or a read, waits behind all pieces that the drive has: they get so few that it takes about this long.
 const TARGET_US: u64 = 1_500;
 
 pub struct Pieces(Crowd);

@@ -68,7 +68,11 @@ impl Rig {
     }
 
     fn start(&mut self, token: u64, drive: DriveId, work: DriveWork) {
-        let operation = DriveOperation { token, drive, area: Area::Data, work };
+        self.start_in(Area::Data, token, drive, work);
+    }
+
+    fn start_in(&mut self, area: Area, token: u64, drive: DriveId, work: DriveWork) {
+        let operation = DriveOperation { token, drive, area, work };
         let ended = self.table.start(self.now, operation, &self.reads, &mut self.ring);
         assert!(ended.is_none(), "the drive is there");
     }
@@ -242,7 +246,7 @@ fn what_the_kernel_has_no_memory_for_is_tried_again() {
     assert!(rig.now.since(began) >= 3 * 10_000, "not at once");
     rig.says = VecDeque::from([-libc::ENOBUFS, -libc::ENOMEM]);
     let pieces = vec![Pages::zeroed(BLOCK).freeze()];
-    rig.start(2, A, DriveWork::Write { offset: 0, pieces, durable: true });
+    rig.start(2, A, DriveWork::Write { offset: 0, pieces, durable: true, awaited: false });
     assert_eq!(rig.run(), [(2, Ok(0))]);
     rig.read(3, A);
     assert_eq!(rig.run(), [(3, Ok(0))], "it was written");
@@ -288,7 +292,7 @@ fn a_read_that_fails_does_not_take_the_drive_away_while_others_may_be_well() {
         rig.add(A, 1);
         rig.says.push_back(-error);
         let pieces = vec![Pages::zeroed(BLOCK).freeze()];
-        rig.start(1, A, DriveWork::Write { offset: 0, pieces, durable: false });
+        rig.start(1, A, DriveWork::Write { offset: 0, pieces, durable: false, awaited: false });
         assert_eq!(rig.run(), [(1, Err(DriveFault::Gone))], "who cannot be written is no use: {error}");
     }
 }
@@ -313,6 +317,42 @@ fn large_writes_are_cut_at_the_stride_and_lose_nothing() {
     assert_eq!(vectors(&pieces, usize::MAX).len(), 2, "neighbours are one");
     let large = vectors(&pieces[..2], usize::MAX);
     assert_eq!(vectors_in(&large, STRIDE), 1, "one at least");
+}
+
+#[test]
+fn large_writes_go_in_pieces_while_small_ones_or_readers_wait() {
+    let write = |awaited| {
+        let pieces = vec![Pages::zeroed(BLOCKS * BLOCK).freeze()];
+        DriveWork::Write { offset: 0, pieces, durable: false, awaited }
+    };
+    let mut rig = Rig::new();
+    rig.add(A, 1);
+    fn is_cut(rig: &mut Rig, write: DriveWork) -> bool {
+        rig.start(2, A, write);
+        let is_piece = |flight: &Flight| flight.turn == Turn::Piece;
+        let is_cut = rig.table.flights.iter().flatten().any(is_piece);
+        let now = rig.now;
+        let ended = rig.run();
+        assert_eq!(ended.iter().find(|(token, _)| *token == 2), Some(&(2, Ok(0))));
+        // Less than the time for which small writes count.
+        rig.now = now.after(1_000);
+        is_cut
+    }
+    assert!(is_cut(&mut rig, write(false)), "nobody knows yet whether there are readers");
+    while rig.table.drives[&A].readers.are_there() {
+        rig.table.drives.get_mut(&A).expect("just added").readers.note_write(BLOCK);
+    }
+    for (awaited, expected) in [(false, false), (true, true), (false, true)] {
+        rig.start_in(Area::Log, 1, A, write(awaited));
+        assert_eq!(is_cut(&mut rig, write(false)), expected, "behind a frame that is awaited: {awaited}");
+    }
+    rig.now = rig.now.after(AWAITED_US);
+    assert!(!is_cut(&mut rig, write(false)), "nobody waits any more");
+    for _ in 0..100 {
+        rig.read(1, A);
+        rig.run();
+    }
+    assert!(is_cut(&mut rig, write(false)), "somebody reads");
 }
 
 /// A drive that takes discards, as far as is known.
