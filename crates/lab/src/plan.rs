@@ -126,6 +126,8 @@ pub fn rows(settings: &RunSettings) -> Vec<Row> {
                 "durable-write-1m",
             ));
             rows.push(row("mix-8k-32", "8k mix 70/30, depth 32".to_string(), "mix-8k", 32));
+            let title = "8k mix 70/30, durable, depth 32".to_string();
+            rows.push(row("durable-mix-8k-32", title, "durable-mix-8k", 32));
             rows.push(sequential(
                 "sequential-read-after-writes",
                 "1 MiB sequential read after random writes, depth 8",

@@ -27,6 +27,7 @@ pub const PROFILES: &[Profile] = &[
     profile!("durable-write-4k"),
     profile!("durable-write-1m"),
     profile!("mix-8k"),
+    profile!("durable-mix-8k"),
     profile!("prefill"),
     profile!("read-once"),
     profile!("warm-up"),

@@ -69,6 +69,7 @@ mod tests {
             "durable-write-4k",
             "durable-write-1m",
             "mix-8k",
+            "durable-mix-8k",
             "prefill",
         ];
         assert_eq!(writes, wanted);

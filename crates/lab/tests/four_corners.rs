@@ -102,10 +102,12 @@ fn the_table_has_all_its_rows_and_mixes_show_both_directions() {
     settings.runtime_s = 1;
     let outcome = weft_lab::run(settings).expect("fio runs on files");
     assert!(!outcome.failed, "{}", outcome.table);
-    assert_eq!(outcome.results.measurements.len(), 10);
-    let mix = outcome.results.measurements.iter().find(|one| one.row.starts_with("mix")).expect("the mix");
-    let summary = mix.summary.as_ref().expect("figures");
-    assert!(summary.read.is_some() && summary.write.is_some());
+    assert_eq!(outcome.results.measurements.len(), 11);
+    for row in ["mix-8k-32", "durable-mix-8k-32"] {
+        let mix = outcome.results.measurements.iter().find(|one| one.row == row).expect("both mixes");
+        let summary = mix.summary.as_ref().expect("figures");
+        assert!(summary.read.is_some() && summary.write.is_some(), "{row}");
+    }
 }
 
 #[test]
